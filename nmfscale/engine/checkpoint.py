@@ -1,10 +1,10 @@
 """Checkpoints of a fit: its complete state, so that a resumed fit gives the same result.
 
 A checkpoint is one HDF5 file ``checkpoint-00000012.h5`` in a folder: attributes ``format``,
-``format_version``, ``about`` (JSON: what the fit is of), ``arrays`` (JSON: their names) and,
-written last, ``complete``; one dataset for each array and one of bytes, ``numbers`` (JSON), all
-with a ``crc32``.  It is written under another name, brought to disk and moved into place; the one
-before is kept until then, and one more.  A folder serves one fit at a time.
+``format_version``, ``about`` (JSON: data and options of the fit), ``arrays`` (JSON: names of
+arrays) and, written last, ``complete``; one dataset for each array and one of bytes, ``numbers``
+(JSON), all with a ``crc32``. It is written under a temporary name, flushed to disk and moved into
+place; the last two checkpoints are kept. Only one fit at a time can use a folder.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from ..storage.atomic import UNFINISHED, FileInUseError, FileLock, atomic_hdf5, 
 from ..storage.hdf5 import read_file
 
 Array = NDArray[Any]
-# The version changes with what is saved and with the steps that lead on from it.
+# The version changes with the saved state and with the steps that continue from it.
 FORMAT, VERSION = "nmfscale-checkpoint", 14
 _FILES, _RESTARTS = "checkpoint-????????.h5", "restart-*"
 _KEPT = 2
 _MOST_FAILURES = 3
-# There as long as a fit uses the folder.
+# Exists as long as a fit uses the folder.
 _LOCK = ".in-use"
-# What is said of digests, of which nobody knows what they stand for.
+# Error text for digests that do not match.
 _OTHERS = {
-    "counts": "the counts are others",
-    "constraints": "what is held or was measured, weights or priors are others",
-    "start": "the start is another",
-    "inputs": "the inputs are others",
+    "counts": "the counts differ",
+    "constraints": "fixed parameters, measured features, weights or priors differ",
+    "start": "the start differs",
+    "inputs": "the inputs differ",
 }
 
 
@@ -58,9 +58,9 @@ class CheckpointError(ValueError):
 class Checkpoint:
     """Where and how often (in seconds) a fit saves its state; 0 saves every iteration.
 
-    `about` says what the fit is of; one that is resumed must agree in everything. With `resume` it
-    goes on from the newest checkpoint in the folder, if there is one; without, a folder that holds
-    some is a CheckpointError.
+    `about` describes the data and options of the fit, which must be equal in a resumed fit. With
+    `resume` the fit continues from the newest checkpoint in the folder, if there is one; without
+    it, a folder with checkpoints is a CheckpointError.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Checkpoint:
         self._saved_at, self._failures = time.monotonic(), 0
         self.saved: int | None = None
         _make(self.folder)
-        for part in self.folder.glob(f"{UNFINISHED}*-checkpoint-*"):  # of a process that was killed
+        for part in self.folder.glob(f"{UNFINISHED}*-checkpoint-*"):  # left by a killed process
             part.unlink(missing_ok=True)
         if self._files() and not resume:
             raise CheckpointError(
@@ -94,7 +94,7 @@ class Checkpoint:
                 file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), VERSION
                 file.attrs["about"] = np.bytes_(json.dumps(self.about))
                 file.attrs["arrays"] = np.bytes_(json.dumps(sorted(arrays)))
-                # an attribute holds 64 kB, and a history may be longer
+                # a dataset, as an attribute holds only 64 kB and a history may be longer
                 put_json(file, "numbers", numbers)
                 for name, array in arrays.items():
                     put(file, name, array)
@@ -113,7 +113,7 @@ class Checkpoint:
     def load(self) -> tuple[dict[str, Any], dict[str, Array]] | None:
         """Return numbers and arrays of the newest undamaged checkpoint, None if there is none.
 
-        Checkpoints of another fit are a CheckpointError, and so are those of which all are damaged.
+        Raise CheckpointError if the checkpoints are of a different fit, or all of them are damaged.
         """
         reasons = []
         for path in reversed(self._files()) if self.resume else ():
@@ -145,8 +145,8 @@ class Checkpoint:
             if was != now:
                 what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
                 raise CheckpointError(
-                    f"{path} is of another fit: {what}. Resume with what it began with, or give "
-                    "another folder."
+                    f"{path} is of a different fit: {what}. Resume with what it began with, or "
+                    "give another folder."
                 )
         names = json.loads(file.attrs["arrays"])
         return read_json(file, "numbers"), {name: read_checked(file, name) for name in names}
@@ -161,9 +161,9 @@ def checkpoints_for(
 ) -> list[Checkpoint | None]:  # fmt: skip
     """Return the checkpoint folder of each start of a fit: `folder`, or a subfolder for each.
 
-    A fit that resumes must have the same `parts`, arrays which only a digest is kept of, and the
-    same `options`. If there is no folder to resume from, or the checkpoints in it do not go with
-    what was asked, that is a ValueError.
+    A resumed fit must have the same `parts` (arrays, of which checkpoints hold a digest) and the
+    same `options`. Raise ValueError if there is no folder to resume from, or its checkpoints do not
+    match the request.
     """
     if folder is None:
         if resume:
@@ -200,7 +200,7 @@ def recorded_level(folder: Path | None) -> str | None:
 def recorded_seed(folder: str | os.PathLike[str]) -> int | None:
     """Return the seed of the fit whose checkpoints are in a folder; None if it had none.
 
-    Of replicates, whose checkpoints have the entropy of their seed, it is that.
+    For replicates it is the entropy of the seed, which their checkpoints hold.
     """
     seed: int | None = _recorded(folder, "random_state")
     return seed
@@ -251,7 +251,7 @@ def _make(folder: Path) -> Path:
 
 def _describe(counts: CountMatrix) -> dict[str, Any]:
     """Describe the data and options of a fit, independent of storage and number of threads."""
-    # AVX2 and AVX-512 give the same bits; without them each machine has a logarithm of its own
+    # AVX2 and AVX-512 give the same bits; without them the logarithm depends on the machine
     baseline = kernels.level() == "baseline"
     return {
         "counts": digest_of(counts.shape, _marks(counts)),
@@ -262,7 +262,7 @@ def _describe(counts: CountMatrix) -> dict[str, Any]:
 def _marks(counts: CountMatrix) -> NDArray[np.uint64]:
     """Return a hash of every row: counts times pseudo-random numbers of their columns, modulo 2^64.
 
-    Sums of integers are the same in any order, so that it does not matter how the counts are kept.
+    Sums of integers do not depend on the order, and so not on how the counts are stored.
     """
     known, out = _scattered(counts.shape[1]), np.zeros(counts.shape[0] + 1, np.uint64)
     if not counts.from_file:
@@ -298,7 +298,7 @@ def _scattered(size: int) -> NDArray[np.uint64]:
 
 def _as_integers(data: Array, whole: bool) -> NDArray[np.uint64]:
     """Return counts as integers; if they are fractional, return the bits of their float64."""
-    # a count that is split is the sum of its pieces, and what fills up is 0
+    # a split count is the sum of its pieces, and padding is 0
     return data.astype(np.uint64) if whole else data.astype(np.float64).view(np.uint64)
 
 
@@ -307,7 +307,7 @@ def digest_of(*values: Any) -> str:
     digest = hashlib.sha256()
     for value in values:
         array = np.asarray("" if value is None else value)
-        array = array.astype(str) if array.dtype == object else array  # whose memory says nothing
+        array = array.astype(str) if array.dtype == object else array  # whose bytes are pointers
         digest.update(repr((array.dtype.str, array.shape)).encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

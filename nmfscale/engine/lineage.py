@@ -1,6 +1,7 @@
 """Lineage of the row arrays of a fit on a cluster: saved in a file, or computed by a step.
 
-A row array that is not saved is a step and what it uses, so that any worker can make it again.
+A row array that is not saved is represented by a step and its inputs, from which any worker can
+recompute it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Saved:
 class StepRun:
     """One run of a step on a partition, with its inputs; shared arrays of `step` are references.
 
-    Its name tells it from all others of a fit.
+    Its name is unique in a fit.
     """
 
     name: str

@@ -22,8 +22,8 @@ from .protocol import (
 )
 from .runner import StepRunner, combine, join_panels, run_column_step, run_step
 
-# Memory of row arrays that are no longer needed, kept for the next ones of the same shape: a fit
-# that goes back to its best point lets go of three at once, and needs them again soon after.
+# Number of spare row arrays whose memory is kept for new ones of the same shape: a fit that returns
+# to its best point drops three at once and needs them again soon after.
 _MOST_SPARE = 3
 
 
@@ -37,8 +37,8 @@ class _RowArray:
 class LocalBlock:
     """One block as a step sees it, in this process or on a worker; `place` is its description.
 
-    `for_step` returns the block that a step gets. Arrays that steps make are in memory of the
-    block's own, or in what ``room(name, like, dtype)`` returns for it.
+    `for_step` returns the view of the block for a step. Arrays that steps make are in new memory,
+    or in the memory that ``room(name, like, dtype)`` returns.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class LocalBlock:
 class LocalExecutor(Executor):
     """Runs steps in this process.
 
-    Row arrays are in memory, or with `folder` in files without a name there.
+    Row arrays are in memory or, with `folder`, in unnamed files there.
     """
 
     def __init__(self, layout: Any, n_threads: int, folder: str | None = None):

@@ -14,8 +14,8 @@ def begin(
 ) -> int:
     """Restore the last checkpoint, or move to the start; return the iteration.
 
-    `rng` is what the start draws from. It is brought to where the start left it, so that later
-    starts draw what they would have drawn.
+    The start draws from `rng`. After a restore, its state is that at the end of the start, so that
+    later starts draw the same numbers.
     """
     found = None if checkpoint is None else checkpoint.load()
     if found is None:
@@ -26,8 +26,8 @@ def begin(
         shape = arrays[name].shape if name in arrays else None
         if shape != expected:
             raise CheckpointError(
-                f"a checkpoint has {name} of shape {shape}, not {expected}: it is damaged, or of "
-                "another fit."
+                f"a checkpoint has {name} of shape {shape}, not {expected}: it is damaged, or of a "
+                "different fit."
             )
     method.restore(numbers["model"], arrays)
     monitor.restore(numbers["monitor"])
@@ -42,19 +42,19 @@ def fit(
 ) -> None:  # fmt: skip
     """Iterate a method that has begun until the monitor stops it.
 
-    In each iteration the method looks at the point reached so far, whose record decides whether to
-    go on, and then goes to the next. The record of the last point is that of what is handed back.
+    In each iteration the method evaluates the current point, whose record decides whether to
+    continue, and then moves to the next point. The last record is that of the returned point.
     """
     while iteration < monitor.max_iter:
         if checkpoint is not None and (monitor.interrupted or checkpoint.due()):
             _save(method, monitor, checkpoint, iteration, rng)
         record = method.observe(iteration)
-        there = False  # where a fit that has converged would end
+        there = False  # the point at which a converged fit would end
         if record is not None:
             measured = method.residuals_here() if monitor.asks(record) else None
             monitor.record(measured=measured, **record)
             there = monitor.converged and measured is not None
-        # a fit that was interrupted is saved first, at the beginning of the next iteration
+        # an interrupted fit is saved first, at the beginning of the next iteration
         unsaved = monitor.interrupted and checkpoint is not None and checkpoint.saved != iteration
         finished = monitor.finished and not unsaved
         if finished and monitor.records and (there or not method.ends_with_update):
@@ -67,7 +67,7 @@ def fit(
             break
     converged, still, interrupted = monitor.converged, monitor.still, monitor.interrupted
     monitor.record(exact=True, **method.finish(converged or still))
-    # what the end finds may show convergence, but does not take it back
+    # the record of the end may show convergence, but does not revoke it
     monitor.converged = converged or monitor.converged
     monitor.still, monitor.interrupted = still, interrupted
 

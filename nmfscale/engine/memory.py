@@ -15,7 +15,7 @@ from ..counts.sizes import MemoryLimitError, parse_bytes, readable
 from .protocol import Needs
 from .runner import FAN_IN
 
-# Imports that are made late, threads, and what an allocator does not give back.
+# Late imports, threads, and memory that the allocator does not return.
 _BESIDES = 64 << 20
 # Bytes of a nonzero count in columns of all blocks together, about.
 _WHOLE_COLUMN_BYTES = 6
@@ -24,8 +24,9 @@ _WHOLE_COLUMN_BYTES = 6
 class Plan(NamedTuple):
     """How a fit runs within a memory limit.
 
-    The process will hold `peak` bytes at most, with what it holds now. `keep` says whether counts
-    that are read from a file stay in memory, `folder` where loadings are kept on disk, if they are.
+    `peak` is the maximum memory of the process in bytes, including its current memory. `keep`:
+    counts that are read from a file stay in memory. `folder`: where loadings are kept on disk, if
+    they are.
     """
 
     peak: int
@@ -46,10 +47,9 @@ def plan_fit(
     """Decide what stays in memory; refuse a fit that needs too much in every configuration.
 
     The first plan that fits is returned: counts in memory; counts read in every iteration; row
-    arrays on disk. With `elsewhere` other processes read the counts. Without `memory_limit` the
-    process may hold what it holds now and what is free: on the machine, and within the limits of
-    its control groups and its resource limits. The error advises float32 where the fit ends
-    `in_float64`.
+    arrays on disk, too. With `elsewhere` other processes read the counts. Without `memory_limit`
+    the limit is the current memory of the process plus the free memory: of the machine, and within
+    its control groups and resource limits. The error advises float32 if the fit ends `in_float64`.
     """
     held, limit = _held_and_limit(memory_limit)
     layout = counts.layout(n_threads) if counts.from_file else None
@@ -91,13 +91,13 @@ def fits_within(
 ) -> int:
     """Return how many fits (at least 1) fit in memory while they share the reads of a file.
 
-    1 also where nothing is to be shared, as counts are in memory, or stay there once they are read.
+    It is 1 if there are no reads to share: counts are in memory, or stay there once they are read.
     """
     if not reads_anew(counts):
         return 1
     try:
         plan = plan_fit(counts, needs, memory_limit)
-    except MemoryLimitError:  # which the fit itself will say
+    except MemoryLimitError:  # the fit itself will raise the error
         return 1
     if plan.keep or plan.folder is not None:
         return 1
@@ -121,10 +121,10 @@ def check_stream(
 ) -> int:  # fmt: skip
     """Return the bytes that a pass block by block needs; refuse it if memory is too small.
 
-    `needs.row` is for each lane of a block; `gathered` are the bytes of what is brought together
-    of all blocks.
+    `needs.row` is for each lane of a block; `gathered` is the number of bytes of the output of all
+    blocks.
     """
-    # made first: what the layout of a file holds is then held already
+    # built first, so that its memory is part of the current memory
     of_counts = counts.layout(n_threads).buffer_bytes if counts.from_file else 0
     held, limit = _held_and_limit(memory_limit)
     n_block = int(np.diff(cut_blocks(counts.row_nnz)).max())
@@ -141,7 +141,7 @@ def check_stream(
 
 def _bytes_of_fit(counts: CountMatrix, needs: Needs) -> int:
     """Return the bytes that a fit needs beyond row arrays and counts."""
-    # the sum at hand, and branches of the tree that wait for their neighbours
+    # the current sum, and branches of the tree that wait for their neighbours
     n_blocks = max(1, len(cut_blocks(counts.row_nnz)) - 1)
     n_sums = 1 + (FAN_IN - 1) * math.ceil(math.log(n_blocks, FAN_IN))
     return needs.shared + needs.start + needs.scratch + n_sums * needs.sums

@@ -15,33 +15,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# More than from one step of the paper's methods that is not extrapolated, and rises, to the next.
+# Longer than the interval between plain (not extrapolated) steps of the paper's methods, which
+# rise.
 STILL = 30
-# What the last third of the iterations gained, at least five, says whether the objective rises.
-# Momentum leaves about 1 / n^2 to be gained after n iterations: no more than they gained.
+# The gain of the last third of the iterations (at least five) shows whether the objective rises.
+# With momentum the remaining gain after n iterations is about 1 / n^2: no more than this gain.
 SHARE, FEWEST = 3, 5
-# What is left is estimated from the gains of the last two sixths of the iterations: they shrink by
-# about one ratio, at most this. A gain that does not shrink, as at a saddle, is no plateau.
+# The remaining gain is estimated from the gains of the last two sixths of the iterations, which
+# shrink by a roughly constant ratio, at most this. A gain that does not shrink, as at a saddle
+# point, is not a plateau.
 SIXTH, MOST_RATIO = 6, 0.97
-# A fit may say that it has converged where no more than this is left, in natural units of a
-# likelihood, or so many times `tol`.
+# A fit has converged only if the remaining gain is at most this, in nats, or this many times `tol`.
 LITTLE, LITTLE_PER_TOL = 0.5, 5e3
 LIKELIHOODS = "loglik", "elbo"
-# Residuals are measured where a record of points nearby cannot tell: at doubling iterations from
-# the first on, and every twentieth of the iterations once they are within a few times `tol`.
+# Residuals of nearby points are not precise enough. Residuals are therefore measured at doubling
+# iterations, and after every twentieth of the iterations once they are within a few times `tol`.
 FIRST_MEASURED, NEAR, NEAR_EVERY = 20, 4.0, 20
-# Exact zeros, which the end restores, change residuals less than this leaves.
+# Margin for the restoring of exact zeros at the end, which changes residuals by less.
 CERTAIN = 0.999
-# Why a fit ended, and how messages say it.
+# Reasons why a fit ends, and their text in messages.
 ENDS = {
     "converged": "converged",
     "plateau": "on a plateau",
-    "precision": "float32 can do no more",
+    "precision": "float32 can make no more progress",
     "max_iter": "max_iter reached",
     "callback": "stopped by the callback",
     "interrupted": "interrupted",
 }
-# What columns of a history are called for users.
+# Names of columns of the history in messages.
 WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
 
 
@@ -49,14 +50,14 @@ WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
 def first_ctrl_c(heard: Callable[[], None]) -> Iterator[None]:
     """Within this context, call a function at the first Ctrl-C instead of KeyboardInterrupt.
 
-    The second one raises it.
+    The second Ctrl-C raises KeyboardInterrupt.
     """
     pressed = False
 
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         if pressed:
-            # here already: what gives Ctrl-C back below may be interrupted before it begins
+            # here already: the code that restores Ctrl-C below may be interrupted before it begins
             signal.signal(signal.SIGINT, signal.default_int_handler)
             raise KeyboardInterrupt
         pressed = True
@@ -76,8 +77,8 @@ def first_ctrl_c(heard: Callable[[], None]) -> Iterator[None]:
 def left(best: Sequence[float]) -> float:
     """Estimate the remaining gain of a fit from its last gains.
 
-    No less than the last third of the iterations gained, as momentum leaves so much, and as gains
-    come in steps. More where gains do not shrink by a ratio that would lead to an end.
+    At least the gain of the last third of the iterations, because momentum leaves about as much,
+    and gains come in steps. More if gains do not shrink like a convergent series.
     """
     n = len(best)
     third = best[-1] - best[max(-n, -1 - max(FEWEST, n // SHARE))] if n else 0.0
@@ -92,18 +93,18 @@ def left(best: Sequence[float]) -> float:
 class Monitor:
     """Records, stopping rule and progress of one fit.
 
-    A fit ends when the largest residual is at most `tol`: it has converged. It also ends on a
-    plateau, when the best value of the objective gained no more than `gain_tol` times its size in
-    the last third of the iterations, by default what the method says of `tol`; 0 turns that off.
-    Iterations that ended below the best do not count: a fit may have to go back from them. But
-    where `STILL` of them in a row are below it, and the last one by no more than that, only
-    rounding is left. With ``tol=0`` all of `max_iter` are run. Either end also takes that little
-    is left to be gained: see `left`. `doubtful` are ends that the arithmetic cannot support: a fit
-    ends there for "precision".
+    A fit has converged and ends when the largest residual is at most `tol`. It also ends on a
+    plateau, when the best value of the objective gained at most `gain_tol` times its size in the
+    last third of the iterations; the default of `gain_tol` is derived from `tol` by the method, and
+    0 turns the plateau off. Iterations that ended below the best value do not count: the fit may
+    return to its best point. But if `STILL` iterations in a row are below it, and the last one by
+    no more than this, only rounding is left. With ``tol=0`` all `max_iter` iterations are run. Both
+    ends also require a small remaining gain: see `left`. `doubtful` are ends that are unreliable in
+    the arithmetic of the fit; their reason becomes "precision".
 
-    `method`, a `Method` or its class, says which columns a record has. `verbose=1` shows a progress
-    bar, 2 prints every iteration. `callback` is called with each record; a true answer stops the
-    fit.
+    `method`, a `Method` or its class, defines the columns of a record. `verbose=1` shows a progress
+    bar, 2 prints every iteration. `callback` is called with each record; the fit stops if it
+    returns a true value.
     """
 
     def __init__(
@@ -125,10 +126,10 @@ class Monitor:
         self._replacing = False
         self._bar: Any = None
         self._ctrl_c = ExitStack()
-        self._best: list[float] = []  # objectives that were no lower than all before
+        self._best: list[float] = []  # objectives that were not lower than all earlier ones
         self._top: list[float] = []  # the best so far, after every iteration
         self._risen, self._below = False, 0
-        # residuals that were measured over those of points nearby; when the next are to be measured
+        # ratios of measured residuals to those of nearby points; when to measure the next ones
         self._ratio = dict.fromkeys(self.residuals, 1.0)
         self._next_measured, self._next_near = FIRST_MEASURED, 0
 
@@ -158,7 +159,7 @@ class Monitor:
     def _interrupt(self) -> None:
         """Stop after this iteration at the first Ctrl-C, at once at the second."""
         self.interrupted = True
-        # also where nothing else is shown: whoever pressed the key waits for an answer
+        # even if nothing else is shown: the user expects an answer to Ctrl-C
         self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
     def asks(self, record: dict[str, Any]) -> bool:
@@ -186,13 +187,14 @@ class Monitor:
     ) -> None:  # fmt: skip
         """Store the record of a finished iteration, show it, and decide whether to stop.
 
-        `reached` is the objective where the iteration ended, where the record is of another point:
-        of the best. After a `blind` one the fit does not stop by itself: it could not lift
-        zeros, and the residuals, products with the parameters, do not tell.
+        `reached` is the objective where the iteration ended, if the record is of a different point,
+        the best one. After a `blind` iteration the fit does not stop by itself: that iteration
+        could not lift zeros, which residuals cannot show because they are products with the
+        parameters.
 
-        `measured` are the residuals of this very point where they were asked for; those in `values`
-        are of points nearby, unless they are `exact`, and are multiplied by the ratio of the two
-        when they were measured last.
+        `measured` are the residuals of this point, if requested. Residuals in `values` are of
+        nearby points, unless they are `exact`, and are multiplied by the ratio of both at the last
+        measurement.
         """
         if measured is not None:
             self._measure(values, measured)
@@ -275,7 +277,7 @@ class Monitor:
 
     @property
     def _left(self) -> float:
-        # the window has iterations that fell only where nothing rises any more
+        # the window contains falling iterations only if the objective no longer rises
         return min(left(self._best), left(self._top))
 
     @property

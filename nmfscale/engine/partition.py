@@ -9,16 +9,16 @@ from .protocol import Needs
 from .runner import FAN_IN
 from .worker import RunConfig
 
-# Partitions, each a branch of the tree and a task: at most; at least, so that workers that
-# join later find something to do; and at least for each task that the workers do at a time.
+# Number of partitions (each a branch of the tree and a task): maximum; minimum, so that workers
+# that join later get tasks; minimum for each concurrent task of the workers.
 MOST_PARTITIONS, LEAST_PARTITIONS, LEAST_PER_SLOT = 1024, 16, 2
-# Partitions have more blocks only where there would be too many of them.
+# Partitions have more blocks only if there would be too many partitions.
 MOST_BLOCKS = FAN_IN**2
-# How much longer workers may take to work through partitions than through single blocks.
+# How much longer workers may take for partitions than for single blocks.
 LONGER = 1.05
-# Of what a worker may hold, so much is used: Dask slows it down beyond.
+# Share of a worker's memory limit that is used: beyond it, Dask slows the worker down.
 _SHARE = 0.6
-# Python and its libraries.
+# Memory of Memory of Python and its libraries.
 _WORKER_BYTES = 250 << 20
 # An index and a count.
 _LEAST_BYTES = 3
@@ -27,8 +27,8 @@ _LEAST_BYTES = 3
 def partition_size(n_blocks: int, n_slots: int) -> int:
     """Return the number of blocks of a task; workers run `n_slots` tasks at a time.
 
-    A power of the tree's fan-in: the more, the fewer sums travel, but a whole round should take
-    hardly longer than with single blocks.
+    It is a power of the tree's fan-in. Larger tasks send fewer sums, but a pass over all tasks
+    should take hardly longer than with single blocks.
     """
     size, shortest = 1, -(-n_blocks // n_slots)
     while size < MOST_BLOCKS:
@@ -50,9 +50,9 @@ def partition_size_within(
 ) -> int:  # fmt: skip
     """Return the number of blocks of a task that fits in the memory of workers.
 
-    `limits` has the bytes that every worker may hold, None where there is no limit, `slots` the
-    tasks that it does at a time. Where a worker cannot hold what it must, that is a
-    MemoryLimitError with the bytes needed.
+    `limits` holds the memory limit of every worker in bytes, None if there is none, `slots` its
+    number of concurrent tasks. Raise MemoryLimitError, with the bytes needed, if a worker has too
+    little memory.
     """
     n_blocks = len(layout.blocks)
     size = partition_size(n_blocks, sum(slots.values()))

@@ -1,7 +1,7 @@
 """Progress of work outside of iterations: the start of a fit, loadings of new samples.
 
-What is under way is known to the thread that does it: steps deep inside say how far they are, and
-nobody has to hand that through. Where nothing is shown, they say it to no one.
+The current progress is stored in the thread that does the work: inner functions report their
+progress without an argument for it. If no progress is shown, reports are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-# A bar that counts samples appears after so many seconds: shorter work shows nothing.
+# Seconds after which a bar that counts samples appears: shorter work shows nothing.
 _DELAY = 0.5
 # Seconds between two lines of verbose=2.
 _EVERY = 5.0

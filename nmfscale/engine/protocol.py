@@ -6,8 +6,8 @@ pickled, and names what it reads and what it makes. A `ColumnStep` is one pass o
 the counts. An `Executor` runs steps in this process or on a cluster, so that a method does not know
 where the counts are.
 
-The same rules hold in every executor: `check_steps` checks what steps declare before they run, and
-`nmfscale.engine.runner` what they do.
+The same rules hold in every executor: `check_steps` checks the declarations of steps before they
+run, and `nmfscale.engine.runner` checks their results.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class RowArrays(NamedTuple):
     Attributes
     ----------
     uses : tuple of str
-        What it looks at; names that do not exist are left out.
+        Names of the inputs; names that do not exist are left out.
     makes : tuple of str
-        What it makes, in every block.
+        Names of the outputs, which the step makes in every block.
     saves : tuple of str
-        What of that a cluster writes to disk; it computes the rest again when that is needed.
+        Names of the outputs that a cluster writes to disk; it recomputes the other ones when they
+        are needed.
     aliases : tuple of (str, str)
-        Pairs of a row array that it makes, and one that it uses or makes and that has the same
-        numbers. After the run both names stand for the latter, and the memory of the former is
-        free.
+        Pairs of an output and an input or output with the same numbers. After the run both names
+        refer to the latter, and the memory of the former is free.
     """
 
     uses: tuple[str, ...] = ()
@@ -102,8 +102,8 @@ class Step(ABC):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Work on one block, and return a few numbers and small arrays: see `combine`.
 
-        The share of the block is added to each entry of `sums` in one addition. The result is then
-        the same however many blocks a task adds up.
+        The contribution of the block must be added to each entry of `sums` in a single addition.
+        The result then does not depend on the number of blocks of a task.
         """
 
 
@@ -159,16 +159,16 @@ class Outcome(NamedTuple):
 class Executor(ABC):
     """Runs steps over the blocks of a count matrix and holds named row arrays.
 
-    Row arrays are not changed once they are made: a name may stand for another array later.
+    Row arrays are immutable: instead of a change, a name refers to a new array later.
 
     Attributes
     ----------
     layout : Layout
-        Of the counts.
+        Layout of the counts.
     n_threads : int
-        For what the method does in this process.
+        Number of threads for the work of the method in this process.
     folder : str or None
-        Where row arrays are kept on disk, if they are.
+        Where row arrays are kept on disk, None if they are in memory.
     """
 
     layout: Any
@@ -219,7 +219,7 @@ class Executor(ABC):
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
         """Hold an array in lane order, or a sequence with an array of any shape for each block.
 
-        A sequence may make the array of a block each time that it is needed.
+        A sequence may compute the array of a block each time it is needed.
         """
 
     def _check_put(self, name: str, array: Array | Sequence[Array]) -> None:
@@ -267,21 +267,21 @@ class Needs(NamedTuple):
     Attributes
     ----------
     row : int
-        For each lane, in this process: row arrays that may be on disk.
+        Bytes for each lane, in this process: row arrays that may be on disk.
     shared : int
-        For all that is not row arrays, in this process, without sums.
+        Bytes for everything except row arrays and sums, in this process.
     sums : int
-        For the sums of one block.
+        Bytes for the sums of one block.
     start : int
-        For finding a start.
+        Bytes for finding a start.
     scratch : int
-        For what threads need.
+        Bytes for temporary arrays of threads.
     per_count : int
-        For each nonzero count at hand, besides the count itself.
+        Bytes for each nonzero count in memory, in addition to the count itself.
     task_row, task_shared : int
-        For each lane, and for what is shared, in a task of a cluster.
+        Bytes for each lane, and for shared arrays, in a task on a cluster.
     saved_row : int
-        For each row, on disk, whenever row arrays are saved.
+        Bytes for each row on disk, whenever row arrays are saved.
     whole_row : int
         For each lane of all rows, in a worker that has a panel of columns; 0 where columns are only
         read in blocks.
@@ -308,16 +308,16 @@ class Method(ABC):
     Attributes
     ----------
     record : tuple of str
-        Columns of the history after iteration and seconds. The first is the objective, which
-        rises; integers are named in `counted`.
+        Columns of the history after iteration and seconds. The first is the objective, which is
+        maximised; columns of integers are named in `counted`.
     residuals : tuple of str
-        Columns of which the largest vanishes at an optimum.
+        Columns whose maximum vanishes at an optimum.
     residual_name, result_name : str
-        What messages call the residual, and what a further fit may start from.
+        Names in messages for the residual, and for the arrays from which a further fit can start.
     gain_per_tol : float
-        A fit ends where its objective gains less than this times `tol`: see `Monitor`.
+        A fit ends if its objective gains less than this times `tol`: see `Monitor`.
     ends_with_update : bool
-        Whether a fit that has converged makes one more update, of its last iteration.
+        Whether a converged fit takes one more update, that of its last iteration.
     """
 
     record: ClassVar[tuple[str, ...]]
@@ -351,8 +351,8 @@ class Method(ABC):
     def residuals_here(self) -> dict[str, Any] | None:
         """Return the residuals of the current point, at which a converged fit would end.
 
-        Those of a record may be of points nearby; None if they are not. Infinite where the fit
-        would not end here.
+        Residuals of a record may be those of nearby points; return None if they are not. Return
+        infinity if the fit would not end at this point.
         """
         return None
 
@@ -376,7 +376,7 @@ class Method(ABC):
 def check_step(step: Step, way: str = "run") -> None:
     """Refuse a step whose declarations contradict each other, or that cannot be run this way.
 
-    `way` is the method of the executor that runs it: "run", "apply" or "stream".
+    `way` is the method of the executor that runs the step: "run", "apply" or "stream".
     """
     name, arrays = type(step).__name__, step.arrays
     if step.reads not in (None, "rows", "columns"):

@@ -38,23 +38,25 @@ from .worker import Found, PanelPlace, RunConfig, join, run_panel, run_steps, sa
 
 StepType = TypeVar("StepType", Step, ColumnStep)
 
-# Shared arrays that may be asked for again.
+# Number of shared arrays that are kept because they may be requested again.
 _RECENT_SHARED = 4
-# Tasks of a stream, for each that the workers do at a time, whose results may wait in this process.
+# Tasks of a stream, for each concurrent task of the workers, whose results may wait in this
+# process.
 _STREAMED = 8
-# Sums of a run that take more bytes than this would cost more to save than to compute again.
+# Sums of a run with more bytes than this are cheaper to recompute than to save.
 _SAVED_SUMS = 1 << 30
 
 
 class DaskExecutor(Executor):
     """Runs steps on the workers of a pool; each task processes `partition_size` blocks.
 
-    The pool gets what it sends by `fetch`. `folder` is the driver's, for all files of the fit.
-    Of `save_every` runs of a step, the row arrays of the first two are saved: an array that is made
-    of two in a row then needs nothing before. This process itself has `n_threads`.
+    The pool calls `fetch` for objects that it sends. `folder` is the driver's folder for all files
+    of the fit. Of every `save_every` runs of a step, the row arrays of the first two are saved: an
+    array that is computed from two consecutive ones then needs no earlier runs. `n_threads` is for
+    this process.
     """
 
-    one_block = False  # columns are never whole in this process
+    one_block = False  # whole columns are never in this process
     bytes_read = 0
 
     def __init__(

@@ -1,7 +1,7 @@
 """Runs steps on blocks, and combines what they return: the same in this process and on a worker.
 
 Numbers of blocks are combined in the order of the blocks, and large sums in the fixed tree of
-`TreeSum`. So the result does not depend on where and when a block was worked on.
+`TreeSum`. So the result does not depend on where and when a block was processed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from .protocol import Array, Block, ColumnStep, Panel, Step, Sums, Values
 
-# So many neighbours of the tree are added, then so many of their sums, and so on.
+# Number of neighbours that a node of the tree adds.
 FAN_IN = 4
 
 
@@ -59,7 +59,7 @@ def join_panels(found: list[dict[str, Array]]) -> dict[str, Array]:
 def combine(values: list[Values]) -> Values:
     """Combine the numbers of blocks, in the order of blocks.
 
-    Of a name that begins with ``max_`` the largest is taken; other numbers are added exactly, and
+    For names that begin with ``max_`` the maximum is taken; other numbers are added exactly, and
     arrays block after block, entry by entry.
     """
     out: Values = {}
@@ -78,7 +78,7 @@ def combine(values: list[Values]) -> Values:
 class TreeSum:
     """A sum in a fixed order: a tree in which each node adds `FAN_IN` neighbours.
 
-    Adding up whole branches of the tree elsewhere gives the same bits.
+    If whole branches of the tree are added elsewhere, the bits are the same.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def branches(n_blocks: int, size: int) -> Iterator[range]:
 class StepRunner:
     """Runs steps on consecutive blocks and adds up their results.
 
-    Blocks are taken one after the other; sums are begun anew for every branch of the tree.
+    Blocks are processed one after the other; every branch of the tree starts new sums.
     """
 
     def __init__(self, steps: Sequence[Step], n_threads: int):

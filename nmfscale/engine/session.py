@@ -30,11 +30,11 @@ from .threads import resolve_threads
 from .worker import RunConfig, forget_run, take_level
 from .workers import WorkerInfo, common_level, preflight, threads_of_task
 
-# Of folders that go when the fit ends.
+# Prefix of folders that are deleted when the fit ends.
 _PREFIX = ".nmfscale-"
-# Recent arrays that a worker need not read again, as a share of its memory or where it has none.
+# Size of a worker's cache of arrays: a share of its memory limit, or bytes if it has none.
 _REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
-# Row arrays larger than this are not saved every time.
+# Row arrays larger than this are not saved in every run.
 _SAVE_ALWAYS, _SAVE_EVERY = 1 << 30, 10
 
 
@@ -76,10 +76,11 @@ def open_session(
 ) -> Iterator[ClusterSession]:  # fmt: skip
     """Query the workers of a client, and make a folder for the files of a fit.
 
-    A task has `n_threads`, by default those that give a host as many as it has processors. Workers
-    that see `folder`, by default the system's temporary one, read and write there. `level` is by
-    default the lowest that the driver and all workers have; `hint` says in messages how to take up
-    the fit again. Workers with too little memory are a MemoryLimitError.
+    A task has `n_threads`, by default the number with which a host uses each processor once.
+    Workers that can access `folder`, by default the system's temporary folder, read and write
+    there. `level` is by default the lowest of the driver and all workers; `hint` is the advice in
+    error messages on how to resume the fit. Raise MemoryLimitError if workers have too little
+    memory.
     """
     place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}run-", dir=folder))
     before = kernels.level()
@@ -92,7 +93,7 @@ def open_session(
         size = partition_size_within(
             limits, pool.wait_for_workers(), config, counts.layout(), needs
         )
-        # which is said of a block
+        # where the error names a block
         pool.retry = replace(pool.retry, task=pool.retry.task * size)
         if save_every is None:
             save_every = 1 if counts.shape[0] * needs.saved_row <= _SAVE_ALWAYS else _SAVE_EVERY
@@ -133,14 +134,14 @@ def session_of_fit(
 ) -> Iterator[tuple[CountMatrix, ClusterSession | None]]:  # fmt: skip
     """Give the counts as a fit, or a `RowsPass`, needs them, and the session.
 
-    The session is None where the work is done in this process. Without a checkpoint `hint` ends
-    the messages of errors that stop the work.
+    The session is None if the work is done in this process. Without a checkpoint, `hint` ends the
+    messages of errors that stop the work.
     """
     with ExitStack() as stack:
         folder = None
         if checkpoint is not None:
             folder = stack.enter_context(folder_in_use(checkpoint, left=f"{_PREFIX}*"))
-            hint = f"Fit with resume=True to go on from the checkpoint in {folder}."
+            hint = f"Fit with resume=True to continue from the checkpoint in {folder}."
         level = recorded_level(folder) if resume else None
         if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
             client = None
@@ -173,7 +174,7 @@ def _scratch() -> Iterator[Path]:
                 if alone:
                     shutil.rmtree(left, ignore_errors=True)
     place = temporary / f"{_PREFIX}fit-{secrets.token_hex(8)}"
-    # locked before it is there, so that no other process takes it for left
+    # locked before it appears, so that no other process deletes it as a leftover
     with FileLock(Path(f"{place}.lock")):
         place.mkdir(mode=0o700)
         try:
@@ -188,7 +189,7 @@ def _at_level(level: str | None) -> Iterator[None]:
     before = kernels.level()
     try:
         if level is not None:
-            with suppress(UnfitWorkerError):  # the checkpoint will say that it does not agree
+            with suppress(UnfitWorkerError):  # the mismatch raises an error later
                 take_level(level)
         yield
     finally:

@@ -19,24 +19,24 @@ from .. import kernels
 from ..counts.control_groups import MEMBERSHIP, ROOT, group_folders, text_of
 
 _VARIABLE = "NMFSCALE_NUM_THREADS"
-# Nobody has so many processors, and OpenMP dies where the system has no room for its threads.
+# No machine has more processors, and OpenMP aborts if the system cannot create its threads.
 MOST_THREADS = 4096
-# Nonzero counts times components below which a second thread gains less than 5 % of the time, and
-# loses far more beside busy processes.
+# Nonzero counts times components below which a second thread saves less than 5 % of the time, and
+# loses far more on a busy machine.
 SMALL_WORK = 1e6
 
 
 def resolve_threads(n_threads: int | None = None, work: float = math.inf) -> int:
     """Return the number of threads to use, at least 1, for `work`: nonzero counts x components.
 
-    A positive number is taken as it is, even beyond the number of processors. -1 means all
+    A positive number is used as it is, even beyond the number of processors. -1 means all
     processors, -2 all but one, and so on. None means the environment variable
     NMFSCALE_NUM_THREADS, which is read by the same rules; if it is unset or empty, one thread for
-    work of less than `SMALL_WORK`, or all processors. OMP_NUM_THREADS has no say here: the number
-    is handed to every parallel loop, so that a process whose environment asks for one thread (a
-    Dask worker, for instance) still uses the processors it was given. A process that was forked
-    from one that has used several threads uses one: the threads of OpenMP do not come along, and it
-    would wait for them forever.
+    work of less than `SMALL_WORK`, or all processors. OMP_NUM_THREADS is ignored: the number is
+    passed to every parallel loop, so that a process whose environment sets one thread (a Dask
+    worker, for instance) still uses the processors it was given. A process that was forked from one
+    that has used several threads uses one: the threads of OpenMP do not survive a fork, and the
+    process would wait for them forever.
     """
     name: str = "n_threads"
     given: object = n_threads
@@ -60,7 +60,7 @@ def available_processors() -> int:
     The smaller of the processors it is bound to and, on Linux, the processor time its control
     groups (versions 1 and 2) allow it, rounded up to whole processors.
     """
-    # macOS and Windows bind processes to no processors that Python could tell.
+    # Python cannot query processor affinity on macOS and Windows.
     bound = getattr(os, "sched_getaffinity", None)
     count = len(bound(0)) if bound else os.cpu_count() or 1
     return max(1, math.ceil(min(count, _group_quota())))

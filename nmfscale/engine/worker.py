@@ -1,6 +1,6 @@
 """The tasks of a fit on a worker: run steps on a partition, or save a row array of it.
 
-It finds what they need: counts, row arrays made by steps again, recent ones in its memory.
+A worker finds their inputs: counts, recomputed row arrays, and recent ones in its cache.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from .protocol import Array, ColumnStep, Panel, Sums, Values
 from .runner import StepRunner, fold, run_column_step
 from .threads import single_blas_thread
 
-# Seconds without the folder of a fit before it counts as ended.
+# Seconds without the folder of a fit after which the fit counts as ended.
 _ENDED_AFTER = 2.0
-# In the place of an array, in text: what it is called.
+# Placeholder text for an array: its name.
 _NAMED = "array named"
 
 
@@ -61,14 +61,14 @@ class RunConfig:
     version: str
     # path, type of the slices and mark of the packed store; None if counts are sent along
     store: tuple[str, str, tuple[int, ...]] | None
-    # where row arrays are saved; None if they are handed back
+    # where row arrays are saved; None if they are returned
     folder: str | None
     n_threads: int
     # "baseline" or "avx2", of which AVX-512 gives the same bits
     level: str
-    # bytes of recent arrays that a worker may remember
+    # bytes of recent arrays that a worker may cache
     memory: int
-    # each type of machine has a logarithm of its own
+    # the logarithm depends on the type of machine
     machine: str = field(default_factory=platform.machine)
 
     def take(self) -> None:
@@ -143,7 +143,7 @@ class WholeArrays:
             return found[1]
 
     def forget(self, run: str) -> None:
-        """Forget all of a fit."""
+        """Delete all entries of a fit."""
         with self._lock:
             for key in [key for key in self._items if key[0].startswith(run)]:
                 del self._items[key]
@@ -185,7 +185,7 @@ class TaskContext:
 
     def __init__(self, config: RunConfig, partition: Partition, given: Mapping[str, Any]):
         self.config, self.partition, self.given = config, partition, given
-        # what steps of this task made: the cache may be too small to keep it to the end
+        # outputs of steps of this task, for which the cache may be too small
         self._of_task: dict[str, Made] = {}
 
     def arrays(self, ref: Ref) -> Arrays:
@@ -194,7 +194,7 @@ class TaskContext:
         found = _cache.get(key)
         if found is None:
             found = self._load(ref)
-            # what was sent may be shared with other tasks, and starts anywhere
+            # sent arrays may be shared with other tasks, and may not be aligned
             found = {name: aligned_copy(array) for name, array in found.items()}
             _cache.put(key, found, sum(array.nbytes for array in found.values()))
         return found
@@ -212,7 +212,7 @@ class TaskContext:
             try:
                 return read_arrays(ref.path)
             except FileNotFoundError:
-                # a worker must not wait long for files of a fit that has ended
+                # a worker must not wait long for files of an ended fit
                 if time.monotonic() - begin > _ENDED_AFTER and not folder.exists():
                     raise OSError(f"{folder} is gone") from None
                 raise
@@ -315,7 +315,7 @@ class TaskContext:
         if self.config.folder is None:
             _cache.put((self.config.run, self.partition.file_name(name)), arrays, n_bytes)
             return arrays
-        # a worker that was cut off may write as well, and late
+        # a worker that lost its connection may still write, and late
         own = f"{name}-{secrets.token_hex(4)}"
         target = Path(self.config.folder, self.partition.file_name(own))
         save_arrays(target, arrays)
@@ -325,7 +325,7 @@ class TaskContext:
     def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """Return what is saved under this name, or compute and save it.
 
-        The result is the same whoever makes it, so that it does not matter whose file it is.
+        All workers compute the same result, so it does not matter who wrote the file.
         """
         assert self.config.folder is not None
         path = Path(self.config.folder, self.partition.file_name(name))
@@ -364,7 +364,8 @@ class Found:
     """Results of steps on consecutive partitions.
 
     `values` has a list for each step with an entry for each block, `sums` a branch of the tree for
-    each step, `saved` a dict for each partition: where each saved row array is, or itself.
+    each step, `saved` a dict for each partition with references to saved row arrays, or the arrays
+    themselves.
     """
 
     values: list[list[Values]]
@@ -402,7 +403,7 @@ def run_steps(
 ) -> Found:  # fmt: skip
     """Run steps on a partition, and save their row arrays named in `saves`.
 
-    With a name the result is saved, too: it need not be found again if this worker dies.
+    With a name the result is saved, too, so that it is not lost if this worker dies.
     """
     with context_of(config, partition, given) as context:
 

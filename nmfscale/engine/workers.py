@@ -19,7 +19,7 @@ from ..storage.atomic import file_id
 from ..storage.version import package_version
 from .threads import available_processors, resolve_threads
 
-# Seconds in which workers of a cluster that is restarting may begin to answer.
+# Seconds that workers of a restarting cluster have to begin to answer.
 _LOOKS_FOR = 30.0
 
 
@@ -33,7 +33,7 @@ class WorkerInfo(NamedTuple):
     memory: int | None
     sees_store: bool
     sees_folder: bool
-    machine: str = ""  # unknown to versions before
+    machine: str = ""  # missing in earlier versions
 
 
 def probe(store: str, mark: tuple[int, ...], probe_file: str, token: str) -> WorkerInfo:
@@ -60,14 +60,14 @@ def resolve_client(client: Any) -> Any:
         return active_client()
     if not hasattr(client, "submit") or not hasattr(client, "scheduler"):
         raise ValueError(
-            f"client={client!r} is no distributed.Client: pass Client(...), made of the cluster or "
+            f"client={client!r} is not a distributed.Client: pass Client(...) of the cluster or "
             "its address."
         )
     if client.status in ("closed", "closing"):
         raise ValueError(f"client={client!r} is closed: pass a Client that is connected.")
     if in_task(of_pool=True):
         raise ValueError(
-            "client= of a task that keeps others from its worker: fit in "
+            "client= of a task that blocks other tasks on its worker: fit in "
             "`with distributed.worker_client() as client:`."
         )
     if client.asynchronous:
@@ -89,7 +89,7 @@ def preflight(
             break
         if attempt >= pool.retry.attempts and time.monotonic() > end:
             break
-        # workers that begin import for a while, and those that died are listed for a while
+        # new workers need time for imports, and dead workers stay listed for a while
         time.sleep(min(2.0, pool.retry.workers / 4))
     infos, reasons = {}, []
     for worker, info in found.items():
@@ -116,7 +116,7 @@ def _unfit(info: Any) -> str:
         return f"{type(info).__name__}: {info}"
     if info.version != package_version():
         return f"it has nmfscale {info.version}, and this is {package_version()}"
-    # each has a logarithm of its own
+    # the logarithm depends on the machine
     if info.machine != platform.machine():
         return f"it is a machine of type {info.machine}, and this of {platform.machine()}"
     return ""

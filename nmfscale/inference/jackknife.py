@@ -340,7 +340,7 @@ def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> A
             feature = int(at[0])
         if not isinstance(feature, Integral) or not 0 <= int(feature) < n_features:
             raise ValueError(
-                f"entries: {shown(feature)} is no feature: these are 0 to {n_features - 1}."
+                f"entries: {shown(feature)} is not a feature: features are 0 to {n_features - 1}."
             )
         found.append((topic_number(model, topic, "entries"), int(feature)))
     return np.array(found, np.int64).reshape(-1, 2)

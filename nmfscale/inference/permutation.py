@@ -132,7 +132,7 @@ def permutation_test(
     -----
     UserWarning
         If samples without counts (of an array: rows of zeros) are left out, and with them units or
-        groups; more than 1,000 samples of a group are each taken for a unit; units are too few;
+        groups; more than 1,000 samples of a group are each treated as a unit; units are too few;
         labellings have no balance; groups differ in spread, and the statistic reacts to spread; or
         units of groups differ in their numbers of samples or counts, and the statistic is
         "hellinger"; or samples of a model have fewer than 50 counts for each topic in one group,

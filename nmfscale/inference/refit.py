@@ -396,7 +396,7 @@ def _warn(matches: Array, ran_out: Array) -> None:
     moved = int((matches != np.arange(matches.shape[1])).any(axis=1).sum())
     if moved:
         warn_caller(
-            f"topics of {moved} of {len(matches)} replicates were put in another order to match "
+            f"topics of {moved} of {len(matches)} replicates were reordered to match "
             "those of the fit: see `cosines` for how well they do."
         )
     if ran_out.any():

@@ -36,7 +36,7 @@ Array = NDArray[Any]
 _BATCH_SECONDS, _GROWTH = 1.0, 16
 # Shorter batches are a poor guide to the speed: the processor may have been busy elsewhere.
 _LEAST_SECONDS = 0.25
-_HINT = "With checkpoint= replicates that are done are kept, and resume=True goes on from them."
+_HINT = "With checkpoint= finished replicates are kept, and resume=True continues from them."
 
 
 class ReplicateTask(ABC):

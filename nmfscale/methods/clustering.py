@@ -18,11 +18,11 @@ class ClusteringScore(NamedTuple):
     Attributes
     ----------
     mean : float
-        Of the scores of all topics.
+        Mean score of all topics.
     of_topics : ndarray of shape (n_components,)
         Score of each topic.
     groups : ndarray of shape (n_components,)
-        The group that each topic agrees with best.
+        The group that agrees best with each topic.
     """
 
     mean: float
@@ -42,13 +42,13 @@ def clustering_score(
     groups : array-like of shape (n_samples,)
         The group of each sample.
     soft : bool, default=False
-        Give each sample to its topics by their shares of its loadings, not to the largest alone.
+        Assign each sample to its topics by their shares of its loadings, not only to the largest.
 
     Returns
     -------
     ClusteringScore
         For topic l the largest ``sum of s_il over the samples i of a group / size of the group``,
-        where s_il is the part of sample i that topic l has [1]_.
+        where s_il is the part of sample i that is assigned to topic l [1]_.
 
     Raises
     ------
@@ -57,8 +57,9 @@ def clustering_score(
 
     Notes
     -----
-    The score is not about groups within classes that a model was told of: topics drawn at random
-    within the class of each sample do as well, and as few topics as groups score higher than many.
+    The score does not measure groups within classes that were used in the fit: topics drawn at
+    random within the class of each sample score as well. As few topics as groups score higher than
+    many topics.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Document completion: loadings fitted to one part of the counts predict the other part.
 
-Each count x is split in two: ``z ~ Binomial(x, share)`` is held out, x - z is seen.  Of Poisson
-counts both parts are independent (binomial thinning), so that loadings fitted to what is seen owe
-nothing to what is held out.
+Each count x is split in two: ``z ~ Binomial(x, share)`` is held out, x - z is seen.  For Poisson
+counts both parts are independent (binomial thinning), so that loadings fitted to the seen counts do
+not depend on the held-out counts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .transform import log_mu_rows, row_sizes
 def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tuple[Any, Any]:
     """Split the counts of some rows into seen and held-out counts, two sparse matrices.
 
-    Entries are drawn row by row and column by column, so that the same counts are split in the
-    same way wherever they are, and in pieces of any size.
+    Entries are drawn row by row and column by column, so that the split does not depend on where
+    the counts are stored or on the size of chunks.
     """
     seen = rows.matrix(n_columns).sorted_indices()
     held = seen.copy()
@@ -37,7 +37,7 @@ def log_shares(
 ) -> Array:
     """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,).
 
-    The sum over j is over the features that were measured.
+    The sum over j includes only measured features.
     """
     L = L.astype(np.float64, copy=False)
     u = F.sum(axis=0, dtype=np.float64) if measured is None else measured.sums(F)

@@ -39,7 +39,7 @@ def poisson_to_multinomial(L: ArrayLike, F: ArrayLike) -> TopicParameters:
     Returns
     -------
     proportions : ndarray of shape (n_samples, n_components)
-        How much of each sample belongs to each topic. Rows sum to one; a sample of size zero
+        Proportion of each topic in each sample. Rows sum to one; a sample of size zero
         has the same share of every topic.
     frequencies : ndarray of shape (n_features, n_components)
         Feature frequencies of each topic. Columns sum to one; a topic whose factors are all zero

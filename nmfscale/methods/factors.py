@@ -16,12 +16,12 @@ from ..counts.sell import LANES
 
 Array = NDArray[Any]
 MINVAL = 1e-10
-# An expected count or size below this counts as this, so that its logarithm is finite; the kernels'
-# MU_MIN.
+# Lower bound of expected counts and sizes, so that logarithms are finite; equals MU_MIN of the
+# kernels.
 LEAST = 1e-30
 # Lanes that are converted at a time, so that temporaries stay small beside a factor.
 _PIECE = 1 << 9
-# Binary orders of magnitude between the scales of two factors that need no scaling.
+# Difference in binary orders of magnitude between the scales of two factors that needs no scaling.
 _MOST_APART = 10
 
 
@@ -29,10 +29,10 @@ _MOST_APART = 10
 class Constraints:
     """Fixed parameters, row weights (n,) and priors of a fit.
 
-    `topics` (K,) are those whose factors stay as they were given, `features` (m,) and `samples`
-    (n,) rows of F and of L that do; `factors` (m, K) is F as it was given, where something stays.
-    A Gamma prior (Corollary 2) is alpha - 1 pseudo-counts and rate beta, arrays (m, K) and (n, K).
-    `groups` (n,) and `measured` (n_groups, m) say what was not measured: see `measured.Measured`.
+    `topics` (K,) is a mask of topics whose factors are fixed, `features` (m,) and `samples` (n,)
+    are masks of fixed rows of F and of L; `factors` (m, K) is F as given, if something is fixed. A
+    Gamma prior (Corollary 2) consists of alpha - 1 pseudo-counts and rate beta, arrays (m, K) and
+    (n, K). For `groups` (n,) and `measured` (n_groups, m) see `measured.Measured`.
     """
 
     topics: Array | None = None
@@ -85,8 +85,7 @@ class Constraints:
 class Factor:
     """A factor in lane order, `values` (lanes, stride), of which the first `n_rows` lanes are rows.
 
-    `fixed` is a mask of rows that stay as they are; `pseudo` and `rate` are the parameters of a
-    Gamma prior.
+    `fixed` is a mask of fixed rows; `pseudo` and `rate` are the parameters of a Gamma prior.
     """
 
     values: Array
@@ -138,7 +137,7 @@ class Factor:
 
 def at_floor(values: Array) -> Array:
     """Return a mask of parameters at the floor: zeros of the fit."""
-    # the floor as float32 has it is a little above, and float32 may have carried the fit
+    # the floor in float32 is slightly higher, and the fit may have run in float32
     return values <= MINVAL * (1 + 1e-6)
 
 
@@ -148,7 +147,7 @@ def to_lanes(
 ) -> Array:  # fmt: skip
     """Return rows of `plain` (n, K) in lane order, 0 up to `stride`, `empty` in other lanes.
 
-    What is smaller than `least` is raised to it.
+    Values below `least` are raised to it.
     """
     out = aligned_empty((len(order), stride), dtype, folder)
     n_components = plain.shape[1]
@@ -210,8 +209,8 @@ def weighted_sum(values: Array, weights: Array | None) -> float:
 def rescale(L: Array, F: Array) -> tuple[Array, Array]:
     r"""Scale the columns of L and F to equal means, which leaves :math:`L F^T` unchanged.
 
-    float32 if both are float32, else float64. A column that is zero in L or in F is left alone in
-    both.
+    The result is float32 if both are float32, otherwise float64. A column that is zero in L or in F
+    stays unchanged in both.
     """
     dtype = np.result_type(L, F)
     of_L = L.mean(axis=0, dtype=np.float64)
@@ -227,9 +226,9 @@ def balancing_scales(
 ) -> Array:
     """Return powers of two d (K,): column means of L d and F / d agree up to `_MOST_APART`.
 
-    Parameters below an absolute floor count as zeros, so that factors at another scale than the
-    counts are fitted at theirs. Powers of two change no digit, and d is 1 where the means are near.
-    A factor that is None stands for one that gives each component an equal part of the total count.
+    Parameters below an absolute floor count as zeros, so factors at a different scale must be
+    rescaled to the scale of the counts. Powers of two change no digit, and d is 1 if the means are
+    close. None stands for a factor that gives each component an equal part of the total count.
     """
     n, m = shape
     given = F if L is None else L

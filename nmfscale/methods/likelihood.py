@@ -145,8 +145,8 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
 
     Notes
     -----
-    They are in units of counts; a fit's history divides them by the mean total of a sample
-    (feature).
+    They are in units of counts; the history of a fit divides them by the mean total of a sample (or
+    feature).
 
     Examples
     --------

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 Array = NDArray[Any]
-# The norm of ``f / sqrt(p)`` is one at least; a difference that is so much shorter is rounding.
+# The norm of ``f / sqrt(p)`` is at least one; a shorter difference than this is rounding.
 _NO_DIRECTION = 1e-10
 
 
@@ -31,10 +31,10 @@ def affinities_of(F: Array, other: Array) -> Array:
 def lift_correlations_of(F: Array, other: Array) -> Array:
     """Return cosines (K, K') of deviations of topics from the mean topic, at least 0.
 
-    With frequencies f_j and g_j and the mean p_j of all topics of both sides they are those of
-    ``(f_j - p_j) / sqrt(p_j)``: correlations of lifts f_j / p_j, features weighted by p_j. What all
-    topics share, such as housekeeping genes, has no part in them. A single topic is all that
-    there is to compare with: then it is the cosine of ``f_j / sqrt(p_j)``.
+    With frequencies f_j and g_j and the mean p_j of all topics of both fits, they are cosines of
+    ``(f_j - p_j) / sqrt(p_j)``: correlations of lifts f_j / p_j, features weighted by p_j. Features
+    that all topics share, such as housekeeping genes, do not contribute. If a fit has a single
+    topic, the mean is not subtracted, and it is the cosine of ``f_j / sqrt(p_j)``.
     """
     f, g = (_frequencies(A) for A in (F, other))
     mean = ((f.mean(axis=1) + g.mean(axis=1)) / 2)[:, None]
@@ -42,7 +42,7 @@ def lift_correlations_of(F: Array, other: Array) -> Array:
     centre = mean if min(f.shape[1], g.shape[1]) > 1 else 0 * mean
     here, there = (_directions((A - centre) * (A.any(axis=0) * weight)) for A in (f, g))
     found = np.maximum(here.T @ there, 0)
-    # topics that are the mean itself have no direction, and are alike
+    # topics that equal the mean have no direction, and are similar to each other
     alike = np.outer(f.any(axis=0) & ~here.any(axis=0), g.any(axis=0) & ~there.any(axis=0))
     return np.where(alike, 1.0, found)
 
@@ -61,7 +61,7 @@ def _directions(columns: Array) -> Array:
 def best_pairs(similarities: Array) -> tuple[Array, Array]:
     """Return rows and columns of the one-to-one pairs with the largest sum of similarities.
 
-    There are as many pairs as the shorter side has topics; rows are sorted.
+    The number of pairs is the smaller number of topics; rows are sorted.
     """
     here, there = linear_sum_assignment(similarities, maximize=True)
     return here, there

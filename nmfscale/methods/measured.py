@@ -1,13 +1,13 @@
 """Features measured in each sample; unmeasured entries are not part of a likelihood.
 
-Samples make groups, such as batches, and the features that were measured are those of a group. The
-row problem of a sample of group g is what it is without groups, with the column sums of F over the
-features of g for u; that of a feature has the column sums of L over the samples of the groups that
-measured it. Nothing else changes: all other terms are of nonzero counts. So there is a vector of K
-sums for each group, and no array with an entry for each sample and feature.
+Samples form groups, such as batches, and each group has its measured features. The row problem of a
+sample of group g is the same as without groups, except that u holds the column sums of F over the
+features of g; the problem of a feature has the column sums of L over the samples of the groups in
+which it was measured. Nothing else changes, because all other terms involve nonzero counts only. So
+there is a vector of K sums for each group, and no array with an entry for each sample and feature.
 
-The kernels add a rate to the total of each row, as a Gamma prior has one (Corollary 2). Rows whose
-totals are not all the same have a total of 0 there, and their own as the rate.
+The kernels add a rate to the total of each row, as for a Gamma prior (Corollary 2). If rows have
+different totals, the common total is 0, and the rate of each row is its own total.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Measured:
                 raise ValueError(
                     f"X has a count in sample {sample} and feature "
                     f"{_name(int(indices[at]), counts.feature_names)}, which was not measured in "
-                    "the batch of this sample, as measured has it."
+                    "the batch of this sample, according to measured."
                 )
 
     def clear(self, L: Array, F: Array) -> None:
         """Set loadings (n, K) to 0, in place, for topics without any measured feature in a sample.
 
-        Their likelihood says nothing of these loadings.
+        The likelihood does not depend on these loadings.
         """
         for g, features in enumerate(self.features):
             unknown = np.flatnonzero(~F[features].any(axis=0))
@@ -76,7 +76,7 @@ def _name(number: int, names: Any) -> str:
 def own_totals(totals: Array, prior: dict[str, Array]) -> dict[str, Array]:
     """Return the prior that adds row-specific totals (lanes, stride) to a common total of 0.
 
-    `prior` has pseudo-counts and rates, or nothing.
+    `prior` has pseudo-counts and rates, or is empty.
     """
     if not prior:
         return {"pseudo": aligned_copy(np.zeros_like(totals)), "rate": aligned_copy(totals)}

@@ -1,8 +1,8 @@
 """One pass over the rows of counts that makes an array with a row for each of them.
 
-Loadings of new samples, their posteriors and their log-probabilities are all found in this way: in
-this process or on a Dask cluster, a block at a time, with the same bits. No array with a row for
-each sample is in memory unless the caller makes one.
+Loadings of new samples, their posteriors and their log-probabilities are computed in this way: in
+this process or on a Dask cluster, block by block, with the same bits. No array with a row for each
+sample is in memory unless the caller makes one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ class RowsPass:
     steps : tuple of Step
         Arrays that hold features are in the order of ``counts.layout().column_order``.
     output : str
-        Name of the row array that is wanted: (lanes, stride), or (lanes,).
+        Name of the row array to return: (lanes, stride), or (lanes,).
     width : int
-        Number of its columns that are wanted.
+        Number of columns to return.
     inputs : mapping of str to ndarray or sequence of ndarray
         Row arrays that the steps use, as `Executor.put` takes them: see `LaneBlocks`.
     needs : Needs
-        `row` is for each row of a block, `shared` for what does not depend on the number of rows.
+        `row` is for each row of a block, `shared` for everything that does not depend on the number
+        of rows.
     n_threads : int
         Number of threads of this process.
     finish : tuple of callable
-        ``finish(rows, values)`` are applied to the output of each block, one after the other.
+        Functions ``finish(rows, values)`` that are applied one after the other to the output of
+        each block.
     """
 
     counts: CountMatrix

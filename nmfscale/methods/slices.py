@@ -10,7 +10,7 @@ import numpy as np
 from .. import kernels
 from ..counts.sell import LANES, SellBlock
 
-# Nonzero counts times components between two signs of progress: less than a second of work.
+# Nonzero counts times components between two reports of progress: less than a second of work.
 _PIECE, _PIECE_SLICES = 20_000_000, 8
 
 

@@ -2,9 +2,10 @@
 
 With u the column sums of F, a row is ``min over b >= 0 of sum_k b_k u_k - sum_j x_j log(f_j . b)``.
 It takes EM and Newton steps until its KKT residual is small and no EM step would raise a loading.
-With more than `ACTIVE_ABOVE` components the Newton steps are on those alone that a row has: they
-are few, and the K x K curvature of a row would cost a hundred times what its gradient does.
-In float64 always: where topics are nearly dependent, float32 ends short of a row's optimum.
+With more than `ACTIVE_ABOVE` components, Newton steps are restricted to the active components of a
+row: they are few, and the K x K curvature of a row would cost a hundred times as much as its
+gradient. Always in float64: if topics are nearly dependent, float32 ends before the optimum of a
+row.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ from .slices import pieces, sliced_counts
 
 _ROUNDS = 500
 TOL = 1e-8
-# Rows of so many components have curvature of their own for all of them.
+# Up to this many components, the curvature of a row covers all of them.
 ACTIVE_ABOVE = 32
-# EM steps that show which components a row has, and those for each step of a few.
+# Number of EM steps that identify the active components of a row, and of EM steps for each of a few
+# steps.
 _EM_STEPS, _EM_A_STEP = 8, 2
-# A row rests where its residual is small and no EM step would raise a loading by more than this
-# share: residuals are products with the loadings, and say nothing of one that is next to zero.
+# A row is finished if its residual is small and no EM step would raise a loading by more than this
+# share: residuals are products with the loadings, and do not show errors of loadings near zero.
 _LIFTS = 1e-3
-# Copies of the loadings of a block and of F, and numbers for every row of a block and every row.
+# Copies of the loadings of a block and of F; numbers for every row of a block, and for every row.
 _COPIES_BLOCK, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 6, 5, 8, 4
 
 
 class Projector:
     """Moves the loadings of a block, in lane order, to their optimum with fixed factors.
 
-    Each row is a convex problem of its own: it takes EM and Newton steps until its KKT residual is
-    at most `tol` times its total, `n_steps` at most, and then stands still, whatever its neighbours
-    do. With many components (see `ACTIVE_ABOVE`) a few steps are EM steps alone. `design` is F in
-    lane order, `total` its column sums; it is 0 where `rates` says that rows have totals of their
-    own, as rates of a prior.
+    Each row is a separate convex problem: it takes at most `n_steps` EM and Newton steps until its
+    KKT residual is at most `tol` times its total, and then stays fixed, independently of other
+    rows. With many components (see `ACTIVE_ABOVE`) a few steps are EM steps only. `design` is F in
+    lane order, `total` its column sums; `total` is 0 if `rates` is set, in which case rows have
+    their own totals as rates of a prior.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Projector:
         self.n_steps, self._n_threads = n_steps, n_threads
         eps = 50 * float(np.finfo(design.dtype).eps)
         self._tol = max(tol, eps)
-        # components without factors, and what fills up a row
+        # components without factors, and padding
         self._dead = np.arange(len(total)) >= n_components if rates else total == 0
         options: dict[str, Any] = {"floor": MINVAL, "em_steps": 1}
         if self._dead[:n_components].any():
@@ -108,7 +110,7 @@ class Projector:
     def _step(self, sliced: Any, values: Array, scale: Array, prior: dict[str, Array]) -> None:
         """Take steps on all components of rows; residuals are relative to `scale`."""
         after = aligned_copy(values)
-        # An empty row has no scale to judge a residual by: without a prior it is zero and stays.
+        # An empty row has no scale for its residual: without a prior it is zero and stays zero.
         moving, kkt = scale > 0, np.zeros(len(values))
         unproven, lifted = moving, np.zeros(len(values), bool)
         for _ in range(self.n_steps):
@@ -137,7 +139,7 @@ class Projector:
 def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
     """Return factors (m, K) in lane order, and their column sums, for a `Projector`.
 
-    A component without factors has sum 0, and no loadings: there is nothing that it could explain.
+    A component without factors has sum 0 and loadings 0: it cannot explain any count.
     """
     K, stride = F.shape[1], kernels.row_stride(F.shape[1])
     total = np.zeros(stride)
@@ -163,8 +165,8 @@ def group_sums(design: Array, order: Array, n_components: int, measured: Measure
 class ProjectRows(Step):
     """Moves the loadings of every row to their optimum with F fixed: see `Projector`.
 
-    `L` is where they start; without it every component has the same expected counts. `total` is
-    (stride,), or for rows of groups with features of their own (n_groups, stride).
+    `L` is the start; without it every component has the same expected counts. `total` is (stride,),
+    or (n_groups, stride) if groups of rows have different measured features.
     """
 
     F: Any
@@ -199,7 +201,7 @@ class ProjectRows(Step):
         projector = Projector(
             self.F, total, self.n_components, self.n_steps, self.tol, n_threads, own is not None
         )
-        # where all rows of a block take the same few steps, they take them together
+        # if all rows of a block take the same few steps, they take them together
         whole = self.n_steps < _ROUNDS and self.n_components <= ACTIVE_ABOVE
         for piece in pieces(block.counts, self.n_components, n_threads, whole):
             lanes = slice(piece.start * LANES, piece.stop * LANES)
@@ -218,7 +220,7 @@ class ProjectRows(Step):
     def _equal(self, totals: Array, n_rows: int, total: Array) -> Array:
         K = self.n_components
         sums = np.broadcast_to(total, (len(totals), total.shape[-1]))[:, :K]
-        share = np.zeros(sums.shape)  # a component that is nothing has none
+        share = np.zeros(sums.shape)  # a component without factors has no loadings
         np.divide(1, K * sums, out=share, where=sums > 0)
         order = np.where(np.arange(len(totals)) < n_rows, np.arange(len(totals)), -1)
         plain = totals[:, None] * share
@@ -256,10 +258,10 @@ def projection(
     """Return the pass that finds loadings (n, K) of rows with the factors F (m, K) held.
 
     Rows start at L, by default with the same expected counts of every component. `prior` has
-    pseudo-counts and rates (n, K). `total` (K,) is what a unit of a loading adds to the expected
-    size of a row, if that is not the column sums of F; `measured` says which features were measured
-    in which rows. If `scored` is true, the pass finds ``sum_j x_ij log p_ij`` of each row instead,
-    with ``p_ij = mu_ij / sum_j mu_ij`` and mu = L F^T: see `LogShares`.
+    pseudo-counts and rates (n, K). `total` (K,) is the expected size of a row per unit of each
+    loading, by default the column sums of F; `measured` holds the measured features of rows. If
+    `scored` is true, the pass finds ``sum_j x_ij log p_ij`` of each row instead, with ``p_ij =
+    mu_ij / sum_j mu_ij`` and mu = L F^T: see `LogShares`.
     """
     scales, dtype = balancing_scales(counts.total, counts.shape, L, F), np.dtype(dtype)
     F, L = F / scales, None if L is None else L * scales
@@ -294,7 +296,7 @@ def projection(
 
 def row_sizes(L: Array, u: Array) -> Array:
     """Return ``sum_k l_ik u_k`` (n,), positive, from float64 loadings and column sums u of F."""
-    # summed row by row: the rounding of a product of matrices depends on their size
+    # summed row by row: the rounding of a matrix product depends on its size
     sizes: Array = np.maximum((L * u).sum(axis=1), LEAST)
     return sizes
 
@@ -366,7 +368,8 @@ class LogMu(Step):
 class LogShares(Step):
     """Makes ``log_shares`` of ``log_mu``: expected counts are divided by the size of their row.
 
-    `sizes` (K,) is what a unit of a loading adds to it, or (n_groups, K) in rows of each group.
+    `sizes` (K,), or (n_groups, K) for rows of each group, is the expected size per unit of each
+    loading.
     """
 
     sizes: Array

@@ -244,14 +244,14 @@ class CountFactorization(HeldFactors):
         """Refuse options that would treat unmeasured entries as 0."""
         if self.solver == "joint-em":
             raise ValueError(
-                "measured does not go with solver='joint-em', whose factors sum to one over all "
-                "features: use 'auto'."
+                "measured cannot be combined with solver='joint-em', whose factors sum to one "
+                "over all features: use 'auto'."
             )
         found = F is None and isinstance(self.init, str) and self.init not in ("auto", "random")
         if found and self.n_components > 1:
             raise ValueError(
-                f"measured does not go with init={self.init!r}, which takes what was not measured "
-                "for 0: use init='random', or give L and F."
+                f"measured cannot be combined with init={self.init!r}, which treats unmeasured "
+                "entries as 0: use init='random', or give L and F."
             )
 
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:

@@ -111,15 +111,15 @@ def check_missing(missing: Any) -> None:
     """Refuse an invalid `missing`, which says how to treat missing features."""
     if missing not in MISSING:
         raise ValueError(
-            f"missing={missing!r}: {', '.join(map(repr, MISSING))} say what becomes of features of "
-            "the fit that X lacks."
+            f"missing={missing!r}: {', '.join(map(repr, MISSING))} are the ways to treat features "
+            "of the fit that X lacks."
         )
 
 
 MISSING = ("error", "restrict", "zero")
 _REMEDY = (
-    "give missing='restrict' if they were not measured, as genes in another assay: they then take "
-    "no part; or missing='zero' if their absence means counts of 0, as of words in texts with a "
+    "give missing='restrict' if they were not measured, as genes in another assay: they are then "
+    "left out; or missing='zero' if their absence means counts of 0, as of words in texts with a "
     "vocabulary of their own."
 )
 
@@ -163,7 +163,7 @@ def _done(names: Array, known: Array, columns: Array, whom: str, missing: str) -
     """Return text that says how features were matched."""
     others, said = _unknown(names, known), []
     if lacking := known[columns < 0].tolist():
-        what = "they take no part" if missing == "restrict" else "their counts are taken as 0"
+        what = "they are left out" if missing == "restrict" else "their counts are taken as 0"
         said.append(
             f"X lacks {len(lacking):,} of the {len(known):,} features that {whom} was fitted to, "
             f"such as {such_as(lacking)}: {what} (missing={missing!r})."
@@ -175,7 +175,7 @@ def _done(names: Array, known: Array, columns: Array, whom: str, missing: str) -
             f"{'it is' if len(others) == 1 else 'they are'} ignored."
         )
     if (np.diff(columns[columns >= 0]) < 0).any():
-        what = "The others stand" if said else "X has its features"
+        what = "The other features are" if said else "X has its features"
         said.append(f"{what} in another order than in the fit: they are matched by name.")
     return " ".join(said)
 

@@ -232,7 +232,7 @@ def _contents(
     estimator_class = _find_class(header["model"], classes, file.filename)
     for name in header["fitted"]:
         if not name.endswith("_") or name.startswith("_"):
-            raise damaged(file, f"{name!r} is no fitted attribute.")
+            raise damaged(file, f"{name!r} is not a fitted attribute.")
     parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
     fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
     _check_shapes(file, fitted, AXES | getattr(estimator_class, "_axes", {}))

@@ -28,7 +28,7 @@ def supervision_of(y: Any, weights: Any, counts: CountMatrix) -> tuple[Supervisi
     y, weights = of_samples(y, counts, "y"), of_samples(weights, counts, "label_weights")
     if y is None:
         if weights is not None:
-            raise ValueError("label_weights are given, but no labels y to weigh.")
+            raise ValueError("label_weights are given, but no labels y.")
         return Supervision(np.zeros(n_samples), np.zeros(n_samples), 1), np.empty(0)
     array = _array_of(y)
     if array.shape[:1] != (n_samples,) or array.ndim > 2:
@@ -38,7 +38,7 @@ def supervision_of(y: Any, weights: Any, counts: CountMatrix) -> tuple[Supervisi
         )
     if array.ndim == 2 and array.shape[1] == 1 and not _is_continuous(array):
         warn_caller(
-            "A column-vector y was passed when a 1d array was expected: its entries are taken for "
+            "A column-vector y was passed when a 1d array was expected: its entries are used as "
             "the labels of the samples. Please change the shape of y to (n_samples,).",
             DataConversionWarning,
         )

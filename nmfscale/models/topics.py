@@ -313,7 +313,7 @@ def topic_number(model: Any, given: Any, argument: str) -> int:
         return int(np.flatnonzero(names == given)[0])
     is_number = isinstance(given, Integral) and not isinstance(given, bool)
     if not is_number or not 0 <= int(given) < K:
-        raise ValueError(f"{argument}: {shown(given)} is no topic: these are 0 to {K - 1}.")
+        raise ValueError(f"{argument}: {shown(given)} is not a topic: topics are 0 to {K - 1}.")
     return int(given)
 
 
@@ -322,7 +322,7 @@ def _checked_names(names: list[Any], n_topics: int) -> Array:
         raise ValueError(f"names has {len(names)} entries for {n_topics} topics.")
     for name in names:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"names: {shown(name)} is no name; text is needed.")
+            raise ValueError(f"names: {shown(name)} is not a name; text is needed.")
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"names: several topics would be {shown(repeated[0])}.")
     return np.array(names, dtype=object)

@@ -288,7 +288,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         if not counts.is_integer:
             raise ValueError(
-                f"completion={share}: only whole counts can be split, and there are others: "
+                f"completion={share}: only whole counts can be split, and X has fractional counts: "
                 f"{counts.first_fraction}."
             )
         logs: list[float] = []

@@ -213,8 +213,8 @@ def check_penalty(l1_penalty: float, solver: str) -> None:
     """Refuse a penalty on L if F is not normalised: it would shrink L and grow F without end."""
     if l1_penalty and solver != "joint-em":
         raise ValueError(
-            f"l1_penalty={l1_penalty} does not go with solver={solver!r}, which does not normalise "
-            "F; use solver='joint-em', or prior_loadings and prior_factors."
+            f"l1_penalty={l1_penalty} cannot be combined with solver={solver!r}, which does not "
+            "normalise F; use solver='joint-em', or prior_loadings and prior_factors."
         )
 
 
@@ -259,8 +259,8 @@ def constraints_of(
         asked = [name for name, value in (masked | priors).items() if value is not None]
         if asked:
             raise ValueError(
-                f"{asked[0]} does not go with solver='joint-em', which normalises F at every "
-                "step; use 'em' or 'auto'."
+                f"{asked[0]} cannot be combined with solver='joint-em', which normalises F at "
+                "every step; use 'em' or 'auto'."
             )
     unit = 1.0 if sizes is None else sizes[:, None]
     return Constraints(

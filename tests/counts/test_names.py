@@ -106,7 +106,7 @@ def test_names_are_those_of_counts_tables_and_models():
     [
         (lambda m, X: m.reorder_topics(np.array([0, 0])), "order is [0, 0]: each of the 2"),
         (lambda m, X: m.reorder_topics([np.str_("a"), 1]), "no topic is named 'a'"),
-        (lambda m, X: m.reorder_topics([np.int64(7), 1]), "order: 7 is no topic"),
+        (lambda m, X: m.reorder_topics([np.int64(7), 1]), "order: 7 is not a topic"),
         (lambda m, X: m.reorder_topics(None), "order is None: a list of topics is needed"),
         (lambda m, X: m.merge_topics(5), "groups is 5: a list of topics is needed"),
         (lambda m, X: m.rename_topics(None), "names is None: a list of topics is needed"),

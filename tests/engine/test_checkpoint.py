@@ -178,10 +178,10 @@ def test_all_damaged(tmp_path):
         ({"dtype": "float32"}, X, "dtype was 'float64' and is 'float32'"),
         ({"extrapolate": False}, X, "extrapolate was True and is False"),
         ({"prior_factors": 1.5}, X, "what is held or was measured, weights or priors are others"),
-        ({"init": np.arange(90) % 3}, X, "the start is another"),
+        ({"init": np.arange(90) % 3}, X, "the start differs"),
         ({"random_state": 1}, X, "random_state was 0 and is 1"),
-        ({}, X + 1, "the counts are others"),
-        ({}, SWAPPED, "the counts are others"),
+        ({}, X + 1, "the counts differ"),
+        ({}, SWAPPED, "the counts differ"),
     ],
 )
 def test_checkpoints_of_another_fit(tmp_path, options, source, named):

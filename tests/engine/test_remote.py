@@ -182,7 +182,7 @@ def test_fewer_blocks_than_workers(request, tmp_path, monkeypatch, opened, block
 
 
 def test_clients_that_do_not_do(client, store):
-    with pytest.raises(ValueError, match="client=5 is no distributed.Client"):
+    with pytest.raises(ValueError, match="client=5 is not a distributed.Client"):
         fit(store, 5)
     for other in (client.cluster, client.scheduler.address):
         with pytest.raises(ValueError, match=r"client=.* is no distributed.Client: pass Client\("):

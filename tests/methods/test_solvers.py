@@ -450,7 +450,7 @@ def test_held_factors_stay_as_they_are(what, solver, dtype):
     # long enough for momentum, and for many exchanges of scale between the factors
     options = {"solver": solver, "dtype": dtype, what: mask, "max_iter": 40}
     if solver == "joint-em":
-        with pytest.raises(ValueError, match=f"{what} does not go with solver='joint-em'"):
+        with pytest.raises(ValueError, match=f"{what} cannot be combined with solver='joint-em'"):
             fit(X, **options, **given_factors)
         return
     model = fit(X, **options, **given_factors)

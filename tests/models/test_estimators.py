@@ -134,7 +134,7 @@ def test_dtype(model):
         ({"prior_factors": 0.5}, "prior_factors"),
         ({"prior_factors": np.full(30, 1.5)}, r"prior_factors: alpha has shape \(30,\)"),
         ({"prior_loadings": (2.0,)}, "prior_loadings is a tuple of 1"),
-        ({"l1_penalty": 0.5}, "l1_penalty=0.5 does not go with solver='auto'"),
+        ({"l1_penalty": 0.5}, "l1_penalty=0.5 cannot be combined with solver='auto'"),
         ({"callback": 3}, "callback"),
         ({"random_state": "seed"}, "random_state"),
         ({"init": np.zeros(3)}, "init"),

@@ -122,7 +122,7 @@ def test_loadings_and_scores_of_samples():
     for g, batch in enumerate(["a", "b"]):
         rows, features = batch == BATCH, np.flatnonzero(MEASURED[g])
         table = pd.DataFrame(X[rows][:, features], columns=np.array(names)[features])
-        with pytest.warns(UserWarning, match="take no part"):
+        with pytest.warns(UserWarning, match="are left out"):
             restricted = one.transform(table, missing="restrict")
         assert_allclose(restricted, found[rows], atol=1e-6)
     del one.feature_names_in_
@@ -235,8 +235,8 @@ def test_bootstraps_know_what_was_measured():
             "no feature was measured in batch a",
         ),
         ({"measured": MEASURED[::-1], "batch": BATCH}, {}, "count in sample 0 and feature 1,"),
-        (GIVEN, {"solver": "joint-em"}, "measured does not go with solver='joint-em'"),
-        (GIVEN, {"init": "topic-score"}, "measured does not go with init='topic-score'"),
+        (GIVEN, {"solver": "joint-em"}, "measured cannot be combined with solver='joint-em'"),
+        (GIVEN, {"init": "topic-score"}, "measured cannot be combined with init='topic-score'"),
     ],
 )
 def test_what_cannot_be_is_refused(given, options, message):

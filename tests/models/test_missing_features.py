@@ -64,7 +64,7 @@ def test_loadings_are_those_of_all_features_but_for_noise(model):
     one = fitted(model)
     expected = one.transform(table(NEW))
     with pytest.warns(
-        UserWarning, match=r"X lacks 5 of the 24 features .* take no part .*restrict"
+        UserWarning, match=r"X lacks 5 of the 24 features .* are left out .*restrict"
     ):
         found = one.transform(table(NEW, THERE), missing="restrict")
     scale = expected.sum(axis=1, keepdims=True)

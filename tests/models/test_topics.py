@@ -90,8 +90,8 @@ def test_another_order_is_the_same_model(name, tmp_path):
     [
         ([0, 1, 2], "each of the 4 topics"),
         ([0, 1, 2, 2], "each of the 4 topics"),
-        ([0, 1, 2, 4], "4 is no topic: these are 0 to 3"),
-        ([0, 1, 2, True], "True is no topic"),
+        ([0, 1, 2, 4], "4 is not a topic: topics are 0 to 3"),
+        ([0, 1, 2, True], "True is not a topic"),
         ([0, 1, 2, "x"], "no topic is named 'x'; topics have numbers from 0 to 3, and"),
     ],
 )
@@ -200,7 +200,7 @@ def test_what_has_no_merged_topics_says_why(name):
         (["ab"], "sequences of topics"),
         ([[0, 1], [1, 2]], "one group at most"),
         ([[]], "a topic at least"),
-        ([[0, 9]], "9 is no topic"),
+        ([[0, 9]], "9 is not a topic"),
         ({"topic 3": [0, 1]}, "several topics would be 'topic 3'"),
     ],
 )
@@ -238,9 +238,9 @@ def test_names_stay_with_their_topics(pair, tmp_path):
         (["a"], "1 entries for 4 topics"),
         ("abcd", "1 entries for 4 topics"),
         (["a", "b", "c", "a"], "several topics would be 'a'"),
-        (["a", "b", "c", 3], "3 is no name"),
+        (["a", "b", "c", 3], "3 is not a name"),
         ({0: "topic 1"}, "several topics would be 'topic 1'"),
-        ({7: "x"}, "7 is no topic"),
+        ({7: "x"}, "7 is not a topic"),
     ],
 )
 def test_names_that_are_none(pair, names, complaint):

@@ -1,7 +1,7 @@
 """Choice of the features farthest from each other: pivoted Cholesky factorisation of X'X.
 
-It chooses the columns that QR with column pivots of X chooses. X itself is read one column of X'X
-at a time, and never dense.
+It chooses the same columns as QR of X with column pivots. It needs one column of X'X at a time, and
+X is never dense.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from ...engine.protocol import Executor
 from ..factors import Array, per_lane
 from .steps import Distance, GramColumns, Squares
 
-# Distances that agree to this share are ties; the share by which a distance may be too large.
+# Relative difference below which distances are ties; relative error of a distance.
 _TIES, _TOO_LARGE = 1e-12, 1e-8
-# Rounding of squared distances, in units of the last place of the column's own square, an anchor.
+# Rounding error of squared distances for each anchor, in units of the last place of the column's
+# square.
 _ROUNDING = 16 * float(np.finfo(np.float64).eps)
 
 
 class Weights(NamedTuple):
     """Weights of samples (n,) and features (m,) in the choice of anchors; None means 1.
 
-    With `unit` samples then get norm 1.
+    With `unit`, samples are then scaled to norm 1.
     """
 
     samples: Array | None = None
@@ -59,8 +60,8 @@ class Pivots:
     squares, left : ndarray (m,)
         Squared norms of the columns, and squared distances from the span of the chosen.
     trace : list of dict
-        For every anchor the diagonal of the factor, the share of all squares that is spanned, and
-        the largest distance that is left, over the largest norm.
+        For every anchor the diagonal of the factor, the spanned share of all squares, and the
+        largest remaining distance divided by the largest norm.
     """
 
     def __init__(self, squares: Array, n_most: int, n_threads: int):

@@ -1,18 +1,20 @@
 """Separable NMF: each topic has an anchor, a feature that no other topic has.
 
-Counts X (n, m), weighted or not, are columns x_j. Anchors are chosen one after the other, the
-column farthest from the span of those before (successive projection; QR with column pivots), by a
-pivoted Cholesky factorisation of X'X, of which one column is needed for each anchor. With C its
+Counts X (n, m), weighted or not, are columns x_j. Anchors are chosen one after the other: each is
+the column farthest from the span of earlier anchors (successive projection; QR with column pivots).
+A pivoted Cholesky factorisation of X'X finds them and needs one column for each anchor. With C its
 rows and p the next anchor,
 
     c_j = (x_j'x_p - sum_k C_kj C_kp) / r,  r^2 = |x_p|^2 - sum_k C_kp^2,
 
-c is the next row, c_j of all others is taken off their squared distances, and r is the diagonal of
-R. Every other column is then a non-negative combination of the anchors' columns A, by least
-squares of the plain counts, ``min |x_j - A y_j|, y_j >= 0``: with one matrix A'A for all of them.
+c is the next row, c_j^2 is subtracted from the squared distance of every other column, and r is the
+diagonal of R. Every other column is then a non-negative combination of the anchors' columns A, by
+least squares of the plain counts, ``min |x_j - A y_j|, y_j >= 0``: with one matrix A'A for all of
+them.
 
-With the anchors' own y_j unit vectors, topic k is row k of Y over its norm 1 / lambda_k, and the
-loadings are A / lambda: ``lambda_k = 1 / sqrt(1 + sum_j y_kj^2)``, the sum over the others.
+With the anchors' own y_j unit vectors, topic k is row k of Y divided by its norm 1 / lambda_k, and
+the loadings are A / lambda: ``lambda_k = 1 / sqrt(1 + sum_j y_kj^2)``, the sum over all other
+features.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ from ..rows_pass import RowsPass
 from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
 from .steps import GramColumns, Project, Squares, TakeColumns
 
-# The largest violation of the conditions of an optimum, as a share of the right-hand side.
+# Largest accepted violation of the KKT conditions, relative to the right-hand side.
 _MOST_KKT = 1e-9
-# Rows that are converted at a time, numbers that kernels keep for each feature, loadings in memory.
+# Rows that are converted at a time; numbers that kernels keep for each feature; copies of loadings
+# in memory.
 _PIECE, _PER_FEATURE, _COPIES_ROWS = 1 << 9, 24, 2
 
 
@@ -47,15 +50,15 @@ class AnchorSearch(Method):
     counts : CountMatrix of shape (n, m)
     executor : Executor
     n_components : int
-        Anchors at most: there are no more than the rank of the counts.
+        Maximum number of anchors: there are no more than the rank of the counts.
     given : sequence of int
-        Features that are anchors in any case, the first.
+        Features that are the first anchors in any case.
     weights : Weights
     n_directions : int or None
-        Dimensions of a Gaussian projection in which anchors are chosen, or none.
+        Dimensions of a Gaussian projection in which anchors are chosen; None means no projection.
     rng : RandomState
     dtype : float32 or float64
-        Of topics and loadings.
+        Type of topics and loadings.
     """
 
     record = ("spanned", "residual", "bytes_read")
@@ -77,7 +80,7 @@ class AnchorSearch(Method):
             self._seed = int(self._rng.randint(1 << 31))
         squares = self._look()
         if not squares.any():
-            raise ValueError("the counts, as they are weighted, are all 0: there are no anchors.")
+            raise ValueError("the weighted counts are all 0: there are no anchors.")
         n_threads = self.executor.n_threads
         self.pivots = Pivots(squares, self.n_components, n_threads)
         columns = self._gram.columns(self._given) if self._given else ()
@@ -142,7 +145,7 @@ class AnchorSearch(Method):
             "anchors": np.array(chosen, np.int64),
             "diagonal": np.array([each["diagonal"] for each in trace]),
         }
-        del self.pivots, self._gram  # as large as what comes now
+        del self.pivots, self._gram  # as large as the arrays that follow
         order, lanes = self._exact.order, self._exact.lanes[chosen]
         steps = [
             TakeColumns(len(order), lanes, str(type_of_counts(self.counts))),
@@ -208,8 +211,9 @@ def type_of_counts(counts: CountMatrix) -> np.dtype[Any]:
 def combinations(products: Array, anchors: Sequence[int], n_threads: int) -> tuple[Array, Array]:
     """Return columns as non-negative combinations of the anchors, and what these explain.
 
-    `products` (K, m) are those of the anchors with all columns; it is written over. Explained is
-    ``2 x_j'A y_j - |A y_j|^2``, (m,). Anchors are unit vectors.
+    `products` (K, m) are inner products of the anchors with all columns; the array is overwritten.
+    The combinations explain ``2 x_j'A y_j - |A y_j|^2``, (m,), of the squares. Combinations of
+    anchors are unit vectors.
     """
     gram = products[:, anchors]
     gram = (gram + gram.T) / 2

@@ -1,8 +1,8 @@
 """Steps over blocks of counts for the choice of anchors among the features.
 
-X (n, m) are the counts, s_i the square of what sample i is multiplied by where anchors are chosen
-(`Weights`), 1 without a row array ``scales``. Features are numbers of the user's columns, but for
-lanes, where the blocks have them; ``order`` says which column a lane holds.
+X (n, m) are the counts, s_i is the squared weight of sample i in the choice of anchors (`Weights`),
+1 without a row array ``scales``. Features are numbered like the user's columns; blocks have them in
+lanes, and ``order`` is the column of each lane.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...engine import progress
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ..factors import Array
 
-# Entries that are looked at together, and slices of samples.
+# Number of entries, and of slices of samples, that are processed together.
 _PIECE, _SLICES = 1 << 16, 64
 
 
@@ -71,7 +71,7 @@ class Squares(Step):
 class GramColumns(Step):
     """Sums ``s_i x_ij x_ip`` over samples i for every feature j and p in `lanes`, (lanes, m).
 
-    Without `weighted` s is 1.
+    Without `weighted`, s is 1.
     """
 
     order: Any
@@ -139,7 +139,7 @@ def add_columns(
         at = np.flatnonzero(column >= 0)
         entry = at + begin
         row = (np.searchsorted(starts, entry, side="right") - 1) * LANES + entry % LANES
-        # padding adds zeros; a count that was split comes more than once
+        # padding adds zeros; a split count occurs more than once
         values = counts.count[entry].astype(out.dtype)
         np.add.at(out, (row - first * LANES, column[at]), values)
 
@@ -148,8 +148,8 @@ def add_columns(
 class Distance(Step):
     """Squared distance of a column from a combination of columns, and its products with these.
 
-    With r the last of the columns of `lanes` less ``sum_k a_k x_k`` of the others, a the
-    combination: ``sum_i s_i r_i^2``, and ``sum_i s_i r_i x_ik``.
+    With r the last column of `lanes` minus the combination ``sum_k a_k x_k`` of the other columns:
+    ``sum_i s_i r_i^2``, and ``sum_i s_i r_i x_ik``.
     """
 
     n_features: int

@@ -5,8 +5,8 @@ With Ly, Fy the extrapolated factors and Ln, Fn the plain ones, one iteration is
 1. ``Ln`` = rows of Ly updated with Fy held, some steps on each;
    ``Ly = max(Ln + beta (Ln - L'), 0)`` with L' the plain loadings before.
 2. ``Fn`` = rows of Fy updated with Ly held; the loss at (Ly, Fn) is a by-product.
-3. If that loss fell: ``Fy = max(Fn + beta (Fn - F'), 0)``, and beta grows by `INCREASE` up to a
-   limit. Else (Ly, Fy) = (L', F'), and beta shrinks by `REDUCE`.
+3. If this loss fell: ``Fy = max(Fn + beta (Fn - F'), 0)``, and beta grows by `INCREASE` up to a
+   limit. Otherwise (Ly, Fy) = (L', F'), and beta shrinks by `REDUCE`.
 
 Every `PLAIN_EVERY` iterations both half-steps are taken from the best point, with beta = 0. All
 pairs are scaled after each iteration so that the column means of L and F agree.
@@ -35,7 +35,7 @@ _ENDS = "kkt_start", "loglik_end"
 BETA, BETA_MAX, INCREASE, REDUCE, INCREASE_MAX = 0.5, 0.99, 1.1, 0.75, 1.05
 
 
-# The update of each solver; `inner_iter` replaces the number of its last kind of steps.
+# The update of each solver; `inner_iter` replaces the number of steps of its last kind.
 UPDATES = {
     "em": RowUpdate(em_steps=4),
     "ccd": RowUpdate(1, 1, "descend"),
@@ -58,7 +58,7 @@ def update_of(solver: str, inner_iter: int | None) -> RowUpdate:
 def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
     """Whether F needs whole columns: for several steps on F, or coordinate descent.
 
-    Of "newton" the EM step before the Newton step is one step more.
+    For "newton", the EM step before the Newton step counts as an additional step.
     """
     update = update_of(solver, inner_iter)
     return update.kernel != "update_rows" or update.em_steps + update.newton_steps > 1
@@ -67,7 +67,7 @@ def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
 class Alternating(FactorModel):
     """Alternating updates; keeps the best pair, and with extrapolation the plain and extrapolated.
 
-    Row arrays are named after their pair; each pair is scaled alone.
+    Row arrays are named after their pair; each pair is scaled separately.
     """
 
     numbers = ("beta", "beta_accepted", "beta_max", "at", "last_loglik", "accepted", "pending")
@@ -93,7 +93,7 @@ class Alternating(FactorModel):
     def start(self) -> None:
         """Move to the start."""
         self.state = state = self.make_state(self.dtype)
-        # what brought the floor of the best L to where it is
+        # the accumulated scaling of the best L, which also moved its floor
         self.scale = np.ones(self.n_components)
         self.F: dict[str, Array] = {"best": state.F.values}
         self.executor.copy("L", "best")
@@ -112,7 +112,7 @@ class Alternating(FactorModel):
         """Return the record of the previous step."""
         if not iteration:
             return None
-        # a step that was rejected reached nothing, even where it ends as high as the best
+        # a rejected step does not count, even if it ends as high as the best
         return {
             "reached": self.last_loglik if self.accepted else -np.inf,
             **self.at,
@@ -162,7 +162,7 @@ class Alternating(FactorModel):
     def _step(self, start: str, plain: str, beta: float) -> tuple[Array, dict[str, Any]]:
         """Move L from `start`, extrapolate it away from `plain`, then move F.
 
-        Return Fn and the objective at (Ly, Fn), which is then the pair `start`; Ln is ``next``.
+        Return Fn and the objective at (Ly, Fn), which becomes the pair `start`; Ln is ``next``.
         """
         state = self.state
         self._stand_at(start)
@@ -183,7 +183,7 @@ class Alternating(FactorModel):
         changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])
         if whole:
             ((terms, _),) = self.executor.run(state.sample_terms())
-        else:  # one more read of the rows
+        else:  # one more pass over the rows
             seen, terms = state.update_rows(EM, None, reports=("loglik_start",))
             columns = columns._replace(log_mu=seen.log_mu)
         self.pending = {
@@ -209,8 +209,8 @@ class Alternating(FactorModel):
     def _rescale(self, name: str, least: float | None = None) -> Any:
         """Scale the columns of a pair to equal means; the mean of L is weighted by samples.
 
-        Returns what those of L were multiplied by. Columns may be scaled only where nothing is
-        fixed and no prior has its own scale.
+        Return the multipliers of the columns of L. Columns may be scaled only if nothing is fixed
+        and no prior determines the scale.
         """
         state, K = self.state, self.n_components
         ratio: Any = 1.0
@@ -243,7 +243,7 @@ class Alternating(FactorModel):
             convert(F, least=2 * MINVAL * (1 / self.scale))
         self._stand_at("best")
         self.executor.drop("next", "best", "plain", "ahead")
-        self.F = {}  # the other pairs are not needed for the rest
+        self.F = {}  # the other pairs are no longer needed
         return self.record_end(self.pending, self.at["loglik"])
 
     def row_arrays(self) -> dict[str, str]:

@@ -23,11 +23,13 @@ Array = NDArray[Any]
 FitRows = Callable[[Array, Array], Array]
 
 STARTS = ("auto", "topic-score", "clusters", "random", "nndsvd")
-# Components from which on "auto" takes clusters of samples: Topic-SCORE takes time with their cube.
+# Number of components from which "auto" means clusters of samples: the time of Topic-SCORE grows
+# with the cube of it.
 MANY = 100
-# Products of given factors have to be finite in float32, in which most fits begin.
+# Products of given factors must be finite in float32, in which most fits begin.
 LARGEST = 1e15
-# What a sample that starts in one cluster owes to all clusters, and a cluster to all samples.
+# Share of a sample that starts in all clusters instead of its own, and share of overall frequencies
+# in those of a cluster.
 SHARED = 0.1
 
 
@@ -48,29 +50,31 @@ def initialize(
         The counts.
     n_components : int
         Number of components K. For K = 1 the result is the maximum of the likelihood, whatever
-        `init` says.
+        `init` is.
     init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
         - "topic-score": factors from the corners of a simplex (Ke and Wang [1]_), loadings from
-          `fit_rows`. Counts of too low a rank get a random start instead, with a warning. Of
-          more than 4 million nonzero counts, a random part of the samples is looked at.
-        - "clusters": samples are clustered by k-means in the directions of 50 singular vectors at
-          most, and a component begins with nine tenths of the frequencies in its cluster and a
-          tenth of those in all samples; loadings from `fit_rows`. Of more than 4 million nonzero
-          counts, a random part of the samples is clustered.
-        - "random": uniform numbers, the expected total of each sample being its total count.
+          `fit_rows`. Counts of too low a rank get a random start instead, with a warning. With more
+          than 4 million nonzero counts, a random subset of the samples is used.
+        - "clusters": samples are clustered by k-means in the space of at most 50 singular vectors.
+          A component starts from nine tenths of the frequencies in its cluster plus one tenth of
+          the overall frequencies; loadings from `fit_rows`. With more than 4 million nonzero
+          counts, a random subset of the samples is clustered.
+        - "random": uniform numbers, scaled so that the expected total of each sample is its total
+          count.
         - "nndsvd": positive parts of the singular vectors [2]_, zeros raised to a small constant,
           everything scaled to the total count.
         - "auto": if there are at least 3 K samples and 3 K features, "topic-score" up to K = 100
-          where it does not fail, and "clusters" above; else "random".
-        - cluster labels (n_samples,), one cluster per component: a component begins with nine
-          tenths of the frequencies in its cluster and a tenth of those in all samples, a sample
-          with nine tenths in the component of its cluster and a tenth spread over all.
+          unless it fails, and "clusters" above; otherwise "random".
+        - cluster labels (n_samples,), one cluster per component: a component starts from nine
+          tenths of the frequencies in its cluster plus one tenth of the overall frequencies; a
+          sample starts with nine tenths in the component of its cluster, and one tenth is spread
+          over all components.
     random_state : int, RandomState instance or None, default=None
         Seed of the random numbers (k-means in "topic-score" and "clusters").
     dtype : {float32, float64}, default=float64
         Type of the result.
     fit_rows : callable
-        ``fit_rows(F, L) -> L`` takes a few steps on the loadings with the factors held.
+        ``fit_rows(F, L) -> L`` takes a few steps on the loadings with fixed factors.
 
     Returns
     -------
@@ -82,8 +86,8 @@ def initialize(
     Raises
     ------
     ValueError
-        If `init` is no known name and no array of labels, one per sample, with `n_components`
-        different values.
+        If `init` is neither a known name nor an array of labels, one per sample, with
+        `n_components` different values.
 
     References
     ----------
@@ -110,7 +114,8 @@ def initialize(
     elif init not in STARTS:
         known = ", ".join(map(repr, STARTS))
         raise ValueError(f"init={shown(init)} is not one of {known} or an array of cluster labels.")
-    # One thread, so that sums are made in one order and the start is the same for any number.
+    # One thread, so that sums have a fixed order and the start does not depend on the number of
+    # threads.
     with single_blas_thread():
         L, F = _start(counts, n_components, init, rng)
     if L is None:
@@ -189,7 +194,7 @@ def _start(
     enough = min(counts.shape) >= 3 * n_components
     if init == "clusters" or (init == "auto" and enough and n_components > MANY):
         totals = totals_of_clusters(counts, n_components, rng)
-        # of all samples: a feature may be in none that was drawn
+        # from all samples: a feature may be in none of the drawn ones
         return None, _smoothed(totals, counts.column_totals / max(counts.total, MINVAL))
     if init == "topic-score" or (init == "auto" and enough):
         try:
@@ -205,7 +210,8 @@ def _start(
 def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tuple[Array, Array]:
     """Return L, row totals times labels, and F, frequencies within clusters, both smoothed.
 
-    From zeros, EM never comes back, and a residual that is a product with a zero does not tell.
+    Smoothed, because EM cannot leave zeros, and residuals, which are products with the parameters,
+    do not show them.
     """
     L = np.full((counts.shape[0], n_components), SHARED / n_components)
     L[np.arange(counts.shape[0]), labels] += 1 - SHARED
@@ -240,9 +246,9 @@ def _from_singular_vectors(
 ) -> tuple[Array, Array]:
     """Return the larger of the positive and negative parts of each pair of singular vectors."""
     left, values, right = singular_vectors(counts, n_components)
-    # Zeros are raised to where all of L F^T would be a hundredth of the mean count.
+    # Zeros are raised to the value at which all of L F^T would be a hundredth of the mean count.
     level = 0.1 * np.sqrt(counts.total / (counts.shape[0] * counts.shape[1] * n_components))
-    # A matrix has no more singular vectors than rows or columns; further components are random.
+    # The number of singular vectors is limited by rows and columns; further components are random.
     L = level * rng.uniform(0.0, 2.0, size=(counts.shape[0], n_components))
     F = level * rng.uniform(0.0, 2.0, size=(counts.shape[1], n_components))
     for k, value in enumerate(values):

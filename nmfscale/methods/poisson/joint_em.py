@@ -1,8 +1,8 @@
 """Joint EM, solver="joint-em": updates both factors from the same expected counts.
 
 Geiger and Park, Algorithms 4 and 6; PLSA when normalised.  With the expected counts
-``n_ijk = x_ij l_ik f_jk / (L F^T)_ij`` of component k, and columns of F that sum to one (of a great
-many counts only in the end: see `size_of_columns`):
+``n_ijk = x_ij l_ik f_jk / (L F^T)_ij`` of component k, and columns of F that sum to one (with very
+many counts only at the end: see `size_of_columns`):
 
 1. ``l_ik <- sum_j n_ijk``
 2. ``f_jk <- sum_i n_ijk / sum_ij n_ijk``, from the L that step 1 began with.
@@ -23,7 +23,7 @@ from .objective import FactorModel
 from .row_update import EM
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
-# From so many counts on, a column of F that sums to one may have entries near the floor which
+# Number of counts from which a column of F that sums to one may have entries near the floor that
 # still explain counts.
 _MANY = 2.0**26
 
@@ -39,8 +39,8 @@ def size_of_columns(total: float) -> float:
 def penalise(L: Array, history: Array, penalty: float, total: float) -> None:
     """Apply a penalty times sum L, in place, to a fit without penalty whose F is normalised.
 
-    By equation 35, at any such (L, F), the penalised loss of L / (1 + penalty) is the loss of L and
-    log(1 + penalty) sum x more (`total` is sum x): one of them has an optimum where the other has.
+    By equation 35, at any such (L, F), the penalised loss of L / (1 + penalty) is the loss of L
+    plus log(1 + penalty) sum x (`total` is sum x), so both have the same optima.
     """
     L /= 1 + penalty
     more = float(np.log1p(penalty)) * total

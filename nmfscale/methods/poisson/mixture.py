@@ -1,8 +1,8 @@
 """Multinomial mixtures: proportions of each sample, with fixed frequencies.
 
-A mixture is an additive Poisson regression in other parameters (Carbonetto et al., Appendix A.3.5),
-row by row as the topic model is a Poisson NMF, and EM of one is EM of the other: the row kernels
-take its steps.
+A mixture is a reparametrised additive Poisson regression (Carbonetto et al., Appendix A.3.5), in
+the same way as the topic model is a Poisson NMF. EM steps of one are EM steps of the other, so the
+row kernels are used.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def mixture_proportions(
         Feature frequencies of each component, such as ``components_.T`` of a :class:`TopicModel`.
         Columns are divided by their sums.
     start : array-like of shape (n_samples, n_components), default=None
-        Proportions to start from; None takes equal ones. Zeros are raised to 1e-10 counts.
+        Proportions to start from; None means equal ones. Zeros are raised to 1e-10 counts.
     n_iter : int, default=None
-        Number of EM steps. None goes on with Newton steps to the maximum, as
+        Number of EM steps. None continues with Newton steps to the maximum, as
         :meth:`TopicModel.transform` does.
     n_threads : int, default=None
         Threads, as in :class:`PoissonNMF`.
@@ -57,13 +57,13 @@ def mixture_proportions(
     Returns
     -------
     ndarray of shape (n_samples, n_components), float64
-        Proportions; rows sum to one. Those of an empty sample are equal.
+        Proportions; rows sum to one. An empty sample has equal proportions.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a number is negative or not finite, or a component or a sample's start
-        is zero throughout.
+        If shapes do not fit, a number is negative or not finite, or a component or the start of a
+        sample is all zero.
 
     Warns
     -----
@@ -74,8 +74,8 @@ def mixture_proportions(
     See Also
     --------
     poisson_to_multinomial, multinomial_to_poisson : The reparameterisation of Appendix A.3.5.
-        A regression with factors F has, from the proportions and with the totals as sizes,
-        the loadings ``multinomial_to_poisson(proportions, frequencies, totals, F.sum(axis=0))[0]``.
+        With the totals as sizes, the proportions give the loadings of a regression with factors F:
+        ``multinomial_to_poisson(proportions, frequencies, totals, F.sum(axis=0))[0]``.
 
     References
     ----------
@@ -106,7 +106,7 @@ def mixture_proportions(
     start = np.ones(shape) if start is None else non_negative(start, "start", shape)
     whole = start.sum(axis=1, dtype=np.float64)
     if not whole.all():
-        raise ValueError(f"start[{int(whole.argmin())}] is zero throughout; it has no proportions.")
+        raise ValueError(f"start[{int(whole.argmin())}] is all zero; it has no proportions.")
     L = start * (counts.row_totals / whole)[:, None]
     n_threads = resolve_threads(n_threads, counts.nnz * F.shape[1])
     if n_iter is None:

@@ -4,21 +4,22 @@ With u the column sums of the held factor and mu = L F^T, the loss of a row b wi
 ``sum_k b_k u_k - sum_j x_j log(a_j . b)``; its gradient is ``g = u - sum_j x_j a_j / mu_j`` and its
 curvature ``H = sum_j x_j a_j a_j^T / mu_j^2``.  One iteration:
 
-1. Rows, one read.  From afar an EM step ``b_k <- b_k (u_k - g_k) / u_k``; then a Newton step: the
-   minimum of ``g.d + d.H d / 2`` over b + d >= 0, by coordinate descent.  The log-likelihood of the
-   point where the rows began is a by-product.
-2. Judge that point.  Momentum is beta = k / (k + delay); k rises while it pays, and begins anew
-   when the log-likelihood fell.  After a fall by more than the last iterations gained: back to the
-   best point, EM steps first, more delay.
+1. Rows, one read.  Far from the optimum an EM step ``b_k <- b_k (u_k - g_k) / u_k``; then a Newton
+   step: the minimum of ``g.d + d.H d / 2`` over b + d >= 0, by coordinate descent.  The
+   log-likelihood at the point before the update is a by-product.
+2. Judge that point. Momentum is beta = k / (k + delay); k rises while it pays, and restarts when
+   the log-likelihood falls. After a fall by more than the last iterations gained, return to the
+   best point, take EM steps first, and use more delay.
 3. Extrapolate L: ``L <- L2 + beta (L2 - D L1)``, with L1 and L2 the last two plain points and D the
    change of scale between them (see `scales.scale_of_before`).
-4. Columns, one read.  The same for F, from gradient and curvature summed over the blocks.
+4. Columns, one read. The same update for F, from gradient and curvature summed over the blocks.
 
-Once a fit is no longer far, the curvature of a row is computed every `FRESH_EVERY` iterations.  Its
-correlations are kept, and in between only its diagonal is new, which costs little more than a
-gradient; late in a fit nothing is, but what was kept is scaled by the numerators.  With many
-components (see `shares_correlations`) all rows share their correlations, found on a sample of them:
-``H = S C S`` with S the root of the row's own diagonal.  A fit in float64 begins in float32.
+Once a fit is no longer far from its optimum, the full curvature of a row is computed every
+`FRESH_EVERY` iterations. In between its correlations are kept and only its diagonal is computed,
+which costs little more than a gradient; late in a fit the stored curvature is only rescaled by the
+numerators. With many components (see `shares_correlations`) all rows share their correlations,
+computed on a sample of rows: ``H = S C S`` with S the square root of the row's own diagonal.  A fit
+in float64 begins in float32.
 """
 
 from __future__ import annotations
@@ -38,46 +39,48 @@ from .scales import scale_of_before, scale_of_means, scale_of_priors
 from .state import PoissonState
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
-# Far: in the first iterations, and as long as three of them gain more than this share of the
-# log-likelihood.
+# A fit is "far" in the first iterations, and as long as three of them gain more than this share of
+# the log-likelihood.
 FRESH_UNTIL, FRESH_ABOVE, FRESH_EVERY = 6, 3e-3, 6
-# With more components than `OWN_UNTIL`, or more than `OWN_ALWAYS` and so many numbers of curvature
-# of F, rows share the correlations of their curvature, found by a sample of them every
-# `FRESH_EVERY` iterations: cost and memory are then linear in K. A row's own take a third to a
-# tenth of the iterations to the last nat: saddles of K = 20 hold up shared ones for hundreds.
+# With more components than `OWN_UNTIL`, or more than `OWN_ALWAYS` and this many numbers of
+# curvature of F, rows share the correlations of their curvature, computed on a sample of rows every
+# `FRESH_EVERY` iterations: cost and memory are then linear in K. Per-row correlations need 3 to 10
+# times fewer iterations to converge to the last nat; with shared ones, saddle points at K = 20 cost
+# hundreds of iterations.
 OWN_ALWAYS, OWN_UNTIL, OWN_MOST = 16, 32, 25_000_000
-# A column of few counts is far from quadratic: where the columns are whole, those of at most so
-# many nonzeros take an EM step before the Newton step, until it is late.
+# The loss of a column of few counts is far from quadratic: if columns are whole, those with at most
+# this many nonzeros take an EM step before the Newton step, until a fit is late.
 EM_LONGEST = 256
-# Late: three iterations gain less than this share, and none has fallen for a while.  Curvature then
-# changes so little that the numerators alone bring it up to date.
+# A fit is "late" if three iterations gain less than this share, and none has fallen for a while.
+# Curvature then changes so little that rescaling by the numerators is enough.
 LATE_BELOW = 1e-4
-# Momentum is k / (k + delay).  It is aggressive, until it has run away once, as long as three
-# iterations gain more than this share of the log-likelihood: quicker there, and fits end higher.
+# Momentum is k / (k + delay).  It is aggressive as long as three iterations gain more than this
+# share of the log-likelihood, until it has overshot once: this is faster, and fits end higher.
 MOMENTUM_DELAY, AGGRESSIVE_DELAY, AGGRESSIVE_ABOVE = 3.0, 0.45, 4e-4
-# It leaves at least this share of a parameter: where only that one explains a count, taking it away
-# costs more than all the rest of the step gains.  A Newton step may still go to zero.
+# Momentum leaves at least this share of a parameter: if it is the only one that explains a count,
+# removing it costs more than the rest of the step gains. A Newton step may still reach zero.
 MOMENTUM_LEAVES = 0.2
-# Momentum grows as long as an iteration gains this share of what the one before gained.  Where it
-# does not, it begins anew; from afar, where three iterations gain more than this share of the
-# log-likelihood, it only stops growing: beginning anew there leads to lower ends.
+# Momentum grows as long as an iteration gains this share of the previous gain. Otherwise it
+# restarts; but as long as three iterations gain more than this share of the log-likelihood, it only
+# stops growing, because restarts far from the optimum lead to lower ends.
 MIN_GAIN_RATIO, RESTART_BELOW = 0.4, 1e-3
-# Near the end, where three iterations gain less than this share, it grows until the log-likelihood
-# falls: gains come and go there, and a fit that begins anew each time creeps to its end.
+# Near the end, if three iterations gain less than this share, momentum grows until the
+# log-likelihood falls: gains fluctuate there, and restarts would make convergence very slow.
 PATIENT_BELOW = 3e-6
-# A fall by more than was gained over so many points goes back to the best, and lengthens the delay.
+# After a fall by more than the gain over this many points, the fit returns to the best point and
+# increases the delay.
 GAIN_OVER, SLOWER = 10, 1.4
-# EM iterations, which never lower the likelihood, at the start and after going back (doubling each
-# time).
+# Number of EM iterations, which never lower the likelihood, at the start and after each return to
+# the best point (doubled each time).
 WARMUP, WARMUP_MOST = 1, 16
-# ... and as long as an EM iteration gains more than this share of the log-likelihood.
+# EM continues as long as an iteration gains more than this share of the log-likelihood.
 WARMUP_ABOVE = 1e-3
-# The EM step before the Newton step on L matters from afar: not any more when three iterations gain
-# less than this share.  Shared correlations know less of a row, and a second pass costs as much as
-# the step: with them every other iteration has it to the end.
+# The EM step before the Newton step on L matters far from the optimum, but not once three
+# iterations gain less than this share. Shared correlations describe a row less well, and a second
+# pass costs as much as the step: with them every second iteration has the EM step until the end.
 EM_ABOVE = 1e-3
-# Float32 carries a fit to about this relative gain of three iterations; the rest is done in the
-# type that was asked for.
+# Float32 is sufficient down to about this relative gain of three iterations; the rest of a fit runs
+# in the requested type.
 FLOAT_UNTIL = 1e-7
 
 
@@ -88,28 +91,28 @@ class MomentumSchedule:
     momentum: bool = True
     # rows share the correlations of their curvature
     shared: bool = False
-    # rows have totals of their own, of which the rescaled curvature of a row does not know
+    # rows have their own totals, which rescaled curvature would ignore
     own_totals: bool = False
-    # all counts make one block
+    # all counts are in one block
     columns_whole: bool = True
-    # the best log-likelihood so far, after each point; points since one fell
+    # the best log-likelihood so far, after each point; number of points since the last fall
     best: list[float] = field(default_factory=list)
     n_rising: int = 0
-    # k, what the last point gained, and the delay of beta = k / (k + delay)
+    # k, the gain of the last point, and the delay of beta = k / (k + delay)
     count: float = 0.0
     gained: float = 0.0
     delay: float = AGGRESSIVE_DELAY
-    # iterations of EM that are left, and how many there are after going back
+    # remaining EM iterations, and their number after a return to the best point
     warmup: int = WARMUP
     patience: int = 1
     # iterations since curvature was computed
     curvature_age: int = FRESH_EVERY
-    # the present point is the best; it is where a fit went back to
+    # the current point is the best; the fit has just returned to it
     improved: bool = False
     returned: bool = False
     # a Newton step could have lifted zeros of the start
     zeros_moved: bool = False
-    # the means of the columns of L and F have been brought together
+    # the column means of L and F have been made equal
     balanced: bool = False
 
     def updates(self, iteration: int) -> tuple[RowUpdate, RowUpdate]:
@@ -141,10 +144,10 @@ class MomentumSchedule:
     def judge(self, loglik: float) -> bool:
         """Record the log-likelihood of the current point; return whether it fell too far.
 
-        A small fall only takes most of the momentum away. A fall by more than the last iterations
-        gained calls for going back.
+        A small fall only removes most of the momentum. After a fall by more than the gain of the
+        last iterations, the fit must return to the best point.
         """
-        if self.returned:  # to the best point as it was kept, which may have lost some digits
+        if self.returned:  # the stored best point may have lost some digits
             self.best[-1] = min(loglik, self.best[-1])
         best = self.best[-1] if self.best else loglik
         before, self.gained = self.gained, max(loglik - best, 0.0)
@@ -203,10 +206,10 @@ class MomentumSchedule:
 class Newton(FactorModel):
     """The default method: see the top of this file.
 
-    Row arrays: ``L``, where the fit stands; ``next``, its plain point; ``before``, the plain point
-    before; ``best``, the best point seen, in the type in which the fit begins. Of F there is only
-    how far it is ahead of its plain point, in 16 bits (bfloat16): that vanishes as the fit
-    converges, so that its few digits are enough for momentum.
+    Row arrays: ``L``, the current point; ``next``, its plain point; ``before``, the previous plain
+    point; ``best``, the best point so far, in the initial type of the fit. For F, only its
+    difference from its plain point is stored, in 16 bits (bfloat16): it vanishes as the fit
+    converges, so that few digits are enough for momentum.
     """
 
     record = HISTORY
@@ -247,7 +250,7 @@ class Newton(FactorModel):
         self._kkt_loadings = seen.kkt / self.objective.scale_L
         if not iteration:
             return None
-        # kkt_factors was seen in the columns' update half an iteration earlier
+        # kkt_factors is from the update of the columns half an iteration earlier
         return self.pending | at | {"kkt_loadings": self._kkt_loadings}
 
     def update(self, iteration: int, ending: bool) -> None:
@@ -258,7 +261,7 @@ class Newton(FactorModel):
                 self._go_back()
             if not ending:
                 return
-            # The last iteration is one of EM: from the best point known it can only rise.
+            # The last iteration is an EM iteration: from the best known point it can only rise.
             schedule.warmup, self._columns = 1, EM
             state.update_rows(EM)
         self._advance()
@@ -314,14 +317,14 @@ class Newton(FactorModel):
         self.state.sum_columns()
 
     def _as_type(self, dtype: Any) -> None:
-        self.executor.drop("next")  # makes room for what is larger
+        self.executor.drop("next")  # frees memory for larger arrays
         self.state.as_type(dtype, "L", "before")
 
     def _rescale(self, late: bool) -> None:
         """Scale the columns of L and F to the best scale under priors, or late to equal means.
 
-        Steps of one factor at a time would creep to the former. Momentum lets the means drift
-        apart, so far that what is at the floor of a factor counts beside the other.
+        Updates of one factor at a time would approach the best scale very slowly. Momentum lets the
+        means drift apart, so far that the floor of one factor matters in products with the other.
         """
         schedule, state, given = self.schedule, self.state, self.constraints
         scale: Array = np.ones(self.n_components)
@@ -352,10 +355,10 @@ class Newton(FactorModel):
         """Restore exact zeros."""
         known = self.schedule.best[-1]
         self.executor.drop("next", "before", "best")
-        del self.best_F, self.lag_F  # not needed for the rest
+        del self.best_F, self.lag_F  # no longer needed
         if self.state.dtype != self.dtype:
             self.state.as_type(self.dtype, "L")
-        if settled:  # extrapolation may have raised what is at the floor
+        if settled:  # extrapolation may have raised parameters at the floor
             floors = np.full(self.n_components, 2 * MINVAL)
             self.executor.apply(Convert("L", "L", self.n_components, least=floors))
             convert(self.state.F, least=floors)
@@ -391,7 +394,7 @@ class Newton(FactorModel):
 def shares_correlations(n_components: int, n_features: int) -> bool:
     """Whether rows share the correlations of their curvature: see `OWN_UNTIL`.
 
-    That is decided by the shape of the counts alone, so that it is the same wherever they are.
+    Only the shape of the counts decides, so that the choice does not depend on where they are.
     """
     if n_components <= OWN_ALWAYS:
         return False
@@ -409,7 +412,7 @@ def first_type(
 ) -> Any:
     """Return the initial dtype of a fit: float32 if it loses nothing, unless the fit ends soon.
 
-    It would disturb K = 1, which starts at its optimum, and what has to stay as it was given.
+    Float32 would disturb K = 1, which starts at its optimum, and fixed parameters.
     """
     fixed = given.topics, given.features, given.samples
     if max_iter <= 4 or n_components == 1 or any(mask is not None for mask in fixed):

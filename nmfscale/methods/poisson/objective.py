@@ -29,9 +29,9 @@ HISTORY = (
     "change_factors", "zeros_loadings", "zeros_factors", "momentum", "bytes_read",
 )  # fmt: skip
 SEEN = ("loglik_start", "kkt_start")
-# An iteration falls if it loses more than rounding does.
+# An iteration falls if it loses more than by rounding.
 FELL = 1e-6
-# Rounding of float32 is then as large as what three late iterations gain.
+# Rounding of float32 is then as large as the gain of three late iterations.
 _MOST_NOISE = 2.0
 
 
@@ -40,7 +40,7 @@ class Objective:
 
     With loss = sum(mu) - sum x log mu, the Poisson log-likelihood is -loss - sum log x! and the
     deviance is 2 (loss + sum x log x - sum x). By Lemma 1 the multinomial log-likelihood is the
-    Poisson one less sum_i log Poisson(t_i; s_i), with t_i the total and s_i = sum_k l_ik u_k the
+    Poisson one minus sum_i log Poisson(t_i; s_i), with t_i the total and s_i = sum_k l_ik u_k the
     size of sample i.
     """
 
@@ -48,13 +48,13 @@ class Objective:
         self._log_factorials, self._x_log_x = count_constants(counts, layout, weights)
         self.total = weighted_sum(totals, weights)
         self._log_total_factorials = weighted_sum(gammaln(totals + 1), weights)
-        self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # no row of L knows weights
+        self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # the rows of L are not weighted
         self.scale_F = self.total / counts.shape[1] or 1.0
 
     def at(self, state: PoissonState, seen: Seen, terms: Values) -> dict[str, Any]:
         """Return log-likelihoods and deviance at the point of `state`; `seen` has sum x log mu."""
         K = state.n_components
-        expected = terms.get("expected")  # of what was measured, where that is not everything
+        expected = terms.get("expected")  # of measured entries, if not all were measured
         if expected is None:
             expected = float(state.total_L[:K] @ state.total_F[:K])
         loss = expected - seen.log_mu
@@ -71,7 +71,7 @@ class Objective:
 class FactorModel(DeclaredMethod):
     """Base of all methods that fit a Poisson NMF; `dtype` is the final dtype of the fit.
 
-    `start` returns L (n, K) and F (m, K), positive; a fit that is resumed does not call it.
+    `start` returns L (n, K) and F (m, K), positive; a resumed fit does not call it.
     """
 
     record = HISTORY
@@ -101,13 +101,14 @@ class FactorModel(DeclaredMethod):
     def record_end(self, pending: dict[str, Any], known: float) -> dict[str, Any]:
         """Restore exact zeros, and return the record of the final point.
 
-        `known` is the log-likelihood that was reached. Of a fit that was ended early, what is at
-        the floor may be all that explains a count, or what a prior keeps from zero: there it stays.
+        `known` is the log-likelihood that was reached. In a fit that ended early, a parameter at
+        the floor may be the only one that explains a count, or a prior may keep it from zero: it
+        then stays.
         """
         self.state.restore_zeros()
         end = self._look_at_both()
         fell = end["loglik"] < known - FELL * abs(known)
-        # beside a count so large that its rounding hides the fall, the residual overflows
+        # if a count is so large that rounding hides the fall, the residual overflows
         if fell or not np.isfinite(end["kkt_factors"]):
             self.state.lift_zeros()
             end = self._look_at_both()
@@ -184,8 +185,8 @@ class FactorModel(DeclaredMethod):
 def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:
     """Whether float32 cannot distinguish the log-likelihoods of points near an optimum.
 
-    Its rounding errors add up like the root of sum (x log x)^2; the log-likelihood is about that of
-    the saturated model, of which little is left where counts are large.
+    Rounding errors add up like the square root of sum (x log x)^2. The log-likelihood is
+    approximately that of the saturated model, which is small if counts are large.
     """
     found = counts.layout(n_threads).count_values()
     if found is not None:

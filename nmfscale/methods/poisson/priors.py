@@ -16,7 +16,7 @@ from ...counts.structure import non_negative
 from ..factors import Array
 from ..likelihood import checked_factors, loglik_multinomial, loglik_poisson
 
-# A parameter of zero counts as this in a log prior.
+# Value of a zero parameter in a log prior.
 _LEAST = 1e-300
 
 
@@ -32,7 +32,7 @@ def real_numbers(values: Any, name: str) -> Array:
             f"{name} is {reprlib.repr(values)} ({type(values).__name__}): numbers are needed, in a "
             f"list or a NumPy array ({error})."
         ) from None
-    # in the order of C: sums of the columns of a table have other bits in its own order
+    # in C order: column sums in the own order of a table would have different bits
     return array.astype(np.float64, order="C")
 
 
@@ -42,8 +42,8 @@ def gamma_prior(
 ) -> tuple[Array, Array] | None:  # fmt: skip
     """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate).
 
-    They are those of parameters times `unit`, which broadcasts to them. Tables with a row for each
-    sample or feature are matched with their `names`, and what has the same topics with `topics`.
+    They refer to the parameters times `unit`, which is broadcast. Rows of tables are matched with
+    the `names` of samples or features, and columns with `topics`.
     """
     if given is None:
         return None
@@ -57,7 +57,7 @@ def gamma_prior(
         else value
         for what, value in (("alpha", alpha), ("rate", rate))
     )
-    if rate is None:  # alpha of 1 with a rate would pull the scale of a factor to zero for ever
+    if rate is None:  # alpha of 1 with a rate would shrink the scale of a factor without end
         rate = np.where(real_numbers(alpha, f"{name}: alpha") == 1, 0.0, 1.0)
     arrays = []
     for what, value, least in (("alpha", alpha, 1.0), ("rate", rate, 0.0)):
@@ -83,14 +83,14 @@ def gamma_to_dirichlet(alpha: ArrayLike, rate: ArrayLike) -> tuple[Array, Array]
     With :math:`f_{jk} \sim` Gamma(:math:`\alpha_{jk}`, rate :math:`\beta_k`), maximum a posteriori
     (MAP) estimates of the Poisson NMF are, by :func:`poisson_to_multinomial`, those of the topic
     model whose topics have a Dirichlet(:math:`\alpha_{1k}, \ldots, \alpha_{mk}`) prior (Corollary 2
-    of [1]_). Back lead sizes that are the totals of the samples, and the scales returned here::
+    of [1]_). The inverse uses the totals of samples as sizes, and the scales returned here::
 
         multinomial_to_poisson(proportions, frequencies, totals, scales)
 
     Parameters
     ----------
     alpha : array-like of shape (n_features, n_components)
-        Shapes, at least 1, and in each component some above 1.
+        Shapes, at least 1, with some above 1 in each component.
     rate : float or array-like of shape (n_components,)
         Rates, positive.
 
@@ -130,20 +130,21 @@ def gamma_to_dirichlet(alpha: ArrayLike, rate: ArrayLike) -> tuple[Array, Array]
 def dirichlet_to_gamma(alpha: ArrayLike, scales: ArrayLike) -> tuple[Array, Array]:
     r"""Convert a Dirichlet prior of topics to a Gamma prior of factors of a Poisson NMF.
 
-    The inverse of :func:`gamma_to_dirichlet`. Any scales do: they only say which of the Poisson
-    NMFs that are one topic model has the highest posterior.
+    The inverse of :func:`gamma_to_dirichlet`. Any scales are valid: they only select which of the
+    Poisson NMFs that are equivalent to a topic model has the highest posterior.
 
     Parameters
     ----------
     alpha : array-like of shape (n_features, n_components)
-        Parameters of the Dirichlet prior of each topic, at least 1, and in each some above 1.
+        Parameters of the Dirichlet prior of each topic, at least 1, with some above 1 in each
+        topic.
     scales : float or array-like of shape (n_components,)
-        What the columns of F are to sum to at the MAP estimate, positive.
+        Positive column sums of F at the MAP estimate.
 
     Returns
     -------
     alpha : ndarray of shape (n_features, n_components), float64
-        Shapes of the Gamma prior: the same.
+        Shapes of the Gamma prior: the same array.
     rate : ndarray of shape (n_components,), float64
         Its rates :math:`\beta_k = \sum_j (\alpha_{jk} - 1) / u_k`. With these, ``(alpha, rate)`` is
         the parameter `prior_factors` of :class:`PoissonNMF`.
@@ -180,8 +181,8 @@ def logposterior_poisson(
     Returns
     -------
     float
-        Sum of :func:`loglik_poisson` and the log densities of the priors. A rate of 0 makes an
-        improper one, ``(alpha - 1) log f``. A factor of zero counts as 1e-300 in it, so that the
+        Sum of :func:`loglik_poisson` and the log densities of the priors. A rate of 0 gives an
+        improper prior, ``(alpha - 1) log f``. A factor of zero counts as 1e-300 in it, so that the
         result is finite.
 
     Raises
@@ -191,11 +192,11 @@ def logposterior_poisson(
 
     Notes
     -----
-    With a prior of F alone whose rates are one for each component, and u_k, s_i of
-    :func:`poisson_to_multinomial`, this is :func:`logposterior_multinomial` and
+    With a prior on F only, whose rates are one for each component, and u_k, s_i of
+    :func:`poisson_to_multinomial`, this is :func:`logposterior_multinomial` plus
     ``sum_i log Poisson(t_i; s_i) + sum_k [log Gamma(u_k; sum_j alpha_jk, rate_k) - (m - 1) log
-    u_k]``. These are highest at ``s_i = t_i`` and the u_k of :func:`gamma_to_dirichlet`, whatever
-    the topics and proportions are.
+    u_k]``. These terms are maximal at ``s_i = t_i`` and the u_k of :func:`gamma_to_dirichlet`, for
+    any topics and proportions.
 
     Examples
     --------
@@ -246,8 +247,8 @@ def logposterior_multinomial(
     Raises
     ------
     ValueError
-        As :func:`loglik_multinomial`, or if the prior is not valid, or a column of F is zero where
-        topics have one.
+        As :func:`loglik_multinomial`, or if the prior is not valid, or a column of F is zero and
+        topics have a prior.
 
     Examples
     --------

@@ -2,8 +2,9 @@
 
 With ``phi_i(l, F) = sum_j (l . f_j - x_ij log(l . f_j))`` and l_i its minimum, the profile
 objective ``sum_i phi_i(l_i(F), F)`` has the gradient ``sum_i l_i (1 - x_ij / mu_ij)`` in f_j, and a
-Hessian that is the Schur complement of the loadings. Parameters are logarithms, in which it is well
-scaled: a derivative is multiplied by the parameter, and one that is at zero does not move.
+Hessian that is the Schur complement of the loadings. Parameters are logarithms of F, for which the
+problem is well scaled: derivatives are multiplied by the parameter, and a parameter at zero does
+not move.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from ..factors import LEAST
 
 Array = NDArray[Any]
 
-# Nonzeros that are worked on at a time, so that temporaries stay small beside the counts.
+# Nonzeros that are processed at a time, so that temporaries are small compared with the counts.
 _PIECE = 1 << 18
-# Eigenvalues of a sample's Hessian below this share of the largest are directions that its counts
-# say nothing about.
+# Eigenvalues of a sample's Hessian below this share of the largest belong to directions that its
+# counts do not determine.
 _RANK = 1e-9
 
 
@@ -53,16 +54,17 @@ class ProfileHessian:
     prior : pair of ndarray, default=None
         Pseudo-counts and rates (m, K) of a Gamma prior on F.
     n_threads : int, default=1
-        Threads of a product, whose bits do not depend on it.
+        Threads of a product; its bits do not depend on their number.
 
     Attributes
     ----------
     scale : ndarray of shape (m, K)
-        F, and 0 where an entry is held, at zero or bound for it.
+        F, with 0 for entries that are held fixed, at zero, or heading for zero.
     least : float
-        Counts that an entry explains if it is not held: see `hold`.
+        Entries that explain fewer counts are held fixed: see `hold`.
     kkt : float
-        Largest ``f_jk`` times its gradient over the mean total of a feature: 0 at an optimum.
+        Largest ``f_jk`` times its gradient, divided by the mean total of a feature: 0 at an
+        optimum.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class ProfileHessian:
         """Hold entries of F fixed that explain fewer counts than this."""
         self.least = least
         self.scale = np.where(self._F * self._L.sum(axis=0) < least, 0.0, self.scale)
-        # what each feature would be by itself: the conjugate gradients are preconditioned by it
+        # the Hessian of each feature by itself: the preconditioner of the conjugate gradients
         own, K = self._curvature * _outer(self.scale), self._F.shape[1]
         own[:, np.arange(K), np.arange(K)] += self.scale * self.gradient
         self._preconditioner = _inverse(own)
@@ -138,7 +140,8 @@ class ProfileHessian:
         """Return the change of the gradient in F due to V (m, K) and the loadings that it moves.
 
         By the implicit function theorem, ``dl_i = -A_i^-1 (d^2 phi_i / dl dF) V``. `moved` (n, K)
-        has the part of this second derivative that is no sum over counts, and becomes dl.
+        holds the part of this second derivative that is not a sum over counts, and is overwritten
+        by dl.
         """
         both = np.hstack([self._F, V])
         found = np.zeros((kernels.PROFILE_PIECES, *V.shape))
@@ -156,7 +159,7 @@ class ProfileHessian:
         """Return the Hessian times Z (m, K), both with respect to logarithms of F."""
         V = self.scale * Z
         change = self._changes(V, np.tile(V.sum(axis=0), (len(self._L), 1))) + self._prior * V
-        # the gradient is of logarithms: 0 at an optimum, and without it scales are not free
+        # the gradient with respect to logarithms: 0 at an optimum, and needed to keep scales free
         out: Array = self.scale * (change + self.gradient * Z)
         return out
 
@@ -176,11 +179,12 @@ class ProfileHessian:
     def solve(self, gradient: Array, tol: float, max_iter: int) -> tuple[Array, float, int]:
         """Return V (m, K) with H V = gradient, the relative residual, and the number of products.
 
-        By conjugate gradients, preconditioned by what each feature would be by itself, in whose
-        norm the residual is. A feature does not move in directions in which its own curvature is
-        not positive: fewer samples have it than topics, and it has not gone to zero in the others.
-        A scale of each topic may go from F to the loadings: H is singular in these directions,
-        which a gradient of what does not depend on the scales has no part in.
+        By conjugate gradients, preconditioned by the Hessian of each feature by itself; the
+        residual is measured in the norm of the preconditioner. A feature does not move in
+        directions in which its own curvature is not positive: this occurs if fewer samples have it
+        than there are topics, and it has not reached zero in the remaining topics. The scale of
+        each topic can move from F to the loadings: H is singular in these directions, to which
+        gradients of scale-independent quantities are orthogonal.
         """
         left = self._without_scales(self.scale * gradient)
         Z, step, n_products = np.zeros_like(left), self._precondition(left), 0

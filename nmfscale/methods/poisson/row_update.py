@@ -11,12 +11,14 @@ from ... import kernels
 from ...counts.sell import LANES
 from ..factors import MINVAL, Array
 
-# The curvature of a row is kept where its slice has so many times as many steps as it has numbers.
+# The curvature of a row is stored if its slice has this many times as many steps as the curvature
+# has numbers.
 KEPT_FROM = 2
-# Slices whose correlations are in memory at a time: those of many components are large.
+# Slices whose correlations are in memory at a time, as they are large with many components.
 SAMPLED_TOGETHER = 16
-# A curvature besides those of the kernels: the row's own diagonal, and correlations that all rows
-# share, with a margin on the diagonal that makes up for what they do not know of the row.
+# A mode of curvature in addition to those of the kernels: the row's own diagonal, and correlations
+# that all rows share, with a margin on the diagonal because shared correlations do not fit each
+# row.
 SHARED, SHARED_MARGIN = -1, 1.2
 
 
@@ -37,9 +39,9 @@ class RowUpdate:
     em_longest : int
         Rows of slices with more entries take no EM steps.
     curvature : int or None
-        Of a Newton step. None: computed for each row. STORE, REUSE and RESCALE are modes of the
-        kernels: computed and stored, stored with a new diagonal, or stored and rescaled by the new
-        numerators. SHARED: correlations that all rows share, with the diagonal of each row.
+        Curvature of a Newton step. None: computed for each row. STORE, REUSE and RESCALE are modes
+        of the kernels: computed and stored, stored with a new diagonal, or stored and rescaled by
+        the new numerators. SHARED: correlations that all rows share, with the diagonal of each row.
     refresh : bool
         Whether to compute the correlations that later updates share.
     """
@@ -76,7 +78,8 @@ EM = RowUpdate(em_steps=1)
 def room_for_curvature(longest: Array, n_components: int) -> Array:
     """Return memory for the curvature of long rows, for which storing it saves work.
 
-    It is small beside the counts: see `KEPT_FROM`. `longest` is the number of steps of each slice.
+    It is small compared with the counts: see `KEPT_FROM`. `longest` is the number of steps of each
+    slice.
     """
     size = kernels.packed_size(n_components)
     n_long = int((longest >= KEPT_FROM * size).sum())
@@ -86,8 +89,7 @@ def room_for_curvature(longest: Array, n_components: int) -> Array:
 def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int) -> Array:
     """Sum the packed correlations of a sample of rows, and their weights.
 
-    The sample is the smaller the more components there are, so that it costs no more than an
-    update of all rows.
+    The sample is smaller with more components, so that it costs no more than an update of all rows.
     """
     every = max(1, K // 4)
     sampled = range(0, sliced.n_slices, every)

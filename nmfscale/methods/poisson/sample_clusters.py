@@ -19,15 +19,16 @@ from .topic_score import drawn_rows, singular_vectors
 
 Array = NDArray[Any]
 
-# Singular vectors that tell samples apart, and rounds of k-means.
+# Number of singular vectors, and of iterations of k-means.
 _DIRECTIONS, _ROUNDS = 50, 20
 
 
 def totals_of_clusters(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
     """Return counts (n_features, n_components) of non-empty clusters of samples.
 
-    Of large counts a random part of the samples is clustered, at least three for each cluster. The
-    calling code holds BLAS to one thread, which makes the result the same for any number.
+    If counts are large, a random subset of the samples is clustered, at least three for each
+    cluster. The caller limits BLAS to one thread, so that the result does not depend on the number
+    of threads.
     """
     drawn = drawn_rows(counts, rng, least=3 * n_components)
     left, values, _ = singular_vectors(counts, min(n_components, _DIRECTIONS), drawn)
@@ -43,7 +44,7 @@ def totals_of_clusters(counts: CountMatrix, n_components: int, rng: np.random.Ra
     totals = np.zeros((n_components, counts.shape[1]))
     for label in range(n_components):
         inside = np.flatnonzero(labels == label)
-        # a cluster that nothing is in begins with a sample of another
+        # an empty cluster gets a sample of a different cluster
         some = inside if inside.size else rng.randint(len(labels), size=1)
         totals[label] = matrix[some].sum(axis=0)
     return totals.T

@@ -1,7 +1,7 @@
 """Rescaling of a fit to the scale of its counts and back to the requested one.
 
-Parameters below an absolute floor count as zeros. So given factors of another scale are multiplied
-by powers of two, which change no digit, and what a fit ends with is divided by them.
+Parameters below an absolute floor count as zeros. So given factors of a different scale are
+multiplied by powers of two, which change no digit, and the result of the fit is divided by them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ScaledFit:
     Attributes
     ----------
     L, F, constraints
-        The same for expected counts ``L F^T``.
+        Start and constraints for expected counts ``L F^T``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ScaledFit:
         self._sizes = None if sizes is None else sizes[:, None].astype(dtype)
         if self._sizes is not None and L is not None:
             L = L * self._sizes
-        # without memory of its own: whether there is enough is not known yet
+        # a broadcast view: memory has not been checked yet
         self._scales: Array = np.broadcast_to(1.0, (n_components,))
         if L is not None or F is not None:
             self._scales = scales = balancing_scales(counts.total, counts.shape, L, F)
@@ -70,7 +70,7 @@ class ScaledFit:
     ) -> None:
         """Rescale L, F and the history of a fit to the requested scale, in place."""
         given, counts, scales = self.constraints, self._counts, self._scales
-        if solver == "joint-em":  # whose F sums to one at any scale of the start
+        if solver == "joint-em":  # its F sums to one at any scale of the start
             if l1_penalty:
                 weights = given.weights
                 total = counts.total if weights is None else weights @ counts.row_totals
@@ -84,5 +84,5 @@ class ScaledFit:
         if self._sizes is not None:
             arrays["L"] = arrays["L"] / self._sizes
         if given.samples is not None and self._given is not None:
-            # to the bit: neither rounded nor raised to the floor
+            # exactly as given: neither rounded nor raised to the floor
             arrays["L"][given.samples] = self._given[given.samples]

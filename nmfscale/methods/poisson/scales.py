@@ -1,7 +1,7 @@
 """Scales of the columns of L and F: L D and F D^-1 give the same model for any diagonal D.
 
-The likelihood says nothing of D.  Momentum compares points at one scale, priors choose it, and what
-is at the floor of a factor should not count beside the other.
+The likelihood does not depend on D. Momentum must compare points at the same scale, priors
+determine the scale, and the floor of one factor should not matter in products with the other.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MOST_SCALE = 2.0
 def scale_of_before(state: PoissonState) -> Array:
     """Return the factors (stride,) that bring the plain point of L to the current scale.
 
-    Momentum must not carry on how D changes: points are compared where the columns of both factors
-    have equal means. F's plain point is divided by it.
+    Momentum must not extrapolate changes of D: points are compared at the scale at which the
+    columns of both factors have equal means. F's plain point is divided by it.
     """
     K, out = state.n_components, np.ones(state.stride)
     totals = state.total_L_before, state.total_L, state.total_F_before, state.total_F
@@ -46,8 +46,9 @@ def scale_of_means(state: PoissonState) -> Array:
 def scale_of_priors(state: PoissonState) -> Array:
     """Return scales d (K,) for which L d and F / d are most probable under their priors.
 
-    Factors times D have a log prior of ``sum (alpha - 1) log D - D sum rate f`` more, and loadings
-    divided by D of ``-sum (alpha - 1) log D - sum rate l / D``. Where there is no best D, it is 1.
+    Multiplying factors by D adds ``sum (alpha - 1) log D - D sum rate f`` to the log prior, and
+    dividing loadings by D adds ``-sum (alpha - 1) log D - sum rate l / D``. If there is no best D,
+    D is 1.
     """
     K, F = state.n_components, state.F
     pseudo = b = c = np.zeros(K)
@@ -57,7 +58,7 @@ def scale_of_priors(state: PoissonState) -> Array:
     if state.constraints.prior_loadings is not None:
         ((found, _),) = state.executor.run(PriorSums(K))
         pseudo, c = pseudo - found["pseudo"][:K], found["rate"][:K]
-    # the root of b D^2 - pseudo D - c, without a difference of what is nearly equal
+    # the root of b D^2 - pseudo D - c, without cancellation
     root = np.sqrt(pseudo**2 + 4 * b * c)
     over = np.where(pseudo > 0, pseudo + root, 2 * c)
     under = np.where(pseudo > 0, 2 * b, root - pseudo)

@@ -24,15 +24,16 @@ from .newton import Newton, shares_correlations
 from .row_update import SAMPLED_TOGETHER
 
 SOLVERS = ("auto", "joint-em", *UPDATES)
-# Copies of each factor in lane order at the worst moment, and numbers of 8 bytes for every row.
+# Maximum number of copies of each factor in lane order, and of 8-byte numbers for every row.
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
-# In a task: two points, the next, the one before; the same of priors. And copies of F.
+# Row arrays in a task: two points, the next, the previous; arrays of priors. And copies of F.
 _COPIES_TASK, _COPIES_TASK_F = 8, 3
 # In a worker that has all of L: as it was read or sent, and for the kernels.
 _COPIES_WHOLE = 2
-# Of correlations that rows share: of both factors, and what they are found by.
+# Arrays of shared correlations: of both factors, and for their computation.
 _COPIES_SHARED = 6
-# Rows that a start by singular vectors draws, in bytes: sparse, once more, and what it is made of.
+# Bytes of the rows that a start by singular vectors draws: sparse, a copy, and the source of the
+# copy.
 _START_BYTES = 4_000_000 * 8 * 3
 
 
@@ -53,8 +54,7 @@ def start_of(
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return factors L (n, K) and F (m, K) of the start, which may be given.
 
-    Where not everything was measured, which most starts know nothing of, one at random is asked
-    for.
+    If not everything was measured, which most starts cannot handle, a random start is used.
     """
     if L is not None and F is not None:
         return L, F
@@ -98,16 +98,16 @@ def poisson_needs(
 ) -> Needs:  # fmt: skip
     """Return the memory that a fit needs.
 
-    `weighted` if samples have weights, `grouped` if rows have totals of their own.
+    `weighted`: samples have weights; `grouped`: rows have their own totals.
     """
     K, itemsize = n_components, np.dtype(dtype).itemsize
     stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
     own = not shares_correlations(K, counts.shape[1])
     statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
     shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
-    more = 3 * grouped  # copies of what a prior is made of
+    more = 3 * grouped  # copies of the arrays of a prior
     scratch = per_thread = 0
-    if not own:  # a sample of rows at a time has curvature of its own
+    if not own:  # a sample of rows at a time has its own curvature
         packed = kernels.packed_size(K)
         scratch = (n_threads * LANES * itemsize + SAMPLED_TOGETHER * 8) * packed
     if solver in UPDATES and UPDATES[solver].kernel == "descend":

@@ -1,8 +1,8 @@
 """The state of a Poisson NMF during a fit, and the two half-steps that all methods share.
 
-F is in this process; L is a row array of an `Executor`, wherever that is.  What the kernels report
-on the way (log-likelihood, KKT residuals, changes, column sums) is added up in an order that
-depends on the counts alone.
+F is in this process; L is a row array of an `Executor`, wherever that is.  Reports of the kernels
+(log-likelihood, KKT residuals, changes, column sums) are summed in an order that depends on the
+counts only.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Seen(NamedTuple):
 class PoissonState:
     """L (n, K) and F (m, K) of a fit, with column sums and stored curvature.
 
-    The start is positive; without L, of which only the shape of F is looked at, `restore` is to
-    follow. `dtype` is of the arithmetic; sums over rows are float64 always.
+    The start must be positive. Without L only the shape of F is used, and `restore` must follow.
+    `dtype` is the type of the arithmetic; sums over rows are always float64.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PoissonState:
     ) -> tuple[Seen, Values]:  # fmt: skip
         """Update every row of L into `target`, with F fixed.
 
-        With a report of the log-likelihood the terms of the samples are returned, too.
+        If the log-likelihood is reported, the terms of the samples are returned, too.
         """
         update = UpdateRows(
             self.F.values, self.total_of_rows(), self.n_components, how, source, target, reports,
@@ -166,8 +166,8 @@ class PoissonState:
     def prior_of_F(self, source: str = "L") -> dict[str, Array]:
         """Return the prior of F in the form of the kernels.
 
-        Where groups of samples have features of their own it has the totals of the columns, too.
-        A feature that was measured nowhere has all of L as its total: it becomes zero.
+        If groups of samples have different measured features, it includes the totals of the
+        columns. A feature that was measured nowhere has all of L as its total and becomes zero.
         """
         if self.measured is None:
             return self.F.prior()
@@ -217,7 +217,7 @@ class PoissonState:
     def sum_step(self, how: RowUpdate, source: str = "L") -> SumColumns:
         """Return the step that sums the statistics of F for `move_columns`.
 
-        Where counts stay in memory, they are weighted once.
+        If counts stay in memory, they are weighted once.
         """
         if self.weights is not None and self.executor.keeps_counts:
             if self.executor.get_blocks("weighted") is None:
@@ -250,7 +250,7 @@ class PoissonState:
     ) -> float:  # fmt: skip
         """Move every row of F into `out`, from `sums` or, for a single block, from its columns.
 
-        The largest KKT residual where F stood is returned. `arrays` are arguments of the kernels.
+        Return the largest KKT residual at the previous F. `arrays` are arguments of the kernels.
         """
         F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
         arrays |= {"kkt_start": kkt, **self.prior_of_F(source)}
@@ -291,8 +291,8 @@ class PoissonState:
     ) -> tuple[float, dict[str, float]]:
         """Move F and extrapolate it in place; return the KKT residual and the changes.
 
-        `lag` (bfloat16, as uint16) is how far F is ahead of the plain point before, and then of
-        the present one. `best` takes F as it was.
+        `lag` (bfloat16, as uint16) holds the difference of F from the previous plain point, and is
+        updated for the current one. The previous F is copied to `best`.
         """
         factor = self.F
         stay = None if factor.fixed is None else factor.values[factor.fixed]
@@ -361,7 +361,7 @@ class PoissonState:
     def _end(self, zeros: str) -> None:
         self.executor.apply(Convert("L", "L", self.n_components, zeros=zeros))
         convert(self.F, zeros=zeros)
-        # give back what is fixed of F, which was raised to the floor
+        # restore fixed parameters of F that were raised to the floor
         order, fixed = self.layout.column_order, self.F.fixed
         given: Any = self.constraints.factors
         if self.constraints.topics is not None:
@@ -379,7 +379,7 @@ class PoissonState:
         self.F = self.F.as_type(dtype)
         if self.weights is not None:
             of_counts = type_of_products(self.layout.count_dtype, self.weights, self.dtype)
-            if of_counts.kind == "f":  # else they hold for any type
+            if of_counts.kind == "f":  # integers hold for any type
                 self._weighted = None
                 self.executor.drop("weighted")
         if names:

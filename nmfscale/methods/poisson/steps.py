@@ -2,10 +2,10 @@
 
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
 in the likelihood and ``weighted`` (counts of the columns times these), ``fixed`` (a mask of samples
-whose loadings stay), ``pseudo`` and ``rate`` of a prior, ``groups`` (numbers of groups that have
-features of their own), where there are any; ``curvature``, what the kernels keep of the curvature
-of long rows. Loadings are (lanes, stride); the other arrays have one number for each lane, or the
-shape of loadings; ``weighted`` and ``curvature`` have shapes of their own.
+whose loadings stay), ``pseudo`` and ``rate`` of a prior, ``groups`` (group numbers of samples with
+different measured features), if there are any; ``curvature``, the stored curvature of long rows.
+Loadings are (lanes, stride); the other arrays have one number for each lane, or the shape of
+loadings; ``weighted`` and ``curvature`` have different shapes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..measured import own_totals, totals_of_groups
 from ..slices import sliced_counts
 from .row_update import EM, RowUpdate, correlations, room_for_curvature
 
-# What is known of the samples besides their loadings.
+# Row arrays of samples other than loadings.
 SAMPLES = "weights", "fixed", "pseudo", "rate", "groups"
 
 
@@ -39,8 +39,9 @@ class UpdateRows(Step):
     """Updates every row of L with F fixed; reports diagnostics of the point before the update.
 
     F (lanes, stride) is in lane order, `total` its column sums (stride,), or those over the
-    features of each group of rows (n_groups, stride). Without a `target` only the `reports`,
-    "loglik_start" or "kkt_start", are made. `correlation` (K, K) is what rows share, if they do.
+    features of each group of rows (n_groups, stride). Without a `target`, only the `reports`,
+    "loglik_start" or "kkt_start", are computed. `correlation` (K, K) holds shared correlations, if
+    rows share them.
     """
 
     F: Any
@@ -103,8 +104,9 @@ class SampleTerms(Step):
     """Sums the terms of samples in the objective: sizes, and the log prior of L.
 
     With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
-    ``log_sizes`` = sum_i t_i log s_i. Where groups of samples have features of their own, u is that
-    of the group, `total` is (n_groups, stride), and ``expected`` = sum_i s_i is found as well.
+    ``log_sizes`` = sum_i t_i log s_i. If groups of samples have different measured features, u is
+    that of the group, `total` is (n_groups, stride), and ``expected`` = sum_i s_i is computed as
+    well.
     """
 
     total: Array
@@ -120,7 +122,7 @@ class SampleTerms(Step):
         """Add the terms of a block."""
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
         L = rows.values
-        # not a product of matrices: threads of a BLAS stay busy for a while after one
+        # not a matrix product: the threads of BLAS stay busy for a while after it
         found: Values = {"log_prior": rows.log_prior(weights)}
         if self.total.ndim == 2:
             own = totals_of_groups(block, self.total, np.float64)
@@ -136,7 +138,7 @@ class SampleTerms(Step):
 class Momentum(NamedTuple):
     """Extrapolation to ``now + beta (now - scale * before)``, at least ``leaves * now``.
 
-    `scale` (stride,) is of the columns of the point before: see `scales.scale_of_before`.
+    `scale` (stride,) applies to the columns of the previous point: see `scales.scale_of_before`.
     """
 
     beta: float = 0.0
@@ -147,7 +149,7 @@ class Momentum(NamedTuple):
 class Extrapolation:
     """Arrays with which kernels extrapolate rows into `target`, and the sums that they return.
 
-    `given` are the points of `kernels.Extrapolation`, and the rows' weights in the sums.
+    `given` holds the points of `kernels.Extrapolation` and the weights of rows in the sums.
     """
 
     def __init__(self, n_rows: int, target: Array, momentum: Momentum, **given: Array | None):
@@ -185,7 +187,7 @@ def extrapolate(
     if rows.fixed is not None:
         target[rows.fixed] = now[rows.fixed]
     found = to.found()
-    if rows.fixed is not None:  # of which the kernel does not know
+    if rows.fixed is not None:  # which the kernel ignores
         after = Factor(target, rows.n_rows, rows.n_components)
         found["sums"], found["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
     return found
@@ -257,8 +259,8 @@ def weighted_columns(block: Block, dtype: Any, n_threads: int, room: list[Array]
 class SumColumns(Step):
     """Sums the statistics for a step of F, in lane order, with L fixed.
 
-    `refresh`: whether to add up correlations that later steps share. `room` is memory for counts
-    that are weighted anew, one block after the other.
+    `refresh`: whether to sum correlations that later steps share. `room` is memory for the weighted
+    counts of one block at a time.
     """
 
     F: Any
@@ -339,7 +341,7 @@ class UpdateColumns(ColumnStep):
         if self.fixed is not None:
             fixed = self.fixed[panel.lanes]
             out[fixed] = start[fixed]
-            if "loglik_end" in seen:  # seen where these would have gone
+            if "loglik_end" in seen:  # reported at the point that these rows would have reached
                 again = np.zeros(len(out))
                 slices = np.flatnonzero(fixed.reshape(-1, LANES).any(axis=1))
                 kernels.update_rows(
@@ -377,7 +379,7 @@ class Convert(Step):
 
     `zeros` is "restore": parameters at the floor become zero, unless a prior keeps them from zero;
     or "lift": zeros are raised to the floor. Positive parameters below `least` are raised to it (a
-    number), or those at most as large become the floor (an array (K,)).
+    number), or parameters up to `least` are set to the floor (an array (K,)).
     """
 
     source: str

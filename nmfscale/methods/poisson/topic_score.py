@@ -26,21 +26,22 @@ from ...engine import progress
 
 Array = NDArray[Any]
 
-# Rows are drawn until they hold this many counts: the corners need no more, and a start may not
-# cost more than the fit.
+# Rows are drawn until they hold this many nonzero counts: the vertices need no more, and a start
+# must not cost more than the fit.
 _MAX_NONZEROS = 4_000_000
 # Features that are clustered: the most frequent ones, whose ratios are the least noisy.
 _MAX_POINTS = 10_000
 _MAX_SUBSETS = 5_000
-# With more corners they are features themselves, the most frequent so many for each corner: the
-# time for clusters grows with the cube of the corners, and fits end as high without them.
+# With more vertices than this, vertices are chosen among features, this many of the most frequent
+# for each vertex: the time for clusters grows with the cube of the number of vertices, and fits end
+# as high without them.
 _CLUSTERED, _EACH = 100, 5
 _TIE = 1e-12
-# Centres this close together, relative to the two farthest apart, are one place.
+# Centres closer than this, relative to the largest distance, count as one.
 _SAME = 1e-3
-# Singular vectors are found in single precision: what is smaller is noise.
+# Singular vectors are computed in single precision: smaller values are noise.
 _NOISE = 1e-6
-# Least part of the first singular vector in a feature, relative to its part in all of them.
+# Minimum of the first singular vector in a feature, relative to all of its vectors.
 _NEAREST = 0.01
 
 
@@ -51,8 +52,8 @@ class NoSimplexError(ValueError):
 def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
     """Estimate factors (n_features, n_components) whose columns sum to one.
 
-    Raises :class:`NoSimplexError` if the counts have too low a rank or too few features. The
-    calling code holds BLAS to one thread, which makes the result the same for any number.
+    Raise :class:`NoSimplexError` if the counts have too low a rank or too few features. The caller
+    limits BLAS to one thread, so that the result does not depend on the number of threads.
     """
     drawn = drawn_rows(counts, rng)
     _, values, vectors = singular_vectors(counts, n_components, drawn)
@@ -82,7 +83,7 @@ def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomSta
         vertices = hunt_vertices(centers, n_components)
     weights = np.full((counts.shape[1], n_components), 1.0 / n_components)
     weights[seen] = mixture_weights(ratios[seen], vertices)
-    # Features outside the rows that were drawn belong to no corner; their size is their total's.
+    # Features outside the drawn rows belong to no vertex; their size is that of their total.
     size = np.where(seen, size, totals * (size[seen].sum() / totals[seen].sum()))
     factors = weights * size[:, np.newaxis]
     return factors / factors.sum(axis=0)
@@ -103,16 +104,17 @@ def singular_vectors(
 ) -> tuple[Array, Array, Array]:
     """Return U (rows, k), decreasing singular values (k,) and V (features, k), k <= n_vectors.
 
-    There are fewer where the counts, or those of their rows that are wanted, have a shorter side.
+    There are fewer if the counts, or the selected rows, have fewer rows or columns.
     """
     progress.stage("singular vectors")
-    # Sums are made in the order of storage, which must not decide where a fit starts: it is sorted.
-    # In one type, wherever the counts are, and no wider than they need to be.
+    # Sums follow the order of storage, which must not influence the start: it is sorted. The type
+    # does not depend on where the counts are, and is as small as possible.
     matrix = counts.take_rows(rows).astype(np.float32, copy=False)
     # Seeded by a constant: the same counts give the same vectors, whatever the random state.
     n_iter = 4 if n_vectors <= _CLUSTERED else 2
     U, values, _ = randomized_svd(matrix, n_vectors, n_iter=n_iter, random_state=0)
-    # Once more from U: exact zeros for features that do not occur, and rare ones precise.
+    # Computed again from U: exact zeros for features that do not occur, and precise values for rare
+    # ones.
     V = (matrix.T @ U).astype(np.float64)
     V /= np.where(values > 0.0, values, 1.0)
     return U.astype(np.float64), values.astype(np.float64), V
@@ -124,13 +126,13 @@ def cluster_centers(
     """Cluster weighted points to reduce noise."""
     k_means = KMeans(
         min(n_centers, len(points)),
-        # More corners come with as many more centres and dimensions, and the start must be short.
+        # More vertices mean more centres and dimensions, and the start must be short.
         n_init=2 if n_centers <= 36 else 1,
         max_iter=100 if n_centers <= 36 else 30,
         random_state=rng,
     )
     with warnings.catch_warnings():
-        # Fewer distinct points than centres: no harm, equal centres are joined later.
+        # Fewer distinct points than centres are harmless: equal centres are joined later.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return k_means.fit(points, sample_weight=weights).cluster_centers_.astype(np.float64)
 
@@ -139,8 +141,8 @@ def hunt_vertices(centers: Array, n_components: int) -> Array:
     """Choose among centres (n_centers, K - 1) the vertices (K, K - 1) of a simplex around them.
 
     Up to K = 10, 1.5 K candidates: the two centres farthest apart, then one by one the centre with
-    the largest mean squared distance to those chosen before. The subset of K candidates wins whose
-    simplex leaves the smallest largest distance to any candidate. For more corners, or where no
+    the largest mean squared distance to those chosen before. Choose the subset of K candidates
+    whose simplex has the smallest maximum distance to the candidates. For more vertices, or if no
     subset spans a simplex: successive projection.
     """
     centers = centers[np.lexsort(centers.T)]
@@ -180,10 +182,11 @@ def _far_apart(centers: Array, n_candidates: int) -> Array:
 
 def _successive_projection(centers: Array, n_components: int) -> Array:
     """Choose the longest vector repeatedly, each time projecting its direction out of all."""
-    # Lifted to a height like their own size, so that corners are as far apart in angle as in place.
+    # Lifted to a height similar to their size, so that angles between vertices reflect their
+    # distances.
     height = np.sqrt(np.mean(np.sum(centers**2, axis=1)))
     lifted = np.column_stack([centers, np.full(len(centers), height)])
-    # what a QR decomposition does that takes the longest column first
+    # as in a QR decomposition that takes the longest column first
     R, order = qr(lifted.T, mode="r", pivoting=True, overwrite_a=True, check_finite=False)
     longest = np.abs(R.diagonal()[:n_components])
     if len(longest) < n_components or not longest.min() > _NOISE * height:
@@ -196,8 +199,9 @@ def _tightest(candidates: Array, subsets: Array, inverses: Array) -> Array:
     """Return the subset whose simplex has the smallest maximum distance to the candidates.
 
     A point with barycentric coordinate b_k < 0 lies beyond the facet opposite corner k, -b_k
-    heights away from it. The largest of these is a lower bound of its distance: subsets are
-    tried by their bounds, and the search ends where no bound is below the best distance found.
+    heights away from it. The largest of these is a lower bound of its distance: subsets are tried
+    in the order of their bounds, and the search ends when no bound is below the best distance
+    found.
     """
     heights = 1.0 / np.linalg.norm(inverses[:, :-1], axis=1)
     beyond = -(_with_ones(candidates) @ inverses) * heights[:, np.newaxis]
@@ -205,7 +209,8 @@ def _tightest(candidates: Array, subsets: Array, inverses: Array) -> Array:
     bounds = nearest.max(axis=1)
     best, smallest = len(subsets), np.inf
     for trial in np.argsort(bounds, kind="stable"):
-        # Subsets that share the face nearest to the point tie but for rounding; the first wins.
+        # Subsets that share the face nearest to the point tie up to rounding; the first one is
+        # chosen.
         enough = smallest * (1.0 + _TIE)
         if bounds[trial] > enough:
             break
@@ -222,8 +227,8 @@ def _tightest(candidates: Array, subsets: Array, inverses: Array) -> Array:
 def _distance(point: Array, corners: Array) -> float:
     """Return the distance of a point p from the convex hull of vertices v_k.
 
-    The w >= 0 with the least |sum_k w_k (v_k - p)|^2 + (1 - sum_k w_k)^2 is a multiple of the
-    weights of the nearest mixture of corners.
+    The w >= 0 that minimises |sum_k w_k (v_k - p)|^2 + (1 - sum_k w_k)^2 is a multiple of the
+    weights of the nearest mixture of vertices.
     """
     edges = (corners - point).T
     scale = np.abs(edges).max()

@@ -1,15 +1,15 @@
 """Semi-supervised NMF by coordinate descent: lowers the loss in fewer iterations.
 
 An iteration moves A, B and S as the multiplicative updates do, and reads each order of the counts
-once. With S held the rows of A, and those of B, are problems of their own:
+once. With S fixed, each row of A and of B is a separate problem:
 
     norm        curvature ``S^T S``: sweeps of coordinate descent, HALS with Gram matrices
     divergence  curvature ``sum_i x_ij s_i s_i^T / mu_ij^2``: a Newton step, to the minimum of the
-                quadratic over what is not negative, by coordinate descent
+                quadratic over non-negative rows, by coordinate descent
 
-A row of S explains counts and labels together. Coordinate descent goes by the derivatives of both
+A row of S explains counts and labels together. Coordinate descent uses the derivatives of both
 terms, with all mu kept current, and no step raises the loss: see `joint.h` of the kernels. A Newton
-step may raise it. Then the fit goes back and takes a multiplicative iteration instead.
+step may raise it; the fit then returns and takes a multiplicative iteration instead.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SWEEPS = {"frobenius": 4, "kl": 2}
 _SWEEPS_HELD = 4
 # Sweeps over the quadratic of a Newton step.
 _SWEEPS_NEWTON = 10
-# Far: as long as a multiplicative iteration takes this share of the loss away.
+# A fit is "far" as long as a multiplicative iteration reduces the loss by this share.
 _FAR = 0.1
-# The least share of the sums of A that a row keeps, unless it has no weights at all.
+# Minimum share of the sums of A that a row keeps, unless all its weights are 0.
 _LEAST_LEFT = 1e-8
-# A loss is higher than another where it is so many times the rounding of the type above it.
+# A loss counts as higher if the difference is this many times the rounding of the type.
 _ROUNDING = 10
 
 
@@ -101,7 +101,7 @@ class CoordinateDescent(SemiSupervised):
             num, G, own = sums[0], values["gram"], None
             if self._weightless is not None:
                 found, added = entries.curvature_left_of_columns(G, sums[2], self._weightless)
-                # with what was added to the curvature the minimum is drawn towards A
+                # the addition to the curvature pulls the minimum towards A
                 num, own = num + added * A, _packed(found)
             return self._least_squares(A, num, G, own)
         total, rate = values["total"], np.zeros(A.shape)
@@ -218,12 +218,12 @@ def descent_needs(
 ) -> Needs:  # fmt: skip
     """Return the memory of a fit, given that of multiplicative updates.
 
-    `weighted`: entries have weights, so that with a norm a row has a curvature of its own.
+    `weighted`: entries have weights, so that each row has its own curvature even for a norm.
     """
     K, itemsize = n_components, np.dtype(dtype).itemsize
     packed, lanes = kernels.packed_size(K), -(-counts.shape[1] // LANES) * LANES
     longest = 0 if losses.data == "frobenius" else int(counts.row_nnz.max())
-    # the point to go back to; w y and w of labels as numbers of the kernels
+    # the point to return to; w y and w of labels in the form of the kernels
     row = kernels.row_stride(K) * itemsize + 2 * n_targets * itemsize
     own = packed * 8 * 3 if weighted and losses.data == "frobenius" else 0
     statistics = packed if losses.data == "kl" else K + (K + packed if weighted else 0)

@@ -1,13 +1,13 @@
 """Weights of single counts in a semi-supervised NMF, such as 0 for missing counts.
 
-An entry (i, j) of weight w_ij has the term ``w_ij d(x_ij, mu_ij)``, so that one of weight 2 counts
-as two alike. Counts come multiplied by their weights; then sums over all entries need corrections
-by ``v_ij = w_ij - 1`` only where that is not 0:
+An entry (i, j) of weight w_ij has the term ``w_ij d(x_ij, mu_ij)``, so that an entry of weight 2
+counts like two equal entries. Counts are already multiplied by their weights; sums over all entries
+then need corrections by ``v_ij = w_ij - 1`` only where this is not 0:
 
     "frobenius"  sum_j w_ij mu_ij a_j = sum_j mu_ij a_j + sum_j v_ij mu_ij a_j
     "kl"         sum_j w_ij a_j       = sum_j a_j + sum_j v_ij a_j
 
-Where little is left of such a sum it would be rounding: rows of this kind are summed over their
+If little of such a sum remains, it would be a rounding error: such rows are summed again over their
 entries, and columns without any weight are known beforehand.
 """
 
@@ -22,13 +22,14 @@ import scipy.sparse as sp
 from ..factors import Array
 
 ROWS = ("entries",)
-# A sum that keeps less than this share of itself is added up anew, or, of a column, is at least so
+# A sum that keeps less than this share of itself is summed again, or for a column, is at least this
 # many times the rounding of float64.
 _LITTLE, _ROUNDING = 1e-6, 4 * float(np.finfo(np.float64).eps)
-# The least share of its curvature with which a coordinate moves: a parameter at the floor would let
-# the other factor grow without bound. Sums of rows are exact, those of columns have cancelled.
+# Minimum share of its curvature with which a coordinate moves: otherwise a parameter at the floor
+# would let the other factor grow without bound. Sums of rows are exact, sums of columns have
+# cancellation errors.
 _LEAST_OF_ROW, _LEAST_OF_COLUMN = 1e-12, 1e-8
-# Rows that are added up anew at a time.
+# Rows that are summed again at a time.
 _PIECE = 1 << 6
 _TYPE = np.dtype([("lane", np.int64), ("column", np.int64), ("v", np.float64)])
 
@@ -98,7 +99,7 @@ class BlockEntries:
     def curvature_left_of_rows(self, G: Array) -> tuple[Array, Array]:
         """Return the lower triangles of sum_j w a_j a_j^T for every row, from A^T A.
 
-        And what was added to its diagonal, (n, K), as in `curvature_left_of_columns`.
+        Also return what was added to the diagonals, (n, K), as in `curvature_left_of_columns`.
         """
         lower = np.tril_indices(len(G))
         products, diagonal = _products(self._A), np.flatnonzero(lower[0] == lower[1])
@@ -139,8 +140,8 @@ def curvature_left_of_columns(
 ) -> tuple[Array, Array]:
     """Return lower triangles (m, P) of sum_i w s_i s_i^T, and what was added to diagonals (m, K).
 
-    Where next to nothing is left of its diagonal, something is added: the matrix is positive
-    definite whatever rounding did to it.
+    If almost nothing remains of a diagonal, it is raised, so that the matrix is positive definite
+    despite rounding.
     """
     found: Array = G[np.tril_indices(len(G))] + corrections
     found[weightless] = 0
@@ -150,7 +151,7 @@ def curvature_left_of_columns(
 def _raised(triangles: Array, G: Array, least: float) -> tuple[Array, Array]:
     """Raise diagonals of triangles to at least this share of G's; return what was added, too.
 
-    Those that are zero stay.
+    Triangles that are zero stay unchanged.
     """
     row, column = np.tril_indices(len(G))
     diagonal = np.flatnonzero(row == column)

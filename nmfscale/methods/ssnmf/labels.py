@@ -20,10 +20,10 @@ from ...counts.sell import LANES
 from ...engine.protocol import Block, Values
 from ..factors import LEAST, Array, aligned_copy
 
-# Rows that are worked on at a time, so that temporaries stay small beside row arrays.
+# Rows that are processed at a time, so that temporaries are small compared with row arrays.
 PIECE = 1 << 12
-# Row arrays: targets (lanes, T), or the number of a class of each lane; weights of them, of each
-# lane or (lanes, T); what is known and held out (lanes,), where something is.
+# Row arrays: targets (lanes, T), or the class number of each lane; their weights, for each lane or
+# (lanes, T); held-out labels (lanes,), if there are any.
 TARGETS, WEIGHTS, HELD_OUT = "targets", "label_weights", "held_out"
 ROWS = TARGETS, WEIGHTS, HELD_OUT
 
@@ -32,7 +32,7 @@ class Supervision(NamedTuple):
     """Labels or targets of all samples, in the order of the counts.
 
     `targets` are numbers (n, T), or numbers of classes (n,) of T classes; `weights` (n,) or (n, T);
-    `held_out` (n,) marks samples whose labels only validate, and have weight 0.
+    `held_out` (n,) marks samples whose labels are for validation only and have weight 0.
     """
 
     targets: Array
@@ -58,7 +58,7 @@ def wide(values: Array, n_targets: int) -> Array:
 
 def predicted(S: Array, B: Array) -> Array:
     """Return S B^T."""
-    # not a product of matrices: its rounding depends on the library and the processor
+    # not a matrix product: its rounding depends on the library and the processor
     found: Array = np.einsum("ik,ck->ic", S, B)
     return found
 
@@ -84,8 +84,9 @@ def loss_of(targets: Array, weights: Array, mu: Array, loss: str) -> float:
 def sums(block: Block, S: Array, B: Array, loss: str, curvature: bool = False) -> Values:
     """Return ``up`` U^T S and ``down`` V^T S, the loss, and the number of correct classes.
 
-    S (n_rows, K) in float64 are the loadings of the rows of a block. With `curvature` there is that
-    in each row of B, too, lower triangles (T, K, K): sum_i w s_i s_i^T, or w y / mu^2 of them.
+    S (n_rows, K) in float64 are the loadings of the rows of a block. With `curvature`, also return
+    the curvature for each row of B, lower triangles (T, K, K): sum_i w s_i s_i^T, or with weights w
+    y / mu^2 instead of w.
     """
     T, held_out = len(B), block.get(HELD_OUT)
     up, down = np.zeros(B.shape), np.zeros(B.shape)

@@ -8,11 +8,11 @@ and equation 3, for samples in rows: their X, A S and B S are our X^T, A S^T and
 with R and Q squared Frobenius norms or I-divergences ("kl"). An iteration, each stored order of
 the counts read once:
 
-1. Columns: sums over the samples at (A, B, S), among them ``X^T S``, or ``(X / S A^T)^T S``. What
-   the point is worth is a by-product. A and B move by them, here.
-2. Rows: S moves with the new A and B. Divided by what R has in front (2 for a norm, 1 for a
-   divergence) the update is ``s <- (s num + pseudo) / (down + rate)``: the labels come as `pseudo`
-   and `rate`, as those of a prior do.
+1. Columns: sums over the samples at (A, B, S), among them ``X^T S``, or ``(X / S A^T)^T S``. The
+   loss of the point is a by-product. A and B move by these sums in this process.
+2. Rows: S moves with the new A and B. Divided by the constant of R (2 for a norm, 1 for a
+   divergence), the update is ``s <- (s num + pseudo) / (down + rate)``: the labels enter as
+   `pseudo` and `rate`, like those of a prior.
 
 S A^T is never formed: a norm needs ``X A`` and ``A^T A``, a divergence S A^T at the nonzeros.
 """
@@ -40,7 +40,7 @@ from .entries import EntryWeights
 from .labels import Supervision
 from .steps import FLOOR, Clean, Losses, MoveRows, SumSamples, gram
 
-# A fit whose parameters at the floor are needed has them back where their loss is higher by this.
+# Keep floor values if zeroing them raises the loss by more than this (relative).
 _FELL = 1e-9
 
 
@@ -62,9 +62,9 @@ def random_start(rng: Any, shape: tuple[int, int], n_targets: int, n_components:
 class SemiSupervised(PointMethod):
     """Multiplicative updates; row arrays ``S`` and those of `labels` and `entries`.
 
-    `start` returns where a fit starts; `constant` is what the loss of the data has whatever the
-    parameters are. With samples held out the fit ends at the point whose labels of these were
-    predicted best, once `patience` iterations have found no better one.
+    `start` returns the start of a fit; `constant` is the part of the loss of the data that does not
+    depend on the parameters. With held-out labels the fit ends at the point that predicts them
+    best, once `patience` iterations have found no better one.
     """
 
     record = (
@@ -99,7 +99,7 @@ class SemiSupervised(PointMethod):
         A = np.ascontiguousarray(A[self.feature_order], np.float64)
         if self._weightless is not None:
             A[self._weightless] = 0
-        if self._supervised:  # a class without labels has no part in the loss
+        if self._supervised:  # a class without labels is not part of the loss
             B = np.where(self._targets_known[:, None], B, 0)
         self.points["S"] = {"A": np.maximum(A, FLOOR), "B": np.maximum(B, FLOOR)}
         self.put_known()
@@ -263,7 +263,7 @@ def multiplicative_needs(
     stride, itemsize = kernels.row_stride(n_components), np.dtype(dtype).itemsize
     of_labels = 16 * n_targets if wide else 16
     lanes = -(-counts.shape[1] // LANES) * LANES
-    # S before and after, what it moves by, and the same in float64
+    # S before and after, the terms of its update, and the same in float64
     row = stride * (itemsize * 5 + 8 * 4)
     return Needs(
         row=row + of_labels,

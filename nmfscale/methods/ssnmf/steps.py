@@ -19,10 +19,10 @@ from ..slices import sliced_counts
 from . import entries, labels
 from .entries import BlockEntries
 
-# The least of a parameter in a fit: updates cannot leave zero. At the end it is zero.
+# Floor of parameters during a fit, because updates cannot leave zero. At the end it becomes zero.
 FLOOR = 1e-16
-# Sweeps of coordinate descent over the loadings of a new row, at most, until none lowers its loss
-# by more than this.
+# Maximum number of sweeps of coordinate descent over the loadings of a new row, and the relative
+# decrease of the loss at which sweeps end.
 _SWEEPS, _LITTLE = 500, 1e-20
 # Copies of the loadings of a block, and of A, that loadings of new rows need.
 _COPIES_BLOCK, _COPIES_HELD = 6, 5
@@ -70,8 +70,9 @@ def rows_in_float64(block: Block, n_components: int) -> Array:
 class SumSamples(Step):
     """Sums the statistics by which A and B move, and the loss at the current point.
 
-    `design` (lanes, stride) is A in lane order, `A` (m, K) the same in float64. With `curvature`
-    that of A and B is added up, too; of a divergence of the data it stands for numerators.
+    `design` (lanes, stride) is A in lane order, `A` (m, K) the same in float64. With `curvature`,
+    the curvature of A and B is summed, too; with a divergence as the loss of the data it takes the
+    place of numerators.
     """
 
     design: Any
@@ -156,7 +157,7 @@ class MoveRows(Step):
         rate *= self.scale
         given, left = rate, None
         if (found := block.get("entries")) is not None:
-            # rows have sums of their own: of all together nothing is left to the kernel
+            # rows have their own sums: the common sum of the kernel is 0
             left = BlockEntries(found, S, self.A, self.losses.data).rows_left(
                 np.einsum("ik,kl->il", S, G) if self.losses.data == "frobenius" else total
             )
@@ -187,10 +188,10 @@ def _hold_back(
 ) -> None:
     """Shorten steps of S where the sum of two different losses might rise.
 
-    `down` is the Gram matrix or the sums of A, `left` (n_rows, K) what rows have in their place.
-    With r the step of one loading, divided by it, both losses are at most
-    ``den r^2 / 2 - num r - p log r + q r`` of the norm and of the divergence. The update
-    ``r = (num + p) / (den + q)`` lowers that, but for some large steps: these end at its minimum.
+    `down` is the Gram matrix or the sums of A; `left` (n_rows, K) replaces it for rows with
+    weights. With r the relative step of one loading, both losses are at most ``den r^2 / 2 - num r
+    - p log r + q r`` of the norm and of the divergence. The update ``r = (num + p) / (den + q)``
+      lowers this bound, except for some large steps, which are shortened to its minimum.
     """
     if data == "kl":
         which = np.nonzero((out > S) & (out * rate > 2 * pseudo))
@@ -242,8 +243,8 @@ class Clean(Step):
 class Represent(Step):
     """Finds loadings of new rows from their counts alone, with A fixed.
 
-    For a norm they are at the optimum, by coordinate descent; for a divergence they take `n_steps`
-    multiplicative steps from loadings that are all the same.
+    For a norm they are the optimum, found by coordinate descent; for a divergence they are the
+    result of `n_steps` multiplicative steps from constant loadings.
     """
 
     design: Any
@@ -323,7 +324,7 @@ def representation(
 ) -> RowsPass:  # fmt: skip
     """Return the pass that finds loadings (n, K) with A (m, K) held, in float64: see `Represent`.
 
-    `less_one` (n, m) are weights of entries less one.
+    `less_one` (n, m) holds weights of entries minus one.
     """
     layout, (m, K) = counts.layout(n_threads), A.shape
     design = to_lanes(A, layout.column_order, kernels.row_stride(K), np.float64, FLOOR, FLOOR)

@@ -14,7 +14,7 @@ from ...engine.protocol import Values
 from ..factors import Array
 from .posteriors import PIECE, InferRows
 
-# Parameters of a prior that are estimated lie between these.
+# Bounds of estimated parameters of a prior.
 LEAST_ALPHA, MOST_ALPHA = 1e-6, 1e6
 
 
@@ -54,7 +54,7 @@ def estimate_alpha(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
         return float(gammaln(a.sum()) - gammaln(a).sum() + (a * mean_log).sum())
 
     best = value(alpha)
-    for _ in range(100 if len(alpha) > 1 else 0):  # of a single topic it says nothing
+    for _ in range(100 if len(alpha) > 1 else 0):  # with a single topic it has no information
         step = _newton_step(alpha, mean_log, symmetric)
         while np.abs(step / alpha).max() > 1e-12:
             moved = np.clip(alpha + step, LEAST_ALPHA, MOST_ALPHA)

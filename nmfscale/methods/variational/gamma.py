@@ -4,13 +4,14 @@ Row i of a factor has K parameters theta_ik ~ Gamma(a_k, r) (shape, rate), and q
 Gamma(gamma_ik, rho_ik).  The other factor enters by its column sums S_k.  Given the shares of the
 counts, ``gamma_ik = a_k + sum_j x_ij phi_ijk`` and ``rho_ik = r + S_k`` are optimal.
 
-A rate that is drawn, ``xi_i ~ Gamma(s, t)``, takes the place of r: q(xi_i) is Gamma(s + sum_k a_k,
-t + sum_k E theta_ik), and its mean u_i is r above.  Both posteriors are at their optimum where
+A random rate, ``xi_i ~ Gamma(s, t)``, may replace r: q(xi_i) is Gamma(s + sum_k a_k,
+t + sum_k E theta_ik), and its mean u_i replaces r above.  Both posteriors are at their optimum
+where
 
     t u + sum_k gamma_ik u / (u + S_k) = s + sum_k a_k,
 
-which rises and is concave in u: Newton from below never passes its only root.  So all that a row
-has of its own is gamma.
+which rises and is concave in u: Newton from below never passes its only root.  So gamma is the only
+state of a row.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ...engine.protocol import Values
 from ..factors import Array
 from .posteriors import PIECE, InferRows
 
-# Newton steps to the rate of a row, of which some ten are needed, and when its root is reached.
+# Maximum number of Newton steps for the rate of a row (about ten are needed), and their tolerance.
 _MOST_STEPS, _REACHED = 200, 1e-14
 
 
@@ -36,7 +37,7 @@ _MOST_STEPS, _REACHED = 200, 1e-14
 class GammaPrior:
     """Prior of rows of a factor: shapes (K,), and rates (K,) or the hyperprior of the rate.
 
-    `drawn` is shape s and rate t of that.
+    `drawn` holds shape s and rate t of the hyperprior.
     """
 
     shape: Array
@@ -67,8 +68,8 @@ class GammaPrior:
     def bound(self, values: Array, own: Array, sums: Array, n_threads: int) -> Array:
         """Return terms of rows, and of the sums, in the ELBO beyond the counts.
 
-        ``sum_k [log G(gamma) - log G(a) + (a - gamma) psi(gamma) + a log(r / rho)]``, and of a rate
-        that is drawn, in place of the log r, ``-KL`` of its posterior but for what cancels.
+        ``sum_k [log G(gamma) - log G(a) + (a - gamma) psi(gamma) + a log(r / rho)]``, and for a
+        random rate, ``-KL`` of its posterior in place of log r, without terms that cancel.
         """
         a, terms, logs = self.shape, np.empty_like(values), np.empty_like(values)
         kernels.log_gamma(values, terms, n_threads=n_threads)
@@ -94,7 +95,7 @@ class InferGamma(InferRows):
     prior : GammaPrior
         Its shapes are `alpha`.
     n_rounds : int
-        How often rates that are drawn are found anew, and the rows moved, at most.
+        Maximum number of alternations between updates of random rates and of rows.
     """
 
     sums: Any = None

@@ -5,8 +5,9 @@ with mean m u, the posterior is Gamma(theta + n, theta + m), and the best theta 
 
     g(theta) = theta log theta - log G(theta) + log G(theta + n) - (theta + n) log(theta + m),
 
-the log-likelihood, but for terms without theta, of one negative binomial count n of mean m and size
-theta.  It has one maximum: at infinity where ``(n - m)^2 <= n``, at zero for n = 0, else between.
+the log-likelihood, up to terms without theta, of one negative binomial count n with mean m and size
+theta.  It has one maximum: at infinity if ``(n - m)^2 <= n``, at zero for n = 0, otherwise in
+between.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from ... import kernels
 from ..factors import Array
 
-# Bounds on theta: with the larger u is one but for 1 %, with the smaller it is next to nothing.
+# Bounds on theta: with the larger one u deviates from one by 1 %, with the smaller one u is mostly
+# almost 0.
 LEAST_THETA, MOST_THETA = 1e-4, 1e4
 _ROUNDS, _TOLERANCE = 60, 1e-10
 
@@ -60,7 +62,7 @@ def posterior_of(theta: Array, n: Array, m: Array, n_threads: int) -> Posterior:
 def best_theta(n: Array, m: Array, start: Array, n_threads: int) -> Array:
     """Return the theta within its bounds that maximises g, for each entry.
 
-    Newton's method in log theta from `start`, with bisection where it leaves the bracket.
+    Newton's method in log theta from `start`, with bisection if it leaves the bracket.
     """
     out = np.full(n.size, MOST_THETA)
     n, m, start = n.ravel(), m.ravel(), start.ravel()

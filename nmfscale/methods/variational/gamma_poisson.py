@@ -2,11 +2,11 @@
 
 The counts are ``x_ij ~ Poisson(sum_k theta_ik beta_jk)`` with theta_ik ~ Gamma(a_k, r_k).
 
-- Plain: beta are points W_jk whose columns sum to one (Canny 2004; Geiger and Park, Algorithm 7).
-  With a common rate gamma and W are those of LDA whose topics are points, iterate by iterate
-  (Lemma E.3), and the bounds differ by a constant.
+- Plain: beta are point estimates W_jk whose columns sum to one (Canny 2004; Geiger and Park,
+  Algorithm 7). With a common rate, gamma and W equal those of LDA with point estimates of topics in
+  every iteration (Lemma E.3), and the bounds differ by a constant.
 - Hierarchical (Gopalan, Hofman and Blei 2015; Levitin and others 2019): beta_jk ~ Gamma(c, eta_j),
-  and rates are drawn, theta_ik ~ Gamma(a, xi_i), xi_i ~ Gamma(s, t), eta_j likewise.
+  and rates are random, theta_ik ~ Gamma(a, xi_i), xi_i ~ Gamma(s, t), eta_j likewise.
 
 With T_k = sum_i E theta_ik, S_k = sum_j E beta_jk and phi at its optimum the evidence lower bound
 (ELBO) of the log-probability of all counts is
@@ -14,15 +14,15 @@ With T_k = sum_i E theta_ik, S_k = sum_j E beta_jk and phi at its optimum the ev
     sum_ij x_ij log mu_ij - log x_ij!,  mu_ij = sum_k exp(E log theta_ik + E log beta_jk)
     + sum_i of `GammaPrior.bound` + sum_j of the same of beta + T . S,
 
-where the last two are left out if beta are points, of which S = 1.  Terms that stem from the means
-of the Poisson distributions and from entropies cancel otherwise.
+where the last two terms are left out if beta are points, with S = 1. Terms from the means of the
+Poisson distributions and from entropies cancel otherwise.
 
-A point is gamma, the shapes lambda of q(beta), and T: all rates are at their optimum given these
+A point is gamma, the shapes lambda of q(beta), and T: rates are at their optimum given these
 (`nmfscale.methods.variational.gamma`).  A plain step cannot lower the ELBO:
 
-1. Rows: ``gamma'_ik = a_k + sum_j x_ij phi_ijk``, rates anew; T' from both.
-2. Columns, from the same phi: ``lambda'_jk = c + sum_i x_ij phi_ijk``, rates anew from T'; W' is
-   the same without c, normalised.
+1. Rows: ``gamma'_ik = a_k + sum_j x_ij phi_ijk``, then new rates; T' from both.
+2. Columns, from the same phi: ``lambda'_jk = c + sum_i x_ij phi_ijk``, then new rates from T'; W'
+   is the same without c, normalised.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .lda import HeldTopics, scale_to_largest, shares_of
 from .mean_field import Held, MeanFieldTopics, Shared, Start, points_of
 from .posteriors import PIECE, Inference, inference, topics_in_lanes
 
-# Rounds on the rates of new rows, at most.
+# Maximum number of updates of the rates of new rows.
 _ROUNDS = 200
 
 
@@ -102,7 +102,7 @@ def hold(
 ) -> tuple[Held, Array]:  # fmt: skip
     """Return factors in the form for rows, and S; without a prior they are point estimates.
 
-    `totals` is T, and of points S, if that is not 1.
+    `totals` is T; for point estimates it is S, if this is not 1.
     """
     if prior is None or totals is None:
         sums = np.ones(topics.shape[1]) if totals is None else totals
@@ -120,7 +120,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
         As in `MeanFieldTopics`.
     of_rows : GammaPrior
     of_columns : GammaPrior or None
-        Without, factors are points.
+        Without a prior, factors are point estimates.
     """
 
     record = ("elbo", "change_components", "change_loadings", "change_totals", "momentum",
@@ -140,7 +140,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
         K, rows, columns = self.n_components, self.of_rows, self.of_columns
         if columns is None:
             return {"topics": topics, "totals": np.ones(K)}
-        # T S is the expected count, and T / S what the priors expect
+        # T S is the expected count, and T / S the ratio that the priors expect
         (n, m), counts = self.counts.shape, topics.sum(axis=0) - columns.shape * len(topics)
         counts = np.maximum(counts, max(self.counts.total, 1.0) / K * 1e-3)
         mean_T, mean_S = (
@@ -185,7 +185,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
     def result(self) -> dict[str, Array]:
         """Return gamma, E theta (n, K) and E xi (n,); lambda or W, E beta (m, K), E eta (m,); T.
 
-        All are in the order of the counts; rates only where they are drawn.
+        All arrays are in the order of the counts; rates are returned only if they are random.
         """
         gamma, topics = self.plain_point()
         totals, rows, columns = self.points["gamma"]["totals"], self.of_rows, self.of_columns
@@ -219,7 +219,8 @@ def gamma_inference(
 ) -> Inference:  # fmt: skip
     """Return the passes with factors (m, K) held; in place of gamma they find expected loadings.
 
-    `n_steps` and `tolerance` are those of `InferGamma`. Rates that are drawn are found in rounds.
+    `n_steps` and `tolerance` are those of `InferGamma`. Random rates are updated in alternation
+    with rows.
     """
     topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
     held, sums = hold(topics, totals, of_columns, n_lanes, np.float64, n_threads)

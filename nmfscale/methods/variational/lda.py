@@ -10,15 +10,16 @@ q(beta_k) = Dirichlet(lambda_k).  With ``Et_ik = psi(gamma_ik) - psi(sum_k gamma
               + sum_k ( log G(gamma_ik) - log G(alpha_k) + (alpha_k - gamma_ik) Et_ik ) ]
     + sum_k [ the same of lambda_k and eta ].
 
-The shares ``phi_ijk = exp(Et_ik + Eb_kj) / mu_ij`` of a count are at their optimum in it, and never
-stored.  It bounds the log-probability of draws in their order, without ``N_i! / prod_j x_ij!``.
-With eta = 0 topics are estimated as points W_kj: Eb is then log W, and the last line is left out.
+Here the shares ``phi_ijk = exp(Et_ik + Eb_kj) / mu_ij`` of a count are at their optimum, and never
+stored. The ELBO bounds the log-probability of ordered draws, without ``N_i! / prod_j x_ij!``. With
+eta = 0, topics are point estimates W_kj: Eb is then log W, and the last line is left out.
 
 A plain step (Blei, Ng and Jordan 2003; Geiger and Park, Algorithm 5), counts read once:
 
-1. Rows: ``gamma'_ik = alpha_k + sum_j x_ij phi_ijk``.  The ELBO of the point where they began, and
-   sums of Et, are by-products.
-2. Columns, from the same phi: ``lambda'_kj = eta + sum_i x_ij phi_ijk``; W' is that, normalised.
+1. Rows: ``gamma'_ik = alpha_k + sum_j x_ij phi_ijk``.  The ELBO of the point before, and sums of
+   Et, are by-products.
+2. Columns, from the same phi: ``lambda'_kj = eta + sum_i x_ij phi_ijk``; W' is the same,
+   normalised.
 3. If alpha is estimated: alpha' maximises the ELBO at gamma' (`estimate_alpha`).
 
 None of these can lower the ELBO. `MeanField` takes them with momentum.
@@ -42,15 +43,15 @@ from .dirichlet import InferDirichlet, estimate_alpha, expected_log, minus_diver
 from .mean_field import MeanFieldTopics, Shared, Start, mean_field_needs, points_of
 from .posteriors import PIECE, Inference, inference, topics_in_lanes
 
-# The Poisson NMF that a fit starts from. Fits from one that is cut short end lower; one that is
-# fitted further does not make them end higher.
+# Options of the Poisson NMF from which a fit starts. With fewer iterations fits end lower; with
+# more they do not end higher.
 START_ITERATIONS, START_TOLERANCE = 60, 1e-2
-# A random start: topics are moved so often with samples that begin anew.
+# Number of updates of topics in a random start, each with new posteriors of samples.
 RANDOM_ROUNDS = 30
-# Row arrays in memory at the worst moment; in a task; copies of the topics in float64. Measured:
-# 6.2 and 11 of 200,000 samples or 60,000 features, K = 20, the start included.
+# Maximum number of row arrays in memory; in a task; copies of the topics in float64. Measured:
+# 6.2 and 11 with 200,000 samples or 60,000 features, K = 20, including the start.
 _COPIES_ROWS, _COPIES_TASK, _COPIES_TOPICS = 7, 6, 12
-# An exponential that is smaller is not divided by: it has lost digits, or is zero.
+# A smaller exponential is not used as a divisor: it has lost digits, or is zero.
 _LEAST_TOTAL = 1e-290
 
 
@@ -72,7 +73,7 @@ class HeldTopics:
                 kernels.exp_digamma(values, shares, n_threads=n_threads)
                 shares /= total
                 scale_to_largest(shares, logs, self.shift)
-            else:  # a topic without counts, and next to no prior
+            else:  # a topic without counts, and almost no prior
                 shares = np.exp(logs - self.shift[:, None])
         lanes = in_lane_order(m, n_lanes)
         self.design = to_lanes(shares, lanes, kernels.row_stride(K), dtype, LEAST)
@@ -115,7 +116,7 @@ class VariationalLDA(MeanFieldTopics):
     alpha : ndarray (K,)
     eta : float
     estimate : {"none", "symmetric", "vector"}, default="none"
-        What is estimated of alpha.
+        How alpha is estimated.
     """
 
     record = ("elbo", "change_components", "change_loadings", "change_prior", "momentum",
@@ -197,7 +198,7 @@ class VariationalLDA(MeanFieldTopics):
 def scale_to_largest(shares: Array, logs: Array, shift: Array) -> None:
     """Divide each row of ``exp(logs)`` by its maximum; `shift` is the log of the maximum."""
     largest = shares.max(axis=1)
-    none = largest == 0  # features without counts, and next to no prior
+    none = largest == 0  # features without counts, and almost no prior
     shares[none], largest[none] = np.exp(logs[none] - shift[none, None]), 1
     shares /= largest[:, None]
 
@@ -217,8 +218,8 @@ def proportions(gamma: Array) -> Array:
 def of_all_features(gamma: Array, alpha: Array, shares: Array) -> Array:
     """Return gamma (n, K), for all features, of samples with only some features measured.
 
-    What is above the prior is the expected counts of each topic. They are divided by the part of
-    the topic that was measured, `shares` (K,), and keep their total.
+    The excess over the prior is the expected counts of each topic. They are divided by the measured
+    share of the topic, `shares` (K,), and keep their total.
     """
     counts = gamma - alpha
     whole = np.divide(counts, shares, out=np.zeros_like(counts), where=shares > 0)

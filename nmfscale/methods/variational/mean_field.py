@@ -1,16 +1,16 @@
 """Mean-field inference with momentum, for any model whose updates never decrease the bound.
 
-A point is the row array ``gamma``, shapes of the posterior of every sample, and shared arrays that
-are held in this process; all are positive.  One iteration, counts read once:
+A point consists of the row array ``gamma`` (shapes of the posterior of every sample) and of shared
+arrays in this process; all are positive.  One iteration, counts read once:
 
-1. A plain step to ``next``, which cannot lower the evidence lower bound (ELBO).  What the point is
-   worth from which it went is a by-product.
+1. A plain step to ``next``, which cannot lower the evidence lower bound (ELBO). The ELBO of the
+   point before the step is a by-product.
 2. Judge that point.  If its ELBO is the highest so far, keep it as ``best``.  If it fell, the next
-   step has no momentum; if it is still lower then, go back to the best.
+   step has no momentum; if it is still lower then, return to the best point.
 3. Momentum on logarithms: ``gamma <- next (next / before)^b``, shared arrays likewise, with
-   ``before`` the plain point before and ``b = min((k - 1) / (k + 2), MOST_MOMENTUM)``; k counts the
-   iterations, and is halved when one fell.  Nothing goes below its prior, as no plain point does:
-   a posterior whose shape is small answers much to a little less of it.
+   ``before`` the previous plain point and ``b = min((k - 1) / (k + 2), MOST_MOMENTUM)``; k counts
+   the iterations, and is halved when the ELBO falls. No parameter is extrapolated below its prior,
+   just as in plain points: a posterior with a small shape is very sensitive to it.
 
 The history has the best ELBO so far, and the fit ends at the best point: it never falls.
 """
@@ -35,9 +35,10 @@ from ..poisson import solvers
 from ..poisson.steps import Part, SumColumns
 
 MOST_MOMENTUM = 0.99
-# An ELBO that is lower by no more than this share of it has not fallen: that is rounding.
+# A relative decrease of the ELBO up to this is rounding, not a fall.
 NOISE = {"float32": 1e-8, "float64": 1e-14}
-# Rounds on samples that begin anew in a start, until they change by no more than this on average.
+# Maximum number of updates of new posteriors of samples in a start, and the mean change at which
+# they end.
 FRESH_STEPS, FRESH_TOLERANCE = 20, 1e-3
 
 
@@ -109,7 +110,7 @@ class MeanField(PointMethod):
     def look(self) -> dict[str, Any]:
         """Compute the plain point ``next``; return the record of the current point.
 
-        The record has ``elbo`` and what vanishes at an optimum.
+        The record has ``elbo`` and the quantities that vanish at an optimum.
         """
 
     def momentum_of(self, count: int) -> float:
@@ -190,7 +191,7 @@ class MeanField(PointMethod):
 class Start(NamedTuple):
     """Start of a fit: topics (m, K), and gamma (n, K), which is inferred by default.
 
-    Topics are moved `rounds` times first, gamma beginning anew each time.
+    First, topics are updated `rounds` times, each time with a new gamma.
     """
 
     topics: Array
@@ -204,12 +205,12 @@ class Held(Protocol):
     Attributes
     ----------
     design : ndarray (n_lanes, stride)
-        exp(E log) of the topics in lane order, each feature divided by its largest, so that small
-        ones do not underflow.
+        exp(E log) of the topics in lane order, each feature divided by its maximum, so that small
+        values do not underflow.
     shift : ndarray (m,)
-        Logarithms of these.
+        Logarithms of the maxima.
     bound : float
-        What the topics add to the ELBO.
+        Terms of the topics in the ELBO.
     """
 
     design: Array
@@ -229,15 +230,15 @@ class MeanFieldTopics(MeanField):
     n_components : int
     dtype : float32 or float64
     n_steps : int, default=1
-        Rounds on each sample in an iteration, at most.
+        Maximum number of updates of each sample in an iteration.
     fresh_steps, tolerance : int and float
-        The same where samples begin anew, and the change on average at which rounds end.
+        Maximum number of updates of new posteriors, and the mean change at which they end.
     momentum : bool, default=True
     """
 
     residual_name = "largest change of an iteration"
     gain_per_tol = 1e-2
-    # What the ELBO has besides, of the counts alone.
+    # Terms of the ELBO that depend on the counts only.
     constant = 0.0
 
     def __init__(
@@ -246,7 +247,7 @@ class MeanFieldTopics(MeanField):
         tolerance: float = FRESH_TOLERANCE, momentum: bool = True,
     ):  # fmt: skip
         super().__init__(counts, executor, n_components, dtype, momentum)
-        # rounding keeps the parameters of large samples from coming closer
+        # rounding keeps the parameters of large samples from converging further
         least = 8 * float(np.finfo(dtype).eps) * float(counts.row_totals.max(initial=0))
         self.n_steps, self.fresh_steps, self.tolerance = n_steps, fresh_steps, max(tolerance, least)
         self._start = start
@@ -259,14 +260,15 @@ class MeanFieldTopics(MeanField):
     def hold(self, shared: Shared, n_steps: int) -> tuple[Held, Step]:
         """Return the topics of a point in the form for rows, and the step of the rows.
 
-        The step makes row arrays ``next`` and ``theta``, and finds ``bound`` and ``change``.
+        The step makes row arrays ``next`` and ``theta``, and returns ``bound`` and ``change``.
         """
 
     @abstractmethod
     def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
         """Return the shared arrays after a plain step.
 
-        From what the step of the rows found, and expected counts (m, K) of each topic.
+        The inputs are the results of the step of the rows, and expected counts (m, K) of each
+        topic.
         """
 
     @abstractmethod
@@ -339,7 +341,8 @@ def mean_field_needs(
 ) -> Needs:  # fmt: skip
     """Return the memory of a fit, including that of a Poisson NMF as its start.
 
-    Of `rows` row arrays in memory, `task` in a task and `topics` arrays (m, K), at once.
+    Given the maximum number of row arrays in memory, `rows`, and in a task, `task`, and of arrays
+    (m, K), `topics`.
     """
     itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
     lanes = -(-counts.shape[1] // LANES) * LANES

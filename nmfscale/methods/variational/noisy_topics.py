@@ -11,17 +11,17 @@ With S_k = sum_i l_ik the evidence lower bound (ELBO) at the best shares is
     sum_ij x_ij log( mu_j sum_k l_ik exp(E log u_jk) ) - sum_jk mu_j S_k E u_jk - sum_ij log x_ij!
     + sum_jk E[ log p(u_jk) - log q(u_jk) ]                        (see `gamma_noise`).
 
-A plain step, counts read once, all of it with the shares
+A plain step, in one read of the counts, with the shares
 ``pi_ijk = l_ik exp(E log u_jk) / sum_k' l_ik' exp(E log u_jk')``:
 
 1. Rows: ``l'_ik = sum_j x_ij pi_ijk / sum_j mu_j E u_jk``: an EM step.
-2. Columns: ``n'_jk = sum_i x_ij pi_ijk``, from where the rows began.
+2. Columns: ``n'_jk = sum_i x_ij pi_ijk``, from the rows before the step.
 3. ``mu'_j = sum_i x_ij / sum_k E u_jk S'_k``.
-4. ``m'_jk = mu'_j S'_k``, and for each pair theta' and q(u) together: theta' maximises the ELBO
-   with q(u) at its best for that theta.
+4. ``m'_jk = mu'_j S'_k``, and for each pair theta' and q(u) jointly: theta' maximises the ELBO with
+   the best q(u) for that theta.
 
-None of these can lower the ELBO.  Only the product of l and mu matters, so that mu is normalised
-once, at the end.
+None of these can lower the ELBO.  Only the product of l and mu matters, so mu is normalised once,
+at the end.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from ..poisson.steps import UpdateRows
 from .gamma_noise import LEAST_THETA, MOST_THETA, Posterior, best_theta, posterior_of
 from .mean_field import MeanField, mean_field_needs
 
-# The Poisson NMF that a fit starts from; every theta then starts here.
+# Options of the Poisson NMF from which a fit starts, and the initial theta.
 START_ITERATIONS, START_TOLERANCE = 200, 1e-3
 START_THETA = 1.0
 # Rows that are compared at a time.
 _PIECE = 1 << 12
 # Row arrays in memory at the worst moment; in a task; arrays (m, K) in float64. Measured: 6.0 and
-# 23 of 200,000 samples or 60,000 features, K = 20, the start included.
+# 23 with 200,000 samples or 60,000 features, K = 20, including the start.
 _COPIES_ROWS, _COPIES_TASK, _COPIES_FACTORS = 7, 6, 26
 
 
@@ -83,7 +83,7 @@ class Movement(Step):
 class Start(NamedTuple):
     """Start of a fit: loadings (n, K), means (m,), counts (m, K) of topics in features.
 
-    Without these u is one.
+    Without counts u is one.
     """
 
     L: Array
@@ -130,9 +130,9 @@ def find_start(
 class NoisyTopics(MeanField):
     """Noisy topics; a point: ``counts`` n, ``theta`` (m, K), ``means`` mu (m,), ``totals`` S (K,).
 
-    Means and what is (m, K) are in lane order, in float64; ``gamma`` is the loadings.  The m of
-    q(u) is ``mu_j S_k`` of the point; momentum moves S beside the loadings, of which it is the sum
-    after a plain step.
+    Means and arrays (m, K) are in lane order, in float64; ``gamma`` holds the loadings. The m of
+    q(u) is ``mu_j S_k`` of the point. Momentum extrapolates S together with the loadings; after a
+    plain step it is their sum.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class NoisyTopics(MeanField):
         Unless something is fixed, means sum to one.
         """
         point, L = self.points["gamma"], self.plain_rows("gamma")
-        L[self.counts.row_totals == 0] = 0  # else what is at the floor may explain a count
+        L[self.counts.row_totals == 0] = 0  # otherwise parameters at the floor may explain a count
         scale = float(point["means"].sum()) if self.fixed.free else 1.0
         if scale > 0:
             L *= np.asarray(scale, L.dtype)

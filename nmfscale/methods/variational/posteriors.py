@@ -20,7 +20,7 @@ from ..slices import pieces, sliced_counts
 
 # Rows whose terms are computed at a time, so that temporaries stay small beside row arrays.
 PIECE = 1 << 12
-# Of inference: row arrays of a block, and copies of the topics (measured: 4.1 and 5 to 6).
+# Memory of inference: row arrays of a block, and copies of the topics (measured: 4.1 and 5 to 6).
 _COPIES_BLOCK, _COPIES_HELD = 5, 6
 
 
@@ -31,15 +31,15 @@ class InferRows(Step):
     Attributes
     ----------
     design : ndarray (lanes, stride)
-        exp(E log) of the topics in lane order, those of a feature up to a factor of its own.
+        exp(E log) of the topics in lane order, up to a factor for each feature.
     alpha : ndarray (K,)
         Shapes of the prior.
     n_steps, tolerance : int and float
-        Rounds on each sample at most, until gamma changes by less on average.
+        Maximum number of updates of each sample, and the mean change of gamma at which they end.
     source, target : str
-        Names of gamma before and after; where there is none before, it is 1. Without a target all
-        that is made is a row array ``bound``: what each sample adds to the bound, but for the
-        logarithms of these factors.
+        Names of gamma before and after; if there is none before, it is 1. Without a target the step
+        makes only a row array ``bound``: the terms of each sample in the bound, without the
+        logarithms of the factors of features.
     """
 
     design: Any
@@ -114,7 +114,7 @@ class InferRows(Step):
     ) -> tuple[Array, Values]:
         """Return terms of rows in the ELBO beyond the counts, and ``change``.
 
-        Where there is no `after` only the former.
+        Without `after`, return only the former.
         """
 
 
@@ -124,13 +124,13 @@ class Inference(NamedTuple):
     Attributes
     ----------
     loadings : RowsPass
-        Finds gamma (n, K), or what a model makes of it.
+        Finds gamma (n, K), or the loadings that a model derives from it.
     bounds : RowsPass
-        Finds what each row adds to the ELBO, without `shift` and `constant`.
+        Finds the terms of each row in the ELBO, without `shift` and `constant`.
     shift, constant : float
-        Terms that make the sum of these the ELBO of the rows.
+        Terms that complete the sum of the bounds to the ELBO of the rows.
     of_topics : float
-        What the topics add to the ELBO.
+        Terms of the topics in the ELBO.
     """
 
     loadings: RowsPass
@@ -153,8 +153,8 @@ def inference(
 ) -> Inference:  # fmt: skip
     """Return the passes in which `step` makes ``next``, and `worth` what each row of it adds.
 
-    `shift` (m,) are the logarithms of what the features of `step.design` are divided by, in lane
-    order; `constant` is added to the ELBO of the rows.
+    `shift` (m,) holds the logarithms of the divisors of features in `step.design`, in lane order;
+    `constant` is added to the ELBO of the rows.
     """
     order, K = counts.layout(n_threads).column_order, len(step.alpha)
     shifts = float((counts.column_totals[order[: counts.shape[1]]] * shift).sum())
