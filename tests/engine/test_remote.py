@@ -185,7 +185,9 @@ def test_clients_that_do_not_do(client, store):
     with pytest.raises(ValueError, match="client=5 is not a distributed.Client"):
         fit(store, 5)
     for other in (client.cluster, client.scheduler.address):
-        with pytest.raises(ValueError, match=r"client=.* is no distributed.Client: pass Client\("):
+        with pytest.raises(
+            ValueError, match=r"client=.* is not a distributed.Client: pass Client\("
+        ):
             fit(store, other)
 
 
