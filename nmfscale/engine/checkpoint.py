@@ -145,7 +145,7 @@ class Checkpoint:
             if was != now:
                 what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
                 raise CheckpointError(
-                    f"{path} is of a different fit: {what}. Resume with what it began with, or "
+                    f"{path} is of a different fit: {what}. Resume with the original inputs, or "
                     "give another folder."
                 )
         names = json.loads(file.attrs["arrays"])

@@ -213,7 +213,7 @@ def test_counts_may_stay_in_a_file(tmp_path):
     [
         ({"entries": None}, "nothing to estimate"),
         ({"entries": [(3, 0)]}, "3 is not a topic"),
-        ({"entries": [(0, 20)]}, "20 is no feature"),
+        ({"entries": [(0, 20)]}, "20 is not a feature"),
         ({"entries": [(0, "a")]}, "no feature is named 'a'; each entry is a topic and a feat"),
         ({"entries": [("f3", 0)]}, "no topic is named 'f3'; topics have numbers from 0 to 2"),
         ({"entries": [0]}, "not a pair of a topic and a feature"),

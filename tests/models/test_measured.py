@@ -182,7 +182,7 @@ def test_the_same_bits_everywhere(solver, tmp_path, monkeypatch):
     assert (again.measured_ == MEASURED).all() and (again.batch_ == (BATCH == "b")).all()
     found = resumed.transform(store, **GIVEN)
     assert found.tobytes() == expected.transform(X, **GIVEN).tobytes()
-    with pytest.raises(ValueError, match="held or was measured"):
+    with pytest.raises(ValueError, match="fixed parameters, measured features"):
         interrupted(model, X, tmp_path / "state", 9, resume=True)
         model.fit(X, measured=MEASURED[:, ::-1] | (X.sum(axis=0) > 0), batch=BATCH,
                   checkpoint=tmp_path / "state", resume=True)  # fmt: skip

@@ -147,7 +147,10 @@ def test_features_without_counts_in_the_fit_stay_out():
     counts[:, [5, 9]] = 0
     one = fitted(MODELS[0], counts)
     left_out = "in 1 feature of which the fit had none, such as 'gene5'"
-    with pytest.warns(UserWarning, match="no part"), pytest.warns(UserWarning, match=left_out):
+    with (
+        pytest.warns(UserWarning, match="they are left out"),
+        pytest.warns(UserWarning, match=left_out),
+    ):
         found = one.transform(table(NEW, THERE), missing="restrict")
     without = np.where(np.arange(M) == 5, 0, NEW)
     expected = quietly(one.transform, table(without, THERE), missing="restrict")
@@ -174,7 +177,9 @@ def test_topics_of_which_nothing_is_there_have_no_loadings():
 
 def test_what_cannot_be_is_refused():
     one = fitted(MODELS[0])
-    with pytest.raises(ValueError, match=r"missing='drop': 'error', 'restrict', 'zero' say what"):
+    with pytest.raises(
+        ValueError, match=r"missing='drop': 'error', 'restrict', 'zero' are the ways"
+    ):
         one.transform("no such file", missing="drop")
     other = nmfscale.as_counts(pd.DataFrame(NEW, columns=[f"ENSG{j}" for j in range(M)]))
     for missing in ("error", "restrict", "zero"):
