@@ -104,6 +104,16 @@ def test_python_of_the_page_on_grouped_topics(tmp_path, monkeypatch):
     assert len(pictures) == 2
 
 
+def test_python_of_the_page_on_the_engine():
+    page = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
+    test = doctest.DocTestParser().get_doctest(
+        "\n".join(blocks("python", page)), {}, "engine", "engine.md", 0
+    )
+    assert len(test.examples) > 8 and failures(test) == ""
+    for path in re.findall(r"`((?:engine|methods|kernels|counts|tests)/[\w/]+\.\w+)`", page):
+        assert (ROOT / path).exists() or (ROOT / "nmfscale" / path).exists(), path
+
+
 def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     counts, _ = nmfscale.simulate_topic_counts(60, 40, 10, random_state=0)
