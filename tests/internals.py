@@ -131,15 +131,9 @@ def plan(patch, keep, folder=None):
     _set(patch, "models.base.plan_fit", lambda *_, **__: Plan(0, keep, folder))
 
 
-def note_plan(patch, function):
-    """Call `function(plan)` once a fit has planned its memory."""
-
-    def note(original, *args, **options):
-        plan = original(*args, **options)
-        function(plan)
-        return plan
-
-    _around(patch, "models.base.plan_fit", note)
+def around_plan(patch, function):
+    """Where a fit plans its memory: `function(original, counts, needs, ...)`."""
+    _around(patch, "models.base.plan_fit", function)
 
 
 def read_anew(patch, folder=None):

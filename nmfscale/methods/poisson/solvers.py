@@ -9,6 +9,7 @@ import numpy as np
 
 from ... import kernels
 from ...counts.base import CountMatrix
+from ...counts.blocks import cut_blocks
 from ...counts.sell import LANES
 from ...engine import progress
 from ...engine.loop import begin, fit
@@ -94,18 +95,18 @@ def factors_of(
 
 def poisson_needs(
     counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
-    weighted: bool = False, grouped: bool = False, inner_iter: int | None = None,
+    weighted: bool = False, own_terms: bool = False, inner_iter: int | None = None,
 ) -> Needs:  # fmt: skip
     """Return the memory that a fit needs.
 
-    `weighted`: samples have weights; `grouped`: rows have their own totals.
+    `weighted`: samples have weights; `own_terms`: rows have a prior, or their own totals.
     """
     K, itemsize = n_components, np.dtype(dtype).itemsize
     stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
     own = not shares_correlations(K, counts.shape[1])
     statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
     shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
-    more = 3 * grouped  # copies of the arrays of a prior
+    more = 3 * own_terms  # copies of pseudo-counts and rates: 3.3 measured, with priors and weights
     scratch = per_thread = 0
     if not own:  # a sample of rows at a time has its own curvature
         packed = kernels.packed_size(K)
@@ -119,7 +120,8 @@ def poisson_needs(
     return Needs(
         row=stride * itemsize * (_COPIES_L + more),
         shared=shared + lanes * stride * 8 * more + (0 if own else _COPIES_SHARED * K**2 * 8),
-        sums=lanes * statistics * 8,
+        # a single block is not added up
+        sums=lanes * statistics * 8 if len(cut_blocks(counts.row_nnz)) > 2 else 0,
         start=min(counts.nnz * 24, _START_BYTES),
         scratch=scratch,
         per_count=itemsize if weighted else 0,
