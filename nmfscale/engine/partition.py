@@ -18,7 +18,7 @@ MOST_BLOCKS = FAN_IN**2
 LONGER = 1.05
 # Share of a worker's memory limit that is used: beyond it, Dask slows the worker down.
 _SHARE = 0.6
-# Memory of Memory of Memory of Python and its libraries.
+# Memory of Python and its libraries.
 _WORKER_BYTES = 250 << 20
 # An index and a count.
 _LEAST_BYTES = 3
