@@ -17,7 +17,7 @@ from .protocol import Array, Step
 
 @dataclass(frozen=True)
 class Ref:
-    """Arrays under a name: in a file, or sent along with the task under the path of the file."""
+    """Reference to named arrays: in a file, or sent with the task under the path of the file."""
 
     name: str
     path: str

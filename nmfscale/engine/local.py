@@ -208,7 +208,7 @@ class LocalExecutor(Executor):
     def _blocks(
         self, steps: Sequence[Step], whole: dict[str, Array] | None
     ) -> Iterator[list[LocalBlock]]:
-        """Return every block, as each step sees it; with `whole` they make parts of its arrays."""
+        """Yield every block as each step sees it; with `whole`, outputs are parts of its arrays."""
 
         def room(place: Any, name: str, like: Array, dtype: Any) -> Array:
             assert whole is not None

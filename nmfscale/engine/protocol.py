@@ -1,10 +1,10 @@
 """The protocol between methods and the engine: steps, blocks, executors and methods.
 
-A method of fitting a model is a `Method`. It talks to the counts, and to arrays with a row for each
+A method of fitting a model is a `Method`. It accesses the counts, and arrays with a row for each
 sample, by steps only. A `Step` is one pass over the blocks of the counts: it is pure, can be
-pickled, and names what it reads and what it makes. A `ColumnStep` is one pass over the columns of
-the counts. An `Executor` runs steps in this process or on a cluster, so that a method does not know
-where the counts are.
+pickled, and names its inputs and outputs. A `ColumnStep` is one pass over the columns of the
+counts. An `Executor` runs steps in this process or on a cluster, so that a method does not depend
+on where the counts are.
 
 The same rules hold in every executor: `check_steps` checks the declarations of steps before they
 run, and `nmfscale.engine.runner` checks their results.
@@ -108,7 +108,7 @@ class Step(ABC):
 
 
 class Panel(NamedTuple):
-    """Some neighbouring columns of the counts, over all rows, as a column step sees them.
+    """A panel of consecutive columns of the counts, over all rows, as a column step receives it.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class ColumnStep(ABC):
     def run(self, panel: Panel, n_threads: int) -> dict[str, Array]:
         """Work on one panel. Return arrays with an entry for each of its lanes.
 
-        What is found of a column must not depend on the other columns of the panel.
+        The results for a column must not depend on the other columns of the panel.
         """
 
 
@@ -210,14 +210,14 @@ class Executor(ABC):
 
     @abstractmethod
     def apply(self, step: Step) -> None:
-        """Let a step make its arrays; on a cluster, once they are needed.
+        """Run a step that makes arrays; on a cluster it runs when they are needed.
 
         The step reads no counts and adds to no sums. The numbers that it returns are not kept.
         """
 
     @abstractmethod
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
-        """Hold an array in lane order, or a sequence with an array of any shape for each block.
+        """Store an array in lane order, or a sequence with an array of any shape for each block.
 
         A sequence may compute the array of a block each time it is needed.
         """
@@ -283,10 +283,10 @@ class Needs(NamedTuple):
     saved_row : int
         Bytes for each row on disk, whenever row arrays are saved.
     whole_row : int
-        For each lane of all rows, in a worker that has a panel of columns; 0 where columns are only
-        read in blocks.
+        Bytes for each lane of all rows, in a worker that processes a panel of columns; 0 if columns
+        are read in blocks only.
     task_thread : int
-        For each thread of a task.
+        Bytes for each thread in a task.
     """
 
     row: int

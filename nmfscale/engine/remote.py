@@ -185,7 +185,7 @@ class DaskExecutor(Executor):
     def run_columns(self, step: ColumnStep) -> dict[str, Array]:
         """Run a step on every panel of columns, each in one task.
 
-        Workers get the row arrays whole, by way of this process.
+        Workers receive whole row arrays from this process.
         """
         self.save_every = 1  # less to write than what is sent here
         published, shared = self._publish(step)
@@ -215,7 +215,7 @@ class DaskExecutor(Executor):
         return join_panels([values for values, _ in found])
 
     def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
-        """Run steps on some partitions after others, and read the files of their row arrays."""
+        """Run steps on some partitions at a time, and read the files of their row arrays."""
         check_steps(steps, "stream")
         published, shared = zip(*(self._publish(step) for step in steps), strict=True)
         names = [self._new_name("step") for _ in steps]
@@ -295,7 +295,7 @@ class DaskExecutor(Executor):
         return ref
 
     def _sent_file(self, name: str, array: Array) -> Ref:
-        """Save an array for all workers in a file, which goes with what is returned."""
+        """Save an array for all workers in a file, which is deleted with the returned object."""
         ref = self._write(f"{name}.npz", {"array": array})
         weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.pool))
         return ref
@@ -324,8 +324,8 @@ class DaskExecutor(Executor):
 def fetch(layout: Any, name: str) -> Any:
     """Return the object that a pool sends under a name: counts, or arrays from a driver's file.
 
-    The names of counts are those of `counts_name` and `panel_name`; the name of arrays is the path
-    of their file.
+    Names of counts are those of `counts_name` and `panel_name`; names of arrays are paths of their
+    files.
     """
     if name.startswith("counts-panel-"):
         return layout.panel(slice(*map(int, name.split("-")[2:])))

@@ -132,7 +132,7 @@ def session_of_fit(
     resume: bool = False, n_threads: int | None = None, verbose: int = 0,
     hint: str = "With checkpoint= a fit can be resumed.",
 ) -> Iterator[tuple[CountMatrix, ClusterSession | None]]:  # fmt: skip
-    """Give the counts as a fit, or a `RowsPass`, needs them, and the session.
+    """Yield the counts for a fit or a `RowsPass`, and the session.
 
     The session is None if the work is done in this process. Without a checkpoint, `hint` ends the
     messages of errors that stop the work.

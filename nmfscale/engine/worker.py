@@ -122,9 +122,9 @@ class LRUCache:
 
 
 class WholeArrays:
-    """The row arrays of all rows that this process has, of each fit the newest of each name.
+    """Row arrays of all rows in this process: for each fit, the newest array of each name.
 
-    They may take more than the cache may hold, and tasks that run at a time share them.
+    They may be larger than the cache, and concurrent tasks share them.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class WholeArrays:
         self._lock = threading.Lock()
 
     def get(self, run: str, name: str, ref: Ref, load: Callable[[Ref], Arrays]) -> Array:
-        """Return the array of a name, loaded if it is not the one at hand."""
+        """Return the array of a name, and load it if it is not stored."""
         with self._lock:
             found = self._items.get((run, name))
             if found is None or found[0] != ref.name:
@@ -200,7 +200,7 @@ class TaskContext:
         return found
 
     def _load(self, ref: Ref) -> Arrays:
-        """Return arrays from what was sent, or from their file."""
+        """Return arrays from the task, or from their file."""
         if ref.path in self.given:
             sent: Arrays = self.given[ref.path]
             return sent
@@ -290,7 +290,7 @@ class TaskContext:
         return replace(step, **arrays) if arrays else step
 
     def panel(self, place: PanelPlace) -> tuple[SellBlock, Array | None]:
-        """Return the counts of a panel of columns, and its checksums if they are wanted."""
+        """Return the counts of a panel of columns, and its checksums if requested."""
         if self.config.store is None:
             name = panel_name(place.slices)
             if name not in self.given:
@@ -340,7 +340,7 @@ class TaskContext:
 class PanelPlace:
     """A panel of columns: its slices, where the columns of blocks are, the number of all lanes.
 
-    `checks` says whether the checksums of what is read are wanted.
+    `checks`: whether to return checksums of the slices that are read.
     """
 
     slices: slice
@@ -445,7 +445,7 @@ def run_panel(
     config: RunConfig, place: PanelPlace, step: ColumnStep, arrays: dict[str, Ref],
     given: Mapping[str, Any],
 ) -> tuple[dict[str, Array], Array | None]:  # fmt: skip
-    """Run a column step on a panel; return what it found, and checksums if they are wanted."""
+    """Run a column step on a panel; return its results, and checksums if requested."""
     with context_of(config, Partition(0, ()), given) as context:
         whole = {name: context.whole(name, ref) for name, ref in arrays.items()}
         counts, checksums = context.panel(place)

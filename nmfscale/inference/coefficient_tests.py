@@ -82,7 +82,7 @@ class FreedmanLane(CoefficientTests):
     name = "permutations"
 
     def about(self) -> Iterable[Any]:
-        """Return what the permutations stand on."""
+        """Return the inputs of the permutations, from which a checkpoint is recognised."""
         fit = self.fit
         yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.n_units)
         yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
@@ -208,7 +208,7 @@ class SignFlips(CoefficientTests):
     name = "sign flips"
 
     def about(self) -> Iterable[Any]:
-        """Return what the flips stand on."""
+        """Return the inputs of the sign flips, from which a checkpoint is recognised."""
         fit = self.fit
         yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.unit)
         yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)

@@ -49,7 +49,7 @@ def poisson_to_multinomial(L: ArrayLike, F: ArrayLike) -> TopicParameters:
     scales : ndarray of shape (n_components,)
         Column sums :math:`u_k` of F, which the inverse needs.
 
-    All have the type of L and F: float32 if both are float32, else float64.
+    All have the type of L and F: float32 if both are float32, otherwise float64.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def multinomial_to_poisson(
     Returns
     -------
     L : ndarray of shape (n_samples, n_components)
-        Loadings; float32 if all four arguments are float32, else float64.
+        Loadings; float32 if all four arguments are float32, otherwise float64.
     F : ndarray of shape (n_features, n_components)
         Factors, of the same type.
 

@@ -1,4 +1,4 @@
-"""Methods that declare the arrays of their state: what is saved, resumed and returned follows."""
+"""Methods that declare the arrays of their state, from which snapshots and results follow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class DeclaredMethod(Method):
     dtype : float32 or float64
         Of the row arrays.
     numbers : tuple of str
-        Names of the attributes that a snapshot keeps besides arrays: whatever JSON can hold.
+        Names of the attributes that a snapshot holds in addition to arrays; JSON must be able to
+        store them.
     """
 
     numbers: ClassVar[tuple[str, ...]] = ()
@@ -55,7 +56,7 @@ class DeclaredMethod(Method):
             setattr(self, name, aligned_copy(arrays[name]))
 
     def put_known(self) -> None:
-        """Give the executor what is known of the samples and does not change."""
+        """Put arrays of samples that do not change (weights, masks, labels) into the executor."""
 
     @property
     def stride(self) -> int:
@@ -100,12 +101,12 @@ class DeclaredMethod(Method):
         return to_lanes(plain, lanes, self.stride, self.dtype, empty, least)
 
     def shapes(self) -> Shapes:
-        """Return the shapes of the arrays that every snapshot has."""
+        """Return the shapes of the arrays of every snapshot."""
         lanes = len(self.executor.layout.row_order), self.stride
         return dict.fromkeys(self.row_arrays(), lanes) | self.shared_shapes()
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return numbers and arrays from which `restore` makes the same state."""
+        """Return numbers and arrays from which `restore` rebuilds the state."""
         rows = {name: self.executor.get(own) for name, own in self.row_arrays().items()}
         return {name: getattr(self, name) for name in self.numbers}, rows | self.shared_arrays()
 

@@ -19,7 +19,7 @@ MINVAL = 1e-10
 # Lower bound of expected counts and sizes, so that logarithms are finite; equals MU_MIN of the
 # kernels.
 LEAST = 1e-30
-# Lanes that are converted at a time, so that temporaries stay small beside a factor.
+# Lanes that are converted at a time, so that temporaries are small compared with a factor.
 _PIECE = 1 << 9
 # Difference in binary orders of magnitude between the scales of two factors that needs no scaling.
 _MOST_APART = 10

@@ -25,7 +25,7 @@ Finish = Callable[[slice, Array], Array]
 
 @dataclass(frozen=True)
 class RowsPass:
-    """Steps that are run on every block of the counts, one after the other, and what they make.
+    """Steps to run on every block of the counts, one after the other, and their output.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class RowsPass:
 
 
 class LaneBlocks(Sequence[Array]):
-    """Rows (n, K) in lane order as a list of blocks, each made when it is asked for.
+    """Rows (n, K) in lane order as a list of blocks, each computed on access.
 
     `options` are those of `to_lanes`.
     """

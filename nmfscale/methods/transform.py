@@ -196,7 +196,7 @@ class ProjectRows(Step):
         values[:] = L
         prior = {name: block[name] for name in ("pseudo", "rate") if block.get(name) is not None}
         with_own = prior
-        if own is not None:  # what has no factors in a row's features goes to the floor
+        if own is not None:  # components without factors in a row's features: floor
             with_own = own_totals(np.where(own > 0, own, 1), prior)
         projector = Projector(
             self.F, total, self.n_components, self.n_steps, self.tol, n_threads, own is not None
@@ -255,7 +255,7 @@ def projection(
     prior: tuple[Array, Array] | None = None, total: Array | None = None,
     measured: Measured | None = None, scored: bool = False,
 ) -> RowsPass:  # fmt: skip
-    """Return the pass that finds loadings (n, K) of rows with the factors F (m, K) held.
+    """Return the pass that finds loadings (n, K) of rows with factors F (m, K) fixed.
 
     Rows start at L, by default with the same expected counts of every component. `prior` has
     pseudo-counts and rates (n, K). `total` (K,) is the expected size of a row per unit of each
@@ -302,7 +302,7 @@ def row_sizes(L: Array, u: Array) -> Array:
 
 
 def project_rows(counts: CountMatrix, F: Array, **options: Any) -> Array:
-    """Return loadings (n, K) of every row of the counts; `options` are those of `projection`."""
+    """Return loadings (n, K) of every row of the counts; for `options` see `projection`."""
     return projection(counts, F, **options).gather()
 
 
@@ -381,7 +381,7 @@ class LogShares(Step):
         return RowArrays((self.source, "log_mu", "totals", "groups"), ("log_shares",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Find the loadings of the rows of a block."""
+        """Find the log shares of the rows of a block."""
         sizes, L = self.sizes, block[self.source][:, : self.sizes.shape[-1]]
         if sizes.ndim == 2:
             sizes = sizes[block["groups"].astype(np.intp)]

@@ -344,7 +344,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
 
     def _restricted(self, features: Array) -> Self:
         found = super()._restricted(features)
-        if self.shape_factors_ is None:  # else their sums follow of the posterior
+        if self.shape_factors_ is None:  # otherwise their sums follow from the posterior
             found.loadings_totals_ = found.components_.sum(axis=1, dtype=np.float64)
         return found
 

@@ -171,7 +171,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
     def _to_predict(
         self, X: Any, missing: str, client: Any, layer: str | None, raw: bool
     ) -> tuple[Self, CountMatrix, Any]:
-        """Return what `_arranged` does, if the model can predict at all."""
+        """Return the result of `_arranged`, if the model can predict."""
         check_is_fitted(self)
         if not len(self.target_components_):
             raise ValueError(

@@ -175,7 +175,7 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
     @property
     def _seen_factors(self) -> Array:
-        """The factors (m, K) of which these are the loadings."""
+        """Return the factors (m, K) that belong to these loadings."""
         return self.components_.T
 
     def _log_probability(self, counts: CountMatrix, client: Any) -> float:

@@ -28,7 +28,7 @@ from .state import Seen
 from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
 
 PLAIN_EVERY = 20
-# Numbers of a held factor, of which the kernels know the places as int32.
+# Maximum number of entries of a fixed factor: kernels index them with int32.
 MOST_NUMBERS = 1 << 31
 # What an update of columns reports.
 _ENDS = "kkt_start", "loglik_end"

@@ -365,7 +365,7 @@ class Newton(FactorModel):
         return self.record_end(self.pending, known)
 
     def row_arrays(self) -> dict[str, str]:
-        """Return the row arrays of a snapshot besides L."""
+        """Return the row arrays of a snapshot other than L."""
         return {"before_L": "before", "best_L": "best"}
 
     def shared_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -373,7 +373,7 @@ class Newton(FactorModel):
         return {"lag_F": self.shape_of_F, "best_F": self.shape_of_F}
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return numbers and arrays from which `restore` makes the same state."""
+        """Return numbers and arrays from which `restore` rebuilds the state."""
         numbers, arrays = super().snapshot()
         more = {"dtype": str(self.state.dtype), "schedule": asdict(self.schedule)}
         return numbers | more, arrays

@@ -137,11 +137,11 @@ class FactorModel(DeclaredMethod):
         return seen, self.objective.at(self.state, seen, terms)
 
     def row_arrays(self) -> dict[str, str]:
-        """Return the row arrays of a snapshot besides L."""
+        """Return the row arrays of a snapshot other than L."""
         return {}
 
     def shared_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays of this process besides those of `state`."""
+        """Return the shapes of the arrays of this process other than those of `state`."""
         return {}
 
     @property
@@ -150,7 +150,7 @@ class FactorModel(DeclaredMethod):
         return len(self.executor.layout.column_order), self.stride
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays that every snapshot has."""
+        """Return the shapes of the arrays of every snapshot."""
         if not self.keeps_state:
             return super().shapes()
         rows = len(self.executor.layout.row_order), self.stride
@@ -158,7 +158,7 @@ class FactorModel(DeclaredMethod):
         return super().shapes() | of_state
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return numbers and arrays from which `restore` makes the same state."""
+        """Return numbers and arrays from which `restore` rebuilds the state."""
         numbers, arrays = super().snapshot()
         return numbers, arrays | (self.state.state() if self.keeps_state else {})
 

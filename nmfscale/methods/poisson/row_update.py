@@ -24,7 +24,7 @@ SHARED, SHARED_MARGIN = -1, 1.2
 
 @dataclass(frozen=True)
 class RowUpdate:
-    """One update of the rows of a factor while the other factor is held.
+    """One update of the rows of a factor, with the other factor fixed.
 
     Attributes
     ----------

@@ -189,7 +189,7 @@ class PoissonState:
         return total if self.measured is None else np.zeros_like(total)
 
     def _moves_of_F(self) -> Array | None:
-        """Say which components of F move (stride,); None if all do."""
+        """Return a mask (stride,) of the components of F that move; None if all do."""
         if self.constraints.topics is None:
             return None
         moves = np.zeros(self.stride, self.dtype)

@@ -304,12 +304,12 @@ class SumColumns(Step):
 
 @dataclass(frozen=True)
 class UpdateColumns(ColumnStep):
-    """Updates every row of F, in lane order, by the steps `how` while L is held.
+    """Updates every row of F, in lane order, by the steps `how` with L fixed.
 
     `total` (stride,) are the column sums of L, `moves` (stride,) the components that move, `fixed`
     (lanes,) the rows of F that stay, `pseudo` and `rate` (lanes, stride) a prior. `reports` are
-    "kkt_start" and "loglik_end", which `run` returns besides the new rows, "values". `room` is
-    memory for counts that are weighted, one panel after the other.
+    "kkt_start" and "loglik_end", which `run` returns in addition to the new rows, "values". `room`
+    is memory for counts that are weighted, one panel after the other.
     """
 
     F: Any

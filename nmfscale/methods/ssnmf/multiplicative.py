@@ -107,7 +107,7 @@ class SemiSupervised(PointMethod):
             self.copy("S", "best")
 
     def put_known(self) -> None:
-        """Give the executor labels, their weights and those of entries."""
+        """Put labels, their weights and the weights of entries into the executor."""
         order, known = self.executor.layout.row_order, self.known
         given = {labels.TARGETS: known.targets, labels.WEIGHTS: known.weights}
         if known.held_out is not None:

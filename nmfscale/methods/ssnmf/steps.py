@@ -322,7 +322,7 @@ def representation(
     counts: CountMatrix, A: Array, loss: str, n_steps: int, n_threads: int,
     less_one: sp.csr_array | None = None,
 ) -> RowsPass:  # fmt: skip
-    """Return the pass that finds loadings (n, K) with A (m, K) held, in float64: see `Represent`.
+    """Return the pass that finds loadings (n, K) with A (m, K) fixed, in float64: see `Represent`.
 
     `less_one` (n, m) holds weights of entries minus one.
     """

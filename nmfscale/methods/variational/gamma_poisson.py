@@ -217,7 +217,7 @@ def gamma_inference(
     counts: CountMatrix, topics: Array, totals: Array | None, of_rows: GammaPrior,
     of_columns: GammaPrior | None, *, n_steps: int, tolerance: float, n_threads: int,
 ) -> Inference:  # fmt: skip
-    """Return the passes with factors (m, K) held; in place of gamma they find expected loadings.
+    """Return the passes for fixed factors (m, K); they find expected loadings instead of gamma.
 
     `n_steps` and `tolerance` are those of `InferGamma`. Random rates are updated in alternation
     with rows.

@@ -233,7 +233,7 @@ def dirichlet_inference(
     counts: CountMatrix, topics: Array, alpha: Array, eta: float, *, n_steps: int,
     tolerance: float, n_threads: int,
 ) -> Inference:  # fmt: skip
-    """Return how posteriors of rows are found with topics (m, K) held.
+    """Return the inference of posteriors of rows with fixed topics (m, K).
 
     `n_steps` and `tolerance` are those of `InferDirichlet`.
     """

@@ -18,7 +18,7 @@ from ..factors import Array, aligned_copy, sum_lanes
 from ..rows_pass import RowsPass
 from ..slices import pieces, sliced_counts
 
-# Rows whose terms are computed at a time, so that temporaries stay small beside row arrays.
+# Rows whose terms are computed at a time, so that temporaries are small compared with row arrays.
 PIECE = 1 << 12
 # Memory of inference: row arrays of a block, and copies of the topics (measured: 4.1 and 5 to 6).
 _COPIES_BLOCK, _COPIES_HELD = 5, 6
@@ -119,7 +119,7 @@ class InferRows(Step):
 
 
 class Inference(NamedTuple):
-    """Posteriors of the rows of counts with topics held, in float64. They start from gamma = 1.
+    """Posteriors of rows of counts with fixed topics, in float64, started from gamma = 1.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Inference(NamedTuple):
     of_topics: float
 
     def elbo(self, client: Any = None, **options: Any) -> float:
-        """Return what the rows add to the ELBO; parameters are those of `RowsPass.in_lanes`."""
+        """Return the terms of rows in the ELBO; for parameters see `RowsPass.in_lanes`."""
         found = math.fsum(
             sum_lanes(of_block) for _, of_block in self.bounds.in_lanes(client, **options)
         )
@@ -151,7 +151,7 @@ def inference(
     counts: CountMatrix, step: InferRows, worth: InferRows, shift: Array, of_topics: float,
     n_threads: int, constant: float = 0.0,
 ) -> Inference:  # fmt: skip
-    """Return the passes in which `step` makes ``next``, and `worth` what each row of it adds.
+    """Return the passes of inference: `step` makes ``next``, `worth` the ELBO terms of rows.
 
     `shift` (m,) holds the logarithms of the divisors of features in `step.design`, in lane order;
     `constant` is added to the ELBO of the rows.
