@@ -161,42 +161,60 @@ def measure_lanes(
     const index_out[::1] index,            # IN   columns of a block in SELL-16
     const count_type[::1] count,
     const int64_t[::1] offset,             # IN   first step of every slice
+    int64_t most,                          # IN   a piece of a large count; 0 if there are none
     int64_t[:, ::1] n_entries,             # OUT  (2, n_lanes), added to
     int n_threads,
 ):
-    """Count the entries of every lane: first those with rising indices, then the pieces.
-
-    A piece of a large count follows all other entries of its lane, so its index does not rise.
-    """
+    """Count the entries of every lane: first those with rising indices, then the pieces."""
     cdef Py_ssize_t s
     for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=offset.shape[0] > 2):
-        measure_slice(index, count, offset[s], offset[s + 1], s * LANES, n_entries)
+        measure_slice(index, count, offset[s], offset[s + 1], most, s * LANES, n_entries)
 
 
 cdef void measure_slice(
     const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
-    Py_ssize_t lane, int64_t[:, ::1] n_entries,
+    int64_t most, Py_ssize_t lane, int64_t[:, ::1] n_entries,
 ) noexcept nogil:
-    cdef int64_t[LANES] previous
-    cdef bint[LANES] in_pieces
-    cdef int64_t i
-    cdef Py_ssize_t q, r
+    cdef int64_t[2] ends
+    cdef Py_ssize_t r
     for r in range(LANES):
-        previous[r], in_pieces[r] = -1, False
-    for q in range(first, last):
-        for r in range(LANES):
-            if count[q * LANES + r] != 0:
-                i = index[q * LANES + r]
-                in_pieces[r] = in_pieces[r] or i <= previous[r]
-                previous[r] = i
-                n_entries[1 if in_pieces[r] else 0, lane + r] += 1
+        find_ends(index, count, first, last, most, r, ends)
+        n_entries[0, lane + r] += ends[0] - first
+        n_entries[1, lane + r] += ends[1] - ends[0]
+
+
+cdef inline void find_ends(
+    const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
+    int64_t most, Py_ssize_t r, int64_t *ends,
+) noexcept nogil:
+    """Find where the entries of a lane end, and its pieces, which follow them.
+
+    Only the last entries can be pieces, as these are all equal to `most`. The index of the first
+    piece does not rise.
+    """
+    cdef int64_t low = first, high = last, q
+    while low < high:                      # padding follows all entries
+        q = (low + high) // 2
+        if count[q * LANES + r] != 0:
+            low = q + 1
+        else:
+            high = q
+    q = low
+    while q > first and count[(q - 1) * LANES + r] == most:
+        q -= 1
+    if q == first:
+        q += 1
+    while q < low and index[q * LANES + r] > index[(q - 1) * LANES + r]:
+        q += 1
+    ends[0], ends[1] = min(q, low), low
 
 
 def append_lanes(
     const index_out[::1] index,            # IN   columns of a block in SELL-16
     const count_type[::1] count,
     const int64_t[::1] offset,             # IN   first step of every slice
+    int64_t most,                          # IN   a piece of a large count; 0 if there are none
     int64_t first_lane,                    # IN   added to every index
     int64_t[:, ::1] place,                 # INOUT (2, n_lanes) next step of a lane: entries, pieces
     const int64_t[::1] to_offset,          # IN   first step of every slice of the output
@@ -208,29 +226,34 @@ def append_lanes(
     cdef Py_ssize_t s
     for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=offset.shape[0] > 2):
-        append_slice(index, count, offset[s], offset[s + 1], first_lane, s * LANES, place,
+        append_slice(index, count, offset[s], offset[s + 1], most, first_lane, s * LANES, place,
                      to_offset[s], to_index, to_count)
 
 
 cdef void append_slice(
     const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
-    int64_t first_lane, Py_ssize_t lane, int64_t[:, ::1] place, int64_t to_first,
+    int64_t most, int64_t first_lane, Py_ssize_t lane, int64_t[:, ::1] place, int64_t to_first,
     index_to[::1] to_index, count_type[::1] to_count,
 ) noexcept nogil:
-    cdef int64_t[LANES] previous
-    cdef bint[LANES] in_pieces
-    cdef int64_t i
-    cdef Py_ssize_t q, r, at, kind
+    cdef int64_t[LANES][2] ends
+    cdef int64_t[LANES] to
+    cdef int64_t least = last, q, at
+    cdef Py_ssize_t r
     for r in range(LANES):
-        previous[r], in_pieces[r] = -1, False
-    for q in range(first, last):
+        find_ends(index, count, first, last, most, r, ends[r])
+        least = min(least, ends[r][0])
+        to[r] = (to_first + place[0, lane + r] - first) * LANES + r
+        place[0, lane + r] += ends[r][0] - first
+    for q in range(first, least):          # what all lanes have, in the order of memory
         for r in range(LANES):
-            if count[q * LANES + r] != 0:
-                i = index[q * LANES + r]
-                in_pieces[r] = in_pieces[r] or i <= previous[r]
-                previous[r] = i
-                kind = 1 if in_pieces[r] else 0
-                at = (to_first + place[kind, lane + r]) * LANES + r
-                place[kind, lane + r] += 1
-                to_index[at] = <index_to>(first_lane + i)
-                to_count[at] = count[q * LANES + r]
+            to_index[to[r] + q * LANES] = <index_to>(first_lane + index[q * LANES + r])
+            to_count[to[r] + q * LANES] = count[q * LANES + r]
+    for r in range(LANES):
+        for q in range(least, ends[r][0]):
+            to_index[to[r] + q * LANES] = <index_to>(first_lane + index[q * LANES + r])
+            to_count[to[r] + q * LANES] = count[q * LANES + r]
+        for q in range(ends[r][0], ends[r][1]):
+            at = (to_first + place[1, lane + r]) * LANES + r
+            place[1, lane + r] += 1
+            to_index[at] = <index_to>(first_lane + index[q * LANES + r])
+            to_count[at] = count[q * LANES + r]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._sell import append_lanes, measure_lanes
-from .sell import LANES, SellBlock, empty_block, offsets_of
+from .sell import LANES, SellBlock, empty_block, largest_of, offsets_of
 
 Array = NDArray[Any]
 
@@ -28,14 +28,16 @@ def stacked(stretches: Sequence[tuple[int, SellBlock]], n_others: int, n_threads
     """
     n_lanes = LANES * (len(stretches[0][1].offset) - 1)
     length = np.zeros((2, n_lanes), np.int64)
+    count_dtype = stretches[0][1].count.dtype
+    most = int(largest_of(count_dtype)) if count_dtype.kind == "u" else 0
     for _, columns in stretches:
-        measure_lanes(columns.index, columns.count, columns.offset, length, n_threads)
+        measure_lanes(columns.index, columns.count, columns.offset, most, length, n_threads)
     offset = offsets_of(length.sum(axis=0), n_lanes)
-    out = empty_block(offset, n_others, stretches[0][1].count.dtype)
+    out = empty_block(offset, n_others, count_dtype)
     place = np.array([np.zeros(n_lanes, np.int64), length[0]])
     for first, columns in stretches:
         append_lanes(
-            columns.index, columns.count, columns.offset, first, place, offset, out.index,
+            columns.index, columns.count, columns.offset, most, first, place, offset, out.index,
             out.count, n_threads,
         )  # fmt: skip
     return out
