@@ -988,7 +988,7 @@ class TestModels:
         assert f"--solver {{{','.join(sorted(fit.SOLVERS))}}}" in shown
         assert f"--init {{{','.join(sorted(initialize.STARTS))}}}" in shown
         assert "--dtype {float32,float64}" in shown
-        assert "--max-iter N Iterations at most, " in shown and "(default: 1000)" in shown
+        assert "--max-iter N Maximum number of iterations, " in shown and "(default: 1000)" in shown
         assert "--extrapolate, --no-extrapolate" in shown
         assert f"--model {{{','.join(models.MODELS)}}}" in shown
 
