@@ -35,7 +35,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from nmfscale import SSNMF, as_counts, clustering_score
-from nmfscale.methods.ssnmf.steps import Representation
+from nmfscale.methods.ssnmf.steps import representation
 
 # Tolerance and weight of the labels, from table 6 of the paper.
 CHOSEN = {"FF": (1e-4, 100), "FD": (1e-4, 10), "DF": (1e-3, 100), "DD": (1e-3, 1000)}
@@ -88,7 +88,7 @@ def centroid_accuracy(data, loss: str) -> float:
     A = np.asarray((data.train.T @ classes).todense()) / classes.sum(axis=0)
     test = as_counts(data.test, integer="allow")
     S = np.empty((test.shape[0], A.shape[1]))
-    for rows, found in Representation(test, A, loss, 20, 1).blocks():
+    for rows, found in representation(test, A, loss, 20, 1).blocks():
         S[rows] = found
     return float((S.argmax(axis=1) == data.test_labels).mean())
 
