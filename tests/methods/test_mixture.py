@@ -70,7 +70,7 @@ def test_an_empty_sample_has_equal_proportions():
         ({"frequencies": W * [1, 1, 0, 1]}, "component 2 has none"),
         ({"start": START[:, :2]}, r"start has shape \(50, 2\)"),
         ({"start": -START}, r"start\[0, 0\] is -"),
-        ({"start": START * (np.arange(50) != 7)[:, None]}, r"start\[7\] is zero"),
+        ({"start": START * (np.arange(50) != 7)[:, None]}, r"start\[7\] is all zero"),
         ({"n_iter": 0}, "n_iter == 0, must be >= 1"),
     ],
 )
