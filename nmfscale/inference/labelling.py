@@ -124,62 +124,65 @@ class Labelled:
 Part = tuple[Statistic, Labelled]
 
 
-def _panels(columns: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    """Return columns side by side in panels, as the kernel takes them."""
-    together = np.hstack(columns)
-    n, n_columns = together.shape
-    panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
-    panels[:] = 0
-    for k, panel in enumerate(panels):
-        part = together[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
-        panel[:, : part.shape[1]] = part
-    return panels
+@dataclass(frozen=True)
+class Permuted:
+    """Parts with the same units in each group and stratum, which see the same random labellings."""
 
+    parts: tuple[Part, ...]
 
-def random_values(
-    parts: Sequence[Part], seed: SeedSequence, numbers: range, n_threads: int
-) -> Array:
-    """Return the statistics of random labellings; labelling r is drawn with child r of the seed.
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is computed from the parts: it would not be aligned elsewhere."""
+        return {"parts": self.parts}
 
-    All parts have the same units in each group and stratum, and see the same labellings. The tests
-    of one part follow those of another.
-    """
-    labelled = [each for _, each in parts]
-    panels = _panels([each.columns for each in labelled])
-    # the sums of the largest group follow by subtraction of the other groups from the total
-    order = np.argsort(labelled[0].sizes.sum(axis=0), kind="stable")
-    sizes, place = np.ascontiguousarray(labelled[0].sizes[:, order]), np.argsort(order)
-    n_groups, width = len(order), len(panels) * PANEL_COLUMNS
-    out = np.empty((len(numbers), sum(len(each.tests) for each in labelled)))
-    for part in _parts(numbers, max(8, _SUMS // (n_groups * width))):
-        sums = aligned_empty((len(part), n_groups, width), np.int32)
-        permuted_sums(panels, sizes, child_states(seed, part), sums, n_threads)
-        at = slice(part.start - numbers.start, part.stop - numbers.start)
-        column = test = 0
-        for statistic, each in parts:
-            last, last_test = column + each.columns.shape[1], test + len(each.tests)
-            found = each.of_sums(sums[:, place, column:last])
-            out[at, test:last_test] = each.values(statistic, found)
-            column, test = last, last_test
-    return out
+    @cached_property
+    def _panels(self) -> NDArray[np.int32]:
+        """Columns of all parts side by side in panels, as the kernel takes them."""
+        columns = np.hstack([each.columns for _, each in self.parts])
+        n, n_columns = columns.shape
+        panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
+        panels[:] = 0
+        for k, panel in enumerate(panels):
+            part = columns[:, k * PANEL_COLUMNS : (k + 1) * PANEL_COLUMNS]
+            panel[:, : part.shape[1]] = part
+        return panels
+
+    def random_values(self, seed: SeedSequence, numbers: range, n_threads: int) -> Array:
+        """Return the statistics of labellings; labelling r is drawn with child r of the seed.
+
+        The tests of one part follow those of another.
+        """
+        sizes = self.parts[0][1].sizes
+        # the sums of the largest group follow by subtraction of the other groups from the total
+        order = np.argsort(sizes.sum(axis=0), kind="stable")
+        sizes, place = np.ascontiguousarray(sizes[:, order]), np.argsort(order)
+        n_groups, width = len(order), len(self._panels) * PANEL_COLUMNS
+        out = np.empty((len(numbers), sum(len(each.tests) for _, each in self.parts)))
+        for part in _parts(numbers, max(8, _SUMS // (n_groups * width))):
+            sums = aligned_empty((len(part), n_groups, width), np.int32)
+            permuted_sums(self._panels, sizes, child_states(seed, part), sums, n_threads)
+            at = slice(part.start - numbers.start, part.stop - numbers.start)
+            column = test = 0
+            for statistic, each in self.parts:
+                last, last_test = column + each.columns.shape[1], test + len(each.tests)
+                found = each.of_sums(sums[:, place, column:last])
+                out[at, test:last_test] = each.values(statistic, found)
+                column, test = last, last_test
+        return out
 
 
 class Permutations(ReplicateTask):
-    """Random labellings of several sets of units, drawn independently, and their statistics.
-
-    A set has one part or several; all parts see the same labellings.
-    """
+    """Random labellings of several sets of units, drawn independently, and their statistics."""
 
     name = "permutations"
 
     def __init__(self, sets: Sequence[Sequence[Part]]):
-        self.sets = [list(parts) for parts in sets]
+        self.sets = [Permuted(tuple(parts)) for parts in sets]
 
     def about(self) -> Iterator[Any]:
         """Yield rows, labels, strata and statistics, and the statistics of the observed labels."""
-        for parts in self.sets:
-            yield len(parts)
-            for statistic, each in parts:
+        for permuted in self.sets:
+            yield len(permuted.parts)
+            for statistic, each in permuted.parts:
                 yield from (statistic.name, statistic.code)
                 yield from (each.rows, each.scale, each.sizes, repr(each.tests))
                 yield each.observed(statistic)
@@ -187,8 +190,8 @@ class Permutations(ReplicateTask):
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the statistics of all tests, set by set."""
         found = [
-            random_values(parts, child(seed, i), numbers, n_threads)
-            for i, parts in enumerate(self.sets)
+            permuted.random_values(child(seed, i), numbers, n_threads)
+            for i, permuted in enumerate(self.sets)
         ]
         return {"statistic": np.concatenate(found, axis=1)}
 

@@ -13,7 +13,7 @@ from numpy.random import SeedSequence
 import nmfscale
 from nmfscale import balance, kernels
 from nmfscale.engine.checkpoint import CheckpointError
-from nmfscale.inference.labelling import Labelled, labellings, random_values
+from nmfscale.inference.labelling import Labelled, Permuted, labellings
 from nmfscale.inference.permutation import permutation_test
 from nmfscale.inference.pvalues import independent_max_t, joint_max_t, standardized
 from nmfscale.inference.seeds import child_states
@@ -46,13 +46,15 @@ def test_sums_of_permuted_labels_are_those_of_the_oracle(many, level, n_threads)
     try:
         kernels.use_level(level)
         statistic, welch = STATISTICS["hellinger"], STATISTICS["welch"]
-        found = random_values([(statistic, mine)], seed, range(3, 22), n_threads)
+        permuted = Permuted(((statistic, mine),))
+        found = permuted.random_values(seed, range(3, 22), n_threads)
         # as on a worker that is sent what has been in use here
-        sent = statistic, pickle.loads(pickle.dumps(mine))
-        again = random_values([sent], seed, range(3, 22), n_threads)
+        sent = pickle.loads(pickle.dumps(permuted))
+        again = sent.random_values(seed, range(3, 22), n_threads)
         other = welch, Labelled.of(welch, rows, codes, strata, [(0, 1), (0, 1, 2)])
-        alone = random_values([other], seed, range(3, 22), n_threads)
-        beside = random_values([other, sent], seed, range(3, 22), n_threads)
+        alone = Permuted((other,)).random_values(seed, range(3, 22), n_threads)
+        both = Permuted((other, *sent.parts))
+        beside = both.random_values(seed, range(3, 22), n_threads)
     finally:
         kernels.use_level(before)
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-6)
@@ -144,8 +146,8 @@ def test_the_same_bits_on_a_cluster(many, three_workers):
         STATISTICS["hellinger"], rows, np.unique(labels, return_inverse=True)[1],
         np.zeros(60, int), [(0, 1, 2)],
     )  # fmt: skip
-    parts = [(STATISTICS["hellinger"], mine)]
-    here = random_values(parts, SeedSequence(4, spawn_key=(0,)), range(300), 1)
+    permuted = Permuted(((STATISTICS["hellinger"], mine),))
+    here = permuted.random_values(SeedSequence(4, spawn_key=(0,)), range(300), 1)
     np.testing.assert_array_equal(found.overall.null, here[:, 0])
 
 
