@@ -188,16 +188,16 @@ def level():
 
 def forget_everything():
     """Clear everything that a worker has cached for fits."""
-    from nmfscale.engine import worker
+    from nmfscale.engine.caches import RECENT
 
-    worker._cache.__init__()
+    RECENT.__init__()
 
 
 def bytes_remembered():
     """Return the bytes that a worker has cached for fits."""
-    from nmfscale.engine import worker
+    from nmfscale.engine.caches import RECENT
 
-    return worker._cache.n_bytes_held
+    return RECENT.n_bytes_held
 
 
 def limit_files(n_bytes):

@@ -187,7 +187,7 @@ class DaskExecutor(Executor):
 
         Workers receive whole row arrays from this process.
         """
-        self.save_every = 1  # less to write than what is sent here
+        self.save_every = 1  # saving loadings costs less than sending them from this process
         published, shared = self._publish(step)
         arrays = {
             name: self._sent_file(self._new_name(name), self.get(name))

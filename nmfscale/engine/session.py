@@ -22,12 +22,13 @@ from ..storage.atomic import FileInUseError, FileLock
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from ..storage.version import package_version
+from .caches import forget_run
 from .checkpoint import folder_in_use, recorded_level
 from .partition import partition_size_within
 from .protocol import Needs
 from .remote import DaskExecutor, fetch
 from .threads import resolve_threads
-from .worker import RunConfig, forget_run, take_level
+from .worker import RunConfig, take_level
 from .workers import WorkerInfo, common_level, preflight, threads_of_task
 
 # Prefix of folders that are deleted when the fit ends.

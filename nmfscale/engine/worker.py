@@ -8,13 +8,10 @@ from __future__ import annotations
 import json
 import platform
 import secrets
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +25,9 @@ from ..counts.panels import stacked
 from ..counts.sell import LANES, SellBlock
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
-from ..storage.store_blocks import BlockFile, ColumnChecksums, ColumnPlace
+from ..storage.store_blocks import ColumnChecksums, ColumnPlace
 from ..storage.version import package_version
+from .caches import RECENT, WHOLE, block_file, buffer
 from .lineage import (
     ArrayRef,
     Partition,
@@ -78,7 +76,7 @@ class RunConfig:
         if platform.machine() != self.machine:
             raise UnfitWorkerError(f"a machine of type {platform.machine()}, not {self.machine}")
         take_level(self.level)
-        _cache.most_bytes = self.memory
+        RECENT.most_bytes = self.memory
 
 
 def take_level(level: str) -> None:
@@ -88,88 +86,6 @@ def take_level(level: str) -> None:
         raise UnfitWorkerError(f"this processor has no {level}")
     if kernels.level() not in same:
         kernels.use_level(same[-1])
-
-
-class LRUCache:
-    """Cache of recent arrays of this process; the least recently used are evicted first."""
-
-    def __init__(self) -> None:
-        self.most_bytes, self.n_bytes_held = 0, 0
-        self._items: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[Any, ...]) -> Any:
-        """Return the value of a key, or None."""
-        with self._lock:
-            if key not in self._items:
-                return None
-            self._items.move_to_end(key)
-            return self._items[key][0]
-
-    def put(self, key: tuple[Any, ...], value: Any, n_bytes: int) -> None:
-        """Store a value, given its size in bytes."""
-        with self._lock:
-            if key not in self._items:
-                self._items[key], self.n_bytes_held = (value, n_bytes), self.n_bytes_held + n_bytes
-            while self.n_bytes_held > self.most_bytes and len(self._items) > 1:
-                self.n_bytes_held -= self._items.popitem(last=False)[1][1]
-
-    def forget(self, run: str) -> None:
-        """Delete all entries of a fit."""
-        with self._lock:
-            for key in [key for key in self._items if key[0].startswith(run)]:
-                self.n_bytes_held -= self._items.pop(key)[1]
-
-
-class WholeArrays:
-    """Row arrays of all rows in this process: for each fit, the newest array of each name.
-
-    They may be larger than the cache, and concurrent tasks share them.
-    """
-
-    def __init__(self) -> None:
-        self._items: dict[tuple[str, str], tuple[str, Array]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, run: str, name: str, ref: Ref, load: Callable[[Ref], Arrays]) -> Array:
-        """Return the array of a name, and load it if it is not stored."""
-        with self._lock:
-            found = self._items.get((run, name))
-            if found is None or found[0] != ref.name:
-                found = None
-                self._items.pop((run, name), None)
-                found = ref.name, aligned_copy(load(ref)["array"])
-                self._items[run, name] = found
-            return found[1]
-
-    def forget(self, run: str) -> None:
-        """Delete all entries of a fit."""
-        with self._lock:
-            for key in [key for key in self._items if key[0].startswith(run)]:
-                del self._items[key]
-
-
-_cache, _whole = LRUCache(), WholeArrays()
-_buffers = threading.local()
-
-
-def forget_run(run: str) -> None:
-    """Delete all that this process caches of a fit."""
-    _cache.forget(run)
-    _whole.forget(run)
-
-
-@lru_cache(maxsize=8)
-def _block_file(path: str, count_dtype: str, mark: tuple[int, ...]) -> BlockFile:
-    return BlockFile(Path(path), np.dtype(count_dtype), mark)
-
-
-def _buffer(n_bytes: int) -> Array:
-    """Return a buffer of this thread that holds one block at a time."""
-    if len(getattr(_buffers, "bytes", ())) < n_bytes:
-        _buffers.bytes = np.empty(n_bytes, np.uint8)
-    found: Array = _buffers.bytes[:n_bytes]
-    return found
 
 
 class Made(NamedTuple):
@@ -191,12 +107,12 @@ class TaskContext:
     def arrays(self, ref: Ref) -> Arrays:
         """Return arrays from the cache, from the task, or from their file."""
         key = self.config.run, ref.name
-        found = _cache.get(key)
+        found = RECENT.get(key)
         if found is None:
             found = self._load(ref)
             # sent arrays may be shared with other tasks, and may not be aligned
             found = {name: aligned_copy(array) for name, array in found.items()}
-            _cache.put(key, found, sum(array.nbytes for array in found.values()))
+            RECENT.put(key, found, sum(array.nbytes for array in found.values()))
         return found
 
     def _load(self, ref: Ref) -> Arrays:
@@ -223,8 +139,8 @@ class TaskContext:
         """Yield the counts of the blocks, one after the other."""
         for block in self.partition.blocks:
             if self.config.store is not None:
-                file = _block_file(*self.config.store)
-                yield file.read(block, order, _buffer(block.nbytes(order)))
+                file = block_file(*self.config.store)
+                yield file.read(block, order, buffer(block.nbytes(order)))
                 continue
             name = counts_name(block, order)
             if name not in self.given:
@@ -253,7 +169,7 @@ class TaskContext:
         return made.values, sums
 
     def _known(self, run: StepRun) -> Made | None:
-        found: Made | None = self._of_task.get(run.name) or _cache.get(self._key(run))
+        found: Made | None = self._of_task.get(run.name) or RECENT.get(self._key(run))
         return found
 
     def _key(self, run: StepRun) -> tuple[Any, ...]:
@@ -265,7 +181,7 @@ class TaskContext:
         sums = runner.sums()[0]
         made = Made(runner.values[0], arrays, bool(sums))
         n_bytes = sum(each.nbytes for of_blocks in arrays.values() for each in of_blocks)
-        _cache.put(self._key(run), made, n_bytes)
+        RECENT.put(self._key(run), made, n_bytes)
         return made, sums
 
     def _run(self, run: StepRun) -> tuple[StepRunner, dict[str, list[Array]]]:
@@ -296,7 +212,7 @@ class TaskContext:
             if name not in self.given:
                 raise MissingArraysError(name)
             return self.given[name], None
-        file, stretches, firsts = _block_file(*self.config.store), [], []
+        file, stretches, firsts = block_file(*self.config.store), [], []
         for row in self.arrays(place.places)["array"].tolist():
             of_block = ColumnPlace(*row)
             stretches.append(file.read_columns(of_block, place.slices))
@@ -307,19 +223,19 @@ class TaskContext:
 
     def whole(self, name: str, ref: Ref) -> Array:
         """Return a row array of all rows."""
-        return _whole.get(self.config.run, name, ref, self._load)
+        return WHOLE.get(self.config.run, name, ref, self._load)
 
     def save(self, name: str, arrays: Arrays) -> Ref | Arrays:
         """Write arrays of this partition to a new file; return them if there is no folder."""
         n_bytes = sum(array.nbytes for array in arrays.values())
         if self.config.folder is None:
-            _cache.put((self.config.run, self.partition.file_name(name)), arrays, n_bytes)
+            RECENT.put((self.config.run, self.partition.file_name(name)), arrays, n_bytes)
             return arrays
         # a worker that lost its connection may still write, and late
         own = f"{name}-{secrets.token_hex(4)}"
         target = Path(self.config.folder, self.partition.file_name(own))
         save_arrays(target, arrays)
-        _cache.put((self.config.run, target.name), arrays, n_bytes)
+        RECENT.put((self.config.run, target.name), arrays, n_bytes)
         return Ref(target.name, str(target))
 
     def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:

@@ -32,8 +32,9 @@ from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
 from .fit_options import FitOptions
+from .inputs import client_for
 from .topics import TopicsMixin
-from .transform import RowsTransformer, client_for
+from .transform import RowsTransformer
 
 Array = NDArray[Any]
 

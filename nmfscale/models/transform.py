@@ -8,7 +8,7 @@ import os
 from contextlib import closing
 from numbers import Real
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,43 +24,28 @@ from ..counts.names import shown
 from ..engine import progress
 from ..engine.memory import check_stream
 from ..engine.protocol import Needs
-from ..engine.threads import resolve_threads
-from ..engine.workers import resolve_client
 from ..methods.completion import log_shares, split_counts
 from ..methods.measured import Measured
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import write_array
-from ..readers.columns import leave_out
 from ..readers.open import as_counts
-from .names import check_missing, keep_names, matched_counts
+from .inputs import CountInputs
 from .validation import npy_target
 
 Array = NDArray[Any]
 
 
-class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
+class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Loadings of rows of counts with ``components_`` held fixed, and scores.
 
     A model defines by `_pass_of_loadings` how loadings are found, and by `_log_probability` the
     probability of counts.
     """
 
-    components_: Array
-    dtype: Any
-    feature_names_in_: Array
-    n_features_in_: int
-    topic_names_: Array
-    integer: str
-    memory_limit: float | str | None
-    n_components: int
-    n_threads: int | None
     verbose: int
 
-    # mask of the features of the fit in a restricted copy
-    _features: Array | None = None
     # measured features of the counts that a copy is for
     _measured: Measured | None = None
-    _taken: Any
 
     # scikit-learn would treat them as metadata that pipelines route.
     __metadata_request__transform = {"out": UNUSED}
@@ -385,88 +370,6 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _counts(
-        self, X: Any, *, reset: bool, layer: str | None = None, raw: bool = False
-    ) -> CountMatrix:
-        """Return counts in this process; with `reset` the model takes their names and totals."""
-        counts = self._read(X, layer, raw)
-        if not reset:
-            remedy = (
-                "every batch needs the features of the first: add columns of 0 for features that "
-                "do not occur in it."
-            )
-            return matched_counts(self, X, counts, remedy=remedy)[0]
-        self._take_names(X, counts)
-        return counts
-
-    def _take_names(self, X: Any, counts: CountMatrix) -> None:
-        """Keep the names and totals of the counts of a fit."""
-        keep_names(self, X, counts)
-        self.sample_names_ = counts.sample_names
-        self.sample_totals_ = np.array(counts.row_totals, np.float64)
-        self.feature_totals_ = np.array(counts.column_totals, np.float64)
-        if hasattr(self, "topic_names_"):  # of a different fit
-            del self.topic_names_
-
-    def _read(self, X: Any, layer: str | None, raw: bool, in_memory: bool = True) -> CountMatrix:
-        return as_counts(
-            X,
-            layer=layer,
-            raw=raw,
-            integer=cast(Any, self.integer),
-            whom=type(self).__name__,
-            in_memory=in_memory and self.memory_limit is None,
-            memory_limit=self.memory_limit,
-        )
-
-    def _arranged(
-        self, X: Any, missing: str, client: Any, layer: str | None, raw: bool,
-        known: dict[str, Any] | None = None,
-    ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
-        """Return counts of samples with the features of the model that is returned, and the client.
-
-        The model is this one or, with ``missing="restrict"``, a copy with the features that `X`
-        has. `known` holds further arguments on measured features, which the copy keeps.
-        """
-        check_missing(missing)
-        counts, client = self._read_for(X, client, layer=layer, raw=raw)
-        counts, there = matched_counts(self, X, counts, missing)
-        model = self if there is None else self._restricted(there)
-        counts = model._explained(counts)
-        return model._knowing(counts, known or {}), counts, client
-
-    def _read_for(self, X: Any, client: Any, **choice: Any) -> tuple[CountMatrix, Any]:
-        """Return counts as they are given, and the client that works on them, or None.
-
-        `choice` holds layer and raw.
-        """
-        in_memory = resolve_client(client) is None
-        counts = self._read(X, in_memory=in_memory, **choice)
-        return counts, None if in_memory else client_for(counts, client)
-
-    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
-        """Return the model, or a copy with the measured features of these counts."""
-        return self
-
-    def _restricted(self, features: Array) -> Self:
-        """Return a copy restricted to a mask of features (m,); loadings keep their meaning."""
-        found = self._taken("m", np.flatnonzero(features))
-        found.n_features_in_ = int(features.sum())
-        found._features = features
-        return found
-
-    def _explained(self, counts: CountMatrix) -> CountMatrix:
-        """Return counts without the features that had no counts in the fit.
-
-        Their factors are zero, or come from the prior alone: the effect of such counts on loadings
-        would depend on a floor, or on the sizes of the topics.
-        """
-        unseen = ~self.components_.any(axis=0) | getattr(self, "unseen_features_", False)
-        return leave_out(counts, unseen, "of which the fit had none")
-
-    def _threads(self, counts: CountMatrix) -> int:
-        return resolve_threads(self.n_threads, counts.nnz * self.n_components)
-
     def _check_memory(self, counts: CountMatrix, needs: Needs, *, gathered: bool) -> None:
         """Refuse loadings that do not fit in memory."""
         if self.memory_limit is None and not counts.from_file:
@@ -476,8 +379,3 @@ class RowsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             counts, needs, self.memory_limit, gathered=n_bytes if gathered else 0,
             n_threads=self._threads(counts),
         )  # fmt: skip
-
-
-def client_for(counts: CountMatrix, client: Any) -> Any:
-    """Return the client that works on counts: the active one is for counts in files only."""
-    return client if client is not None or not counts.from_file else resolve_client(None)

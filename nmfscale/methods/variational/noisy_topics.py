@@ -132,7 +132,7 @@ class NoisyTopics(MeanField):
 
     Means and arrays (m, K) are in lane order, in float64; ``gamma`` holds the loadings. The m of
     q(u) is ``mu_j S_k`` of the point. Momentum extrapolates S together with the loadings; after a
-    plain step it is their sum.
+    plain step S is the sum of the loadings.
 
     Parameters
     ----------

@@ -1,0 +1,101 @@
+"""What a process keeps for the fits that it works for: recent arrays, open files, a buffer."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..counts.aligned import aligned_copy
+from ..storage.arrays import Arrays
+from ..storage.store_blocks import BlockFile
+from .lineage import Ref
+from .protocol import Array
+
+
+class LRUCache:
+    """Cache of recent arrays of this process; the least recently used are evicted first."""
+
+    def __init__(self) -> None:
+        self.most_bytes, self.n_bytes_held = 0, 0
+        self._items: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Any, ...]) -> Any:
+        """Return the value of a key, or None."""
+        with self._lock:
+            if key not in self._items:
+                return None
+            self._items.move_to_end(key)
+            return self._items[key][0]
+
+    def put(self, key: tuple[Any, ...], value: Any, n_bytes: int) -> None:
+        """Store a value, given its size in bytes."""
+        with self._lock:
+            if key not in self._items:
+                self._items[key], self.n_bytes_held = (value, n_bytes), self.n_bytes_held + n_bytes
+            while self.n_bytes_held > self.most_bytes and len(self._items) > 1:
+                self.n_bytes_held -= self._items.popitem(last=False)[1][1]
+
+    def forget(self, run: str) -> None:
+        """Delete all entries of a fit."""
+        with self._lock:
+            for key in [key for key in self._items if key[0].startswith(run)]:
+                self.n_bytes_held -= self._items.pop(key)[1]
+
+
+class WholeArrays:
+    """Row arrays of all rows in this process: for each fit, the newest array of each name.
+
+    They may be larger than the cache, and concurrent tasks share them.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[tuple[str, str], tuple[str, Array]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, run: str, name: str, ref: Ref, load: Callable[[Ref], Arrays]) -> Array:
+        """Return the array of a name, and load it if it is not stored."""
+        with self._lock:
+            found = self._items.get((run, name))
+            if found is None or found[0] != ref.name:
+                found = None
+                self._items.pop((run, name), None)
+                found = ref.name, aligned_copy(load(ref)["array"])
+                self._items[run, name] = found
+            return found[1]
+
+    def forget(self, run: str) -> None:
+        """Delete all entries of a fit."""
+        with self._lock:
+            for key in [key for key in self._items if key[0].startswith(run)]:
+                del self._items[key]
+
+
+RECENT, WHOLE = LRUCache(), WholeArrays()
+_buffers = threading.local()
+
+
+def forget_run(run: str) -> None:
+    """Delete all that this process caches of a fit."""
+    RECENT.forget(run)
+    WHOLE.forget(run)
+
+
+@lru_cache(maxsize=8)
+def block_file(path: str, count_dtype: str, mark: tuple[int, ...]) -> BlockFile:
+    """Return the open file of a packed store, given its path, type of counts and mark."""
+    return BlockFile(Path(path), np.dtype(count_dtype), mark)
+
+
+def buffer(n_bytes: int) -> Array:
+    """Return a buffer of this thread that holds one block at a time."""
+    if len(getattr(_buffers, "bytes", ())) < n_bytes:
+        _buffers.bytes = np.empty(n_bytes, np.uint8)
+    found: Array = _buffers.bytes[:n_bytes]
+    return found
