@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from copy import copy
 from typing import Any, TypeVar
@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from .base import CountMatrix
 
 T = TypeVar("T")
+# Seconds after which the main thread looks for Ctrl-C.
+_LISTENS_EVERY = 0.2
 
 
 class SharedVisitError(RuntimeError):
@@ -114,8 +116,8 @@ class SharedVisits:
 
     def stop(self) -> None:
         """Make every member fail at its next visit."""
+        self._stopped = True  # before the lock, which is held during reads
         with self._lock:
-            self._stopped = True
             self._n_running += len(self._waiting)
             for member in self._waiting:
                 member.deliver(None, SharedVisitError("another fit failed"))
@@ -151,6 +153,17 @@ class SharedLayout:
         return getattr(self._layout, name)
 
 
+def _ended(futures: Sequence[Future[T]]) -> set[Future[T]]:
+    """Wait until all functions have ended, or one has failed; return those that have ended."""
+    rest: set[Future[T]] = set(futures)
+    while rest:
+        # a signal that arrives just before a wait begins does not interrupt it
+        done, rest = wait(futures, _LISTENS_EVERY, FIRST_EXCEPTION)
+        if any(future.exception() for future in done):
+            return done
+    return set(futures)
+
+
 def share_reads(
     counts: CountMatrix, functions: Sequence[Callable[[CountMatrix], T]], at_once: int
 ) -> list[T]:
@@ -171,8 +184,7 @@ def share_reads(
     with closing(visits), ThreadPoolExecutor(len(functions)) as pool:
         try:
             futures = [pool.submit(call, function) for function in functions]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
+            for future in _ended(futures):
                 future.result()
         except BaseException:
             visits.stop()
