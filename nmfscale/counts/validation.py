@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils import check_array
 
 from .base import RowRange
 from .foreign import ObjectTypeError, known_matrix
@@ -198,6 +197,8 @@ def _as_dense(matrix: Any, names: EntryNames, first: int) -> Array:
             f"Expected 2D array, got scalar array instead: {names.holder} is a "
             f"{type(array.item()).__name__}, which is not a supported matrix of counts."
         )
+    from sklearn.utils import check_array
+
     checked: Array = check_array(array, dtype=None, ensure_all_finite=False)
     return checked
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-from sklearn.utils import check_random_state
 
 from ...counts.base import CountMatrix
 from ...counts.names import of_features, of_samples, same_topics, shown
@@ -108,6 +107,8 @@ def initialize(
            [0.5, 8.3, 0.2],
            [0.2, 2.8, 0.1]])
     """
+    from sklearn.utils import check_random_state
+
     rng = check_random_state(random_state)
     if not isinstance(init, str):
         init = _cluster_numbers(init, counts, n_components)

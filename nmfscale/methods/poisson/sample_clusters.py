@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
 from ...counts.base import CountMatrix
 from ...engine import progress
@@ -30,6 +28,9 @@ def totals_of_clusters(counts: CountMatrix, n_components: int, rng: np.random.Ra
     cluster. The caller limits BLAS to one thread, so that the result does not depend on the number
     of threads.
     """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     drawn = drawn_rows(counts, rng, least=3 * n_components)
     left, values, _ = singular_vectors(counts, min(n_components, _DIRECTIONS), drawn)
     places = left * values

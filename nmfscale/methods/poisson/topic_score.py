@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from scipy.linalg import qr
 from scipy.optimize import nnls
 from scipy.spatial.distance import cdist
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.extmath import randomized_svd
 
 from ...counts.base import CountMatrix
 from ...engine import progress
@@ -106,6 +103,8 @@ def singular_vectors(
 
     There are fewer if the counts, or the selected rows, have fewer rows or columns.
     """
+    from sklearn.utils.extmath import randomized_svd
+
     progress.stage("singular vectors")
     # Sums follow the order of storage, which must not influence the start: it is sorted. The type
     # does not depend on where the counts are, and is as small as possible.
@@ -124,6 +123,9 @@ def cluster_centers(
     points: Array, weights: Array, n_centers: int, rng: np.random.RandomState
 ) -> Array:
     """Cluster weighted points to reduce noise."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     k_means = KMeans(
         min(n_centers, len(points)),
         # More vertices mean more centres and dimensions, and the start must be short.

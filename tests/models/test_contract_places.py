@@ -1,0 +1,312 @@
+"""Every model: the same numbers in memory, from a file or a store, and on a cluster."""
+
+import inspect
+import os
+import signal
+import tempfile
+from dataclasses import replace
+
+import internals
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from clusters import WALL, cluster_of, soon, tasks_known, within
+from contract import LABELS, MODELS, Model, every_model, numbers
+from count_files import write_h5ad
+from sklearn.base import clone
+from small_fits import X
+
+import nmfscale
+
+N, M = X.shape
+rng = np.random.default_rng(2)
+START = {"L": rng.uniform(0.1, 1, (N, 3)), "F": rng.uniform(0.1, 1, (M, 3))}
+BATCH = np.resize(["one", "two"], N)
+MEASURED = {
+    "measured": np.array([X[BATCH == name].any(axis=0) for name in ("one", "two")]),
+    "batch": BATCH,
+}
+FIXED = {"fixed_samples": np.arange(N) % 5 == 0, "fixed_features": np.arange(M) % 7 == 0}
+ROW_WEIGHTS = {"row_weights": np.arange(N) % 3 * 0.7}
+HELD = START | FIXED | ROW_WEIGHTS | {"size_factors": rng.uniform(0.5, 2, N)}
+PRIORS = {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}
+# entries that were not observed, and entries that count less
+ENTRIES = {
+    "data_weights": np.where(rng.uniform(size=X.shape) < 0.2, 0, rng.integers(1, 3, X.shape))
+}
+TARGETS = {"y": LABELS, "label_weights": rng.uniform(0.5, 1, N)}
+EM, NOT_AHEAD = {"solver": "em", "inner_iter": 1}, {"extrapolate": False}
+# Sets that make tasks of their own: other steps of workers, or other arrays sent to them.
+OPTIONS = {
+    nmfscale.PoissonNMF: [
+        EM | HELD, EM | MEASURED | PRIORS,
+        {"solver": "joint-em", "l1_penalty": 1.0}, {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
+        PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1}, MEASURED | PRIORS | ROW_WEIGHTS,
+    ],
+    nmfscale.TopicModel: [
+        {"init": "clusters", "dtype": "float32"}, {"prior_factors": 1.1, "n_components": 1},
+    ],
+    nmfscale.LDA: [
+        {"estimate_prior": "vector"}, {"doc_topic_prior": 0.3, "inner_iter": 3},
+        {"dtype": "float32", "n_init": 2},
+    ],
+    nmfscale.GammaPoisson: [{"hierarchical": True, "dtype": "float32"}],
+    nmfscale.NoisyTopicModel: [
+        {"L": START["L"], "mu": X.mean(axis=0) + 0.1} | FIXED, {"dtype": "float32"},
+    ],
+    nmfscale.AnchorNMF: [
+        {"weighting": "documents"}, {"weighting": "tf-idf", "projection": 20},
+        {"anchors": [5, 9], "dtype": "float32"},
+    ],
+    nmfscale.SSNMF: [
+        TARGETS | {"losses": "FD", "solver": "mu"}, TARGETS | {"losses": "FD", "solver": "cd"},
+        {"y": None}, TARGETS | {"dtype": "float32", "n_init": 2, "validation_fraction": 0.3},
+    ],
+}  # fmt: skip
+# Sets that differ from those and from the defaults only where the steps are chosen, or that need
+# counts in memory.
+MORE_OPTIONS = {
+    nmfscale.PoissonNMF: [
+        EM, EM | NOT_AHEAD | ROW_WEIGHTS, NOT_AHEAD, {"dtype": "float32"},
+        {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS, PRIORS | ROW_WEIGHTS,
+        MEASURED,
+    ],
+    nmfscale.TopicModel: [EM, {"solver": "joint-em"}, PRIORS, MEASURED, ROW_WEIGHTS],
+    nmfscale.LDA: [
+        {"estimate_prior": "symmetric", "init": "random"}, {"topic_word_prior": 0.0}, NOT_AHEAD,
+    ],
+    nmfscale.GammaPoisson: [
+        {"hierarchical": True, "inner_iter": 3}, {"init": "random", "n_init": 2}, NOT_AHEAD,
+    ],
+    nmfscale.NoisyTopicModel: [{"init": "random", "n_init": 2}, NOT_AHEAD],
+    nmfscale.AnchorNMF: [{"weighting": "tf-idf"}, {"projection": 20}],
+    nmfscale.SSNMF: [
+        TARGETS | {"losses": losses, "solver": solver} | entries
+        for losses, entries in (("FF", ENTRIES), ("DF", {}), ("DD", ENTRIES))
+        for solver in ("mu", "cd")
+    ],
+}  # fmt: skip
+
+
+def with_options(place, sets, marks=()):
+    """Models with options: parameters of the estimator, and arguments of `fit`."""
+    for estimator, all_of in sets.items():
+        known = inspect.signature(estimator).parameters
+        for options in all_of:
+            variant = {name: value for name, value in options.items() if name in known}
+            given = {name: value for name, value in options.items() if name not in known}
+            words = [
+                f"{n}={v}" if isinstance(v, str | int | float) else n for n, v in options.items()
+            ]
+            named = "-".join([estimator.__name__, *words, place])
+            model = Model(estimator, None, variant=variant, given=given)
+            yield pytest.param(place, model, id=named, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with cluster_of(2, active=False) as client:
+        yield client
+
+
+@pytest.fixture
+def fit(request, monkeypatch, tmp_path):
+    """Fit a model to the counts in a place, read there in every iteration."""
+    internals.small_blocks(monkeypatch, 300)
+
+    def fit_in(place, model, fit_options=(), **options):
+        fit_options, source = dict(fit_options), X
+        with pytest.MonkeyPatch.context() as patch:
+            if place == "cluster":
+                fit_options["client"] = request.getfixturevalue("client")
+            if place != "memory":
+                source = tmp_path / ("counts.h5ad" if place == "file" else "counts.nmf")
+                options = {"memory_limit": "1TB"} | options  # else files are read as a whole
+                internals.read_anew(patch)
+            if place == "file" and not source.exists():
+                write_h5ad(source, sp.csr_matrix(X))
+            elif place != "memory" and not source.exists():
+                nmfscale.write_store(X, source)
+            fit_options = model.given | fit_options
+            return within(WALL, lambda: model.make(**options).fit(source, **fit_options))
+
+    return fit_in
+
+
+# Fits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "n_threads"),
+    [("memory", 4), ("file", 2), ("store", 4)],
+)
+@every_model
+def test_same_numbers_in_every_place(fit, model, place, n_threads):
+    # on a cluster: see those that are resumed
+    one, other = fit("memory", model), fit(place, model, n_threads=n_threads)
+    assert numbers(other) == numbers(one)
+    assert (other.history_["bytes_read"][-1] > 0) == (place != "memory")
+
+
+@pytest.mark.parametrize(
+    ("place", "model"),
+    [
+        *with_options("store", OPTIONS),
+        *with_options("store", MORE_OPTIONS),
+        *with_options("cluster", OPTIONS, pytest.mark.slow),
+    ],
+)
+def test_same_numbers_with_options_in_every_place(fit, model, place, monkeypatch):
+    internals.small_blocks(monkeypatch, 600)
+    # from its twelfth iteration on, "auto" keeps curvature
+    automatic = model.estimator in (nmfscale.PoissonNMF, nmfscale.TopicModel)
+    n_iter = 14 if automatic and "solver" not in model.variant else 5
+    model = replace(model, options={"max_iter": n_iter, "tol": 0})
+    if "data_weights" in model.given:  # which are for counts in memory
+        place = "memory"
+    assert numbers(fit(place, model, n_threads=2)) == numbers(fit("memory", model))
+
+
+class StopError(Exception):
+    """Raised in the middle of a fit."""
+
+
+def stop_at(iteration):
+    def callback(record):
+        if record["iteration"] == iteration:
+            raise StopError
+
+    return callback
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("memory", "store", "file", "memory"),
+        pytest.param(("memory", "cluster", "file", "cluster"), marks=pytest.mark.slow),
+    ],
+    ids=", ".join,
+)
+@every_model
+def test_same_numbers_when_resumed_in_other_places(fit, model, tmp_path, places):
+    if not model.can("checkpoint") or ("cluster" in places and not model.can("client")):
+        pytest.skip("this model has no checkpoints, or does not fit on a cluster")
+    state = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    with pytest.MonkeyPatch.context() as patch:
+        for n_threads, (place, iteration) in enumerate(zip(places, (5, 9, 14), strict=False), 1):
+            with pytest.raises(StopError):
+                fit(place, model, state, callback=stop_at(iteration), n_threads=n_threads)
+            state["resume"] = True
+            internals.no_start(patch)
+        resumed = fit(places[-1], model, state)
+    assert numbers(resumed) == numbers(fit("memory", model))
+    # the clock goes on, too
+    assert np.all(np.diff(resumed.history_["seconds"]) >= 0)
+
+
+# New samples -----------------------------------------------------------------------------------
+
+
+def of_new_samples(model, fitted, source, out=None, **how):
+    """What a fitted model says of samples, as bytes."""
+    found = [fitted.transform(source, out=out, **how), fitted.score(source, **model.given, **how)]
+    if hasattr(fitted, "perplexity"):
+        found.append(fitted.perplexity(source, **how))
+        found.append(fitted.score(source, completion=0.4, random_state=0, **how))
+    if hasattr(fitted, "predict_proba"):
+        found += [fitted.predict(source, **how) == "a", fitted.predict_proba(source, **how)]
+    return [np.asarray(each).tobytes() for each in found]
+
+
+@pytest.mark.parametrize("place", ["file", "store"])
+@every_model
+def test_new_samples_have_the_same_numbers_in_every_place(fit, model, tmp_path, place):
+    # on a cluster: see the next test
+    fitted = fit("memory", model)
+    fit(place, model, max_iter=2)  # which writes it
+    (source,) = tmp_path.iterdir()
+    fitted.set_params(memory_limit="1TB", n_threads=3)  # else files are read as a whole
+    found = of_new_samples(model, fitted, source, tmp_path / "loadings.npy")
+    fitted.set_params(memory_limit=None, n_threads=1)
+    assert found == of_new_samples(model, fitted, X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sees", [True, False])
+@every_model
+def test_new_samples_have_the_same_numbers_on_a_cluster(
+    fit, model, client, tmp_path, monkeypatch, sees
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    sessions = internals.note_sessions(monkeypatch)
+    fitted = fit("memory", model)
+    expected = of_new_samples(model, fitted, X)
+    store = tmp_path / "counts.nmf"
+    nmfscale.write_store(X, store)
+    internals.workers_see(monkeypatch, sees, sees)
+    out = tmp_path / "loadings.npy"
+    found = within(WALL, lambda: of_new_samples(model, fitted, store, out, client=client))
+    assert found == expected
+    # all but document completion
+    assert len(sessions) == len(expected) - hasattr(fitted, "perplexity")
+    if sees:
+        short, given = model.make(max_iter=2), model.given
+        found = within(WALL, lambda: short.fit_transform(X, client=client, **given))
+        assert found.tobytes() == model.make(max_iter=2).fit(X, **given).transform(X).tobytes()
+    else:
+        found = within(WALL, lambda: fitted.transform(X, client=client))
+        assert found.tobytes() == expected[0]
+    assert not os.listdir(tempfile.gettempdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["memory", "cluster"])
+def test_ctrl_c_in_a_transform_leaves_nothing_behind(fit, client, tmp_path, monkeypatch, place):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    fitted, out = fit("memory", MODELS[0]), tmp_path / "loadings.npy"
+    how = {"client": client if place == "cluster" else None}
+    where = internals.around_results if place == "cluster" else internals.around_row_blocks
+    with pytest.MonkeyPatch.context() as patch:
+        where(patch, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fitted.transform(X, out=out, **how)
+    assert os.listdir(tmp_path) == ["temporary"] and not os.listdir(tempfile.gettempdir())
+    soon(lambda: not tasks_known(client))
+    assert fitted.transform(X, **how).tobytes() == fitted.transform(X).tobytes()
+
+
+def interrupted(function, *args, **options):
+    found = function(*args, **options)
+    signal.raise_signal(signal.SIGINT)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sees", [True, False])
+def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
+    fit, client, monkeypatch, sees
+):
+    """What is sent along with each block: priors, sizes, batches, weights of entries."""
+    internals.workers_see(monkeypatch, sees, sees)
+    rng, groups = np.random.default_rng(0), np.resize([0, 1], len(X))
+    there = np.ones((2, X.shape[1]), bool)
+    there[1, :20] = False
+    counts = X * there[groups]
+    priors = {"prior_loadings": (1 + rng.random((len(X), 3)), 0.5)}
+    poisson = nmfscale.PoissonNMF(3, max_iter=8, tol=0, random_state=0, n_threads=1)
+    ssnmf = {kind: Model(nmfscale.SSNMF, None, variant={"losses": kind}) for kind in ("FF", "DD")}
+    batches = {"measured": there, "batch": groups}
+    of_weights = {"data_weights": rng.integers(0, 3, X.shape) * 1.0}
+    for one, calls in (
+        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, batches]),
+        (clone(poisson).set_params(**priors).fit(X), [{}, batches]),
+        *((model.make(max_iter=8).fit(X, LABELS), [of_weights]) for model in ssnmf.values()),
+    ):
+        for given in calls:
+            here = one.transform(counts, **given)
+            found = within(WALL, lambda: one.transform(counts, client=client, **given))  # noqa: B023
+            assert found.tobytes() == here.tobytes()
+    there = within(WALL, lambda: poisson.score(counts, client=client, **batches))
+    assert there == poisson.score(counts, **batches)
