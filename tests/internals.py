@@ -136,6 +136,11 @@ def around_plan(patch, function):
     _around(patch, "models.base.plan_fit", function)
 
 
+def around_stream(patch, function):
+    """Where loadings of new rows plan their memory: `function(original, counts, needs, ...)`."""
+    _around(patch, "models.transform.check_stream", function)
+
+
 def read_anew(patch, folder=None):
     """Plan to read the counts from their file in every iteration."""
     plan(patch, False, folder)

@@ -6,8 +6,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from difflib import get_close_matches
 from typing import Any
 
 # Arguments that the library's messages name, and the options of the shell.
@@ -19,6 +20,8 @@ _OPTIONS = {
     "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
     "missing": "--missing",
 }  # fmt: skip
+# Words of other programs and libraries for options of the shell.
+_SYNONYMS = {"components": "-k", "topics": "-k", "n_topics": "-k", "n_jobs": "--threads"}
 # As written in Python, so that paths such as init=random.h5 stay as they are.
 _GIVEN = re.compile(
     rf"(?<![\w./-])({'|'.join(_OPTIONS)})=(?:True|'([^']*)'|([\d.e+-]*\d)|)(?![\w'/-]|\.\w)"
@@ -97,6 +100,20 @@ def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return " ".join(in_shell_words(str(error)).split()) or type(error).__name__
+
+
+def hint_for(option: str, known: Sequence[str], models: Sequence[str]) -> str:
+    """Return the end of the message about an unknown option: a similar one, or models that have it.
+
+    `models` are the models that have the option.
+    """
+    name = option.removeprefix("--").replace("-", "_")
+    same = [(_OPTIONS | _SYNONYMS).get(name), "--" + name.replace("_", "-")]
+    likely = [each for each in same if each is not None and each in known]
+    if models and not likely:
+        return f": it belongs to --model {', '.join(models)}."
+    likely = likely or get_close_matches(option, known, 1, 0.7)
+    return f": did you mean {likely[0]}?" if likely else "."
 
 
 def in_shell_words(text: str) -> str:

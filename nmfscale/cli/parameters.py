@@ -39,6 +39,18 @@ def add_parameters(command: argparse.ArgumentParser, words: Sequence[str]) -> No
             )  # fmt: skip
 
 
+def models_with(option: str) -> list[str]:
+    """Return the models that have an option."""
+    from ..models import MODELS
+
+    name = option.removeprefix("--").replace("-", "_")
+    return [
+        model
+        for model, estimator in MODELS.items()
+        if name not in _ELSEWHERE and _how(estimator._parameter_constraints.get(name, ()))
+    ]
+
+
 def given_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters of the model that are set by any option."""
     from ..models import MODELS

@@ -321,7 +321,7 @@ class RefitTask(ReplicateTask):
         """Return that number on the machine that does the fits, as its memory allows."""
         needs = poisson_needs(
             self.counts, self.F.shape[1], self.F.dtype, self.estimator.solver, n_threads,
-            weighted=True, inner_iter=self.estimator.inner_iter,
+            weighted=True,
         )._replace(start=0)  # which is given  # fmt: skip
         limit = self.estimator.memory_limit or memory_of_task()
         return fits_within(self.counts, needs, limit, _TOGETHER)

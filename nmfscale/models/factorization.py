@@ -225,7 +225,7 @@ class CountFactorization(HeldFactors):
         needs = poisson_needs(
             counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
             constraints.weights is not None,
-            seen is not None or constraints.prior_loadings is not None, self.inner_iter,
+            seen is not None or constraints.prior_loadings is not None,
         )  # fmt: skip
         fitted = self._fit_blocks(
             counts, needs, partial(self._make, given=given), options,

@@ -913,6 +913,22 @@ def test_wrong_usage(words, capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--random-state 1", "--random-state: did you mean --seed?"),
+        ("--n-components=3", "--n-components: did you mean -k?"),
+        ("--max_iter 3", "--max_iter: did you mean --max-iter?"),
+        ("--threds 3", "--threds: did you mean --threads?"),
+        ("--model lda --solver em", "--solver: it belongs to --model topic, poisson, ssnmf."),
+        ("--colour", "unknown option --colour."),
+    ],
+)
+def test_unknown_options(words, hint, capsys):
+    # before the missing -k
+    assert hint in misuse(capsys, "fit", "counts.npz", *words.split())
+
+
+@pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (["--solver", "foo"], r"--solver: invalid choice: 'foo' \(choose from .*joint-em"),

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 slow = pytest.mark.slow
 ALL = [(s, inner) for s in ("em", "ccd", "scd", "sn", "newton") for inner in (1, 3)]
 QUICK = [("em", 3), ("scd", 1), ("newton", 1)]
-ON_CLUSTER = [("em", 3), ("ccd", 1), ("scd", 1), ("sn", 3), ("newton", 1)]
+ON_CLUSTER = [("em", 1), ("ccd", 1), ("scd", 1), ("sn", 3), ("newton", 1)]
 rng = np.random.default_rng(1)
 N, M = X.shape
 HELD = {
@@ -105,13 +105,13 @@ def test_same_bits_with_all_that_is_given(client, tmp_path, monkeypatch, given, 
     assert bits(model(**options).fit(tmp_path / "counts.nmf", **data)) == expected
 
 
-@pytest.mark.parametrize("inner_iter", [1, 4])
-def test_each_count_is_read_twice_an_iteration(store, tmp_path, monkeypatch, inner_iter):
+@pytest.mark.parametrize(("solver", "inner_iter"), [("em", 1), ("scd", 4)])
+def test_each_count_is_read_twice_an_iteration(store, tmp_path, monkeypatch, solver, inner_iter):
     internals.read_anew(monkeypatch)
     layout = StoredCounts(store).layout()
     # of each stretch where it begins and where it ends
     ends = 8 * len(layout.blocks) * len(layout.panels)
-    options = options_of("scd", inner_iter)
+    options = options_of(solver, inner_iter)
     read = np.diff(fit(store, **options).history_["bytes_read"][:-1])
     assert (read > layout.nbytes // 2).all()
     assert (read <= layout.nbytes + ends).all()
@@ -164,14 +164,12 @@ def test_the_plan_has_panels_and_workers_hold_all_loadings(store):
     assert auto.whole_row == 0
     assert scd.whole_row >= 3 * 8
     assert scd.task_thread > auto.task_thread == 0
-    assert poisson_needs(counts, 3, np.float64, "em", 1, inner_iter=1).whole_row == 0
 
 
 def test_loadings_that_are_too_many_for_whole_columns():
     layout = SimpleNamespace(row_order=np.broadcast_to(0, 1 << 28))
     counts = SimpleNamespace(shape=(1 << 28, 50))
     given = counts, SimpleNamespace(layout=layout), None, 9, np.float64, Constraints()
-    Alternating(*given, solver="em", inner_iter=1)
     with pytest.raises(ValueError, match="solver='em' .* 268,435,456 samples and 9 comp.*'auto'"):
         Alternating(*given, solver="em")
 

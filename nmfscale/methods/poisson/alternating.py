@@ -24,7 +24,6 @@ from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Factor, aligned_copy
 from .objective import FactorModel
 from .row_update import EM, RowUpdate
-from .state import Seen
 from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
 
 PLAIN_EVERY = 20
@@ -55,15 +54,6 @@ def update_of(solver: str, inner_iter: int | None) -> RowUpdate:
     return replace(update, em_steps=inner_iter)
 
 
-def needs_whole_columns(solver: str, inner_iter: int | None) -> bool:
-    """Whether F needs whole columns: for several steps on F, or coordinate descent.
-
-    For "newton", the EM step before the Newton step counts as an additional step.
-    """
-    update = update_of(solver, inner_iter)
-    return update.kernel != "update_rows" or update.em_steps + update.newton_steps > 1
-
-
 class Alternating(FactorModel):
     """Alternating updates; keeps the best pair, and with extrapolation the plain and extrapolated.
 
@@ -81,9 +71,8 @@ class Alternating(FactorModel):
         self.how = update_of(solver, inner_iter)
         self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
         self.extrapolating, self.rescaling = extrapolate, self.constraints.free
-        self.whole = needs_whole_columns(solver, inner_iter)
         size = len(self.executor.layout.row_order) * kernels.row_stride(self.n_components)
-        if self.whole and size >= MOST_NUMBERS:
+        if size >= MOST_NUMBERS:
             raise ValueError(
                 f"solver={solver!r} takes steps on whole columns, beside all loadings of "
                 f"{self.counts.shape[0]:,} samples and {self.n_components:,} components: these are "
@@ -168,24 +157,13 @@ class Alternating(FactorModel):
         self._stand_at(start)
         rows, _ = state.update_rows(self.how, reports=("kkt_start",))
         step = ExtrapolateRows(self.n_components, Momentum(beta), before=plain, target=start)
-        whole = self.whole or self.executor.one_block
         Fn = aligned_copy(state.F.values)
-        if whole:
-            ((found, _),), sums = self.executor.run(step), None
-        else:
-            (found,), sums = state.advance(step, columns=self.how, source=start)
+        ((found, _),) = self.executor.run(step)
         changes = state.note_rows(found)
         self.executor.copy(start, "L")
-        if whole:
-            columns = state.update_columns(self.how, Fn, reports=_ENDS)
-        else:
-            columns = Seen(kkt=state.move_columns(self.how, Fn, sums))
+        columns = state.update_columns(self.how, Fn, reports=_ENDS)
         changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])
-        if whole:
-            ((terms, _),) = self.executor.run(state.sample_terms())
-        else:  # one more pass over the rows
-            seen, terms = state.update_rows(EM, None, reports=("loglik_start",))
-            columns = columns._replace(log_mu=seen.log_mu)
+        ((terms, _),) = self.executor.run(state.sample_terms())
         self.pending = {
             "kkt_loadings": rows.kkt / self.objective.scale_L,
             "kkt_factors": columns.kkt / self.objective.scale_F, "momentum": beta, **changes,

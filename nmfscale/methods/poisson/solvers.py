@@ -18,7 +18,7 @@ from ...engine.protocol import Executor, Needs
 from ..factors import MINVAL, Array, Constraints
 from ..measured import Measured
 from ..transform import fit_rows
-from .alternating import UPDATES, Alternating, needs_whole_columns
+from .alternating import UPDATES, Alternating
 from .initialize import initialize
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
@@ -95,7 +95,7 @@ def factors_of(
 
 def poisson_needs(
     counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
-    weighted: bool = False, own_terms: bool = False, inner_iter: int | None = None,
+    weighted: bool = False, own_terms: bool = False,
 ) -> Needs:  # fmt: skip
     """Return the memory that a fit needs.
 
@@ -116,7 +116,6 @@ def poisson_needs(
         longest = max(int(counts.row_nnz.max()), int(counts.column_nnz.max()))
         per_thread = longest * (K + 2) * LANES * itemsize
         scratch = max(scratch, n_threads * per_thread)
-    of_columns = solver in UPDATES and needs_whole_columns(solver, inner_iter)
     return Needs(
         row=stride * itemsize * (_COPIES_L + more),
         shared=shared + lanes * stride * 8 * more + (0 if own else _COPIES_SHARED * K**2 * 8),
@@ -128,6 +127,6 @@ def poisson_needs(
         task_row=(_COPIES_TASK + more) * stride * 8 + own * kernels.packed_size(K) * 2,
         task_shared=_COPIES_TASK_F * lanes * stride * 8,
         saved_row=stride * 8,
-        whole_row=_COPIES_WHOLE * (stride * itemsize + 8 * weighted) if of_columns else 0,
+        whole_row=_COPIES_WHOLE * (stride * itemsize + 8 * weighted) if solver in UPDATES else 0,
         task_thread=per_thread,
     )
