@@ -251,11 +251,13 @@ def _make(folder: Path) -> Path:
 
 def _describe(counts: CountMatrix) -> dict[str, Any]:
     """Describe the data and options of a fit, independent of storage and number of threads."""
-    # AVX2 and AVX-512 give the same bits; without them the logarithm depends on the machine
+    # all instruction sets but the baseline give the same bits; its logarithm depends on the machine
     baseline = kernels.level() == "baseline"
     return {
         "counts": digest_of(counts.shape, _marks(counts)),
-        "instruction set": f"baseline of {platform.machine()}" if baseline else "avx2 or avx512",
+        "instruction set": (
+            f"baseline of {platform.machine()}" if baseline else "avx2, avx512 or neon"
+        ),
     }
 
 

@@ -144,9 +144,8 @@ def _folder_quota(folder: Path) -> float:
 def build_info() -> dict[str, object]:
     """Return build options of the kernels, the processor and the number of threads."""
     return {
-        "levels": ["baseline", "avx2", "avx512"],
+        **kernels.build_flags(),
         "available_levels": kernels.available_levels(),
         "level": kernels.level(),
-        **kernels.build_flags(),
         "threads": resolve_threads(None),
     }

@@ -62,7 +62,7 @@ class RunConfig:
     # where row arrays are saved; None if they are returned
     folder: str | None
     n_threads: int
-    # "baseline" or "avx2", of which AVX-512 gives the same bits
+    # "baseline"; or "avx2" or "neon", which give the same bits as AVX-512
     level: str
     # bytes of recent arrays that a worker may cache
     memory: int

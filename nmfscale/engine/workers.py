@@ -125,7 +125,8 @@ def _unfit(info: Any) -> str:
 def common_level(infos: dict[str, WorkerInfo]) -> str:
     """Return the lowest instruction set of this process and all workers."""
     have = [kernels.available_levels(), *(info.levels for info in infos.values())]
-    return "baseline" if min(map(len, have)) == 1 else "avx2"
+    same = [[name for name in levels if name != "baseline"] for levels in have]
+    return same[0][0] if all(same) else "baseline"
 
 
 def threads_of_task(pool: WorkerPool, infos: dict[str, WorkerInfo], asked: int | None) -> int:

@@ -2,8 +2,8 @@
 import os
 
 from .slices cimport (
-    level_kernels, nmfscale_avx2, nmfscale_avx512, nmfscale_baseline, nmfscale_descend_bytes,
-    nmfscale_processor_level, nmfscale_solve_bytes, nmfscale_update_rows_bytes,
+    level_kernels, nmfscale_descend_bytes, nmfscale_kernels, nmfscale_solve_bytes,
+    nmfscale_update_rows_bytes,
 )
 
 cdef extern from *:
@@ -14,18 +14,26 @@ cdef extern from *:
     #ifndef NMFSCALE_DEBUG
     #define NMFSCALE_DEBUG 0
     #endif
+    #if defined(__aarch64__)
+    #define NMFSCALE_LEVELS "neon"
+    #elif defined(__x86_64__)
+    #define NMFSCALE_LEVELS "baseline avx2 avx512"
+    #else
+    #define NMFSCALE_LEVELS "baseline"
+    #endif
     """
+    const char *NMFSCALE_LEVELS
     int NMFSCALE_OPENMP
     int NMFSCALE_DEBUG
 
 cdef const level_kernels *_in_use = NULL
 cdef object _name = None
-_LEVELS = {"baseline": 0, "avx2": 2, "avx512": 3}
+_LEVELS = {"baseline": 0, "neon": 1, "avx2": 2, "avx512": 3}
 
 
 def available_levels():
     """Return the names of the instruction sets that this processor has, lowest first."""
-    return [name for name, level in _LEVELS.items() if level <= nmfscale_processor_level()]
+    return [name for name, number in _LEVELS.items() if nmfscale_kernels(number) != NULL]
 
 
 def level():
@@ -45,12 +53,7 @@ def use_level(name):
             f"this processor does not have {name!r} (NMFSCALE_LEVEL): "
             f"choose from {', '.join(available_levels())}"
         )
-    if name == "avx512":
-        _in_use = &nmfscale_avx512
-    elif name == "avx2":
-        _in_use = &nmfscale_avx2
-    else:
-        _in_use = &nmfscale_baseline
+    _in_use = nmfscale_kernels(_LEVELS[name])
     _name = name
 
 
@@ -59,7 +62,11 @@ use_level(os.environ.get("NMFSCALE_LEVEL") or max(available_levels(), key=_LEVEL
 
 def build_flags():
     """Return the options with which the kernels were compiled."""
-    return {"openmp": bool(NMFSCALE_OPENMP), "bounds_checks": bool(NMFSCALE_DEBUG)}
+    return {
+        "levels": NMFSCALE_LEVELS.decode().split(),
+        "openmp": bool(NMFSCALE_OPENMP),
+        "bounds_checks": bool(NMFSCALE_DEBUG),
+    }
 
 
 cdef const level_kernels *kernels_in_use() noexcept:

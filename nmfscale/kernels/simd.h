@@ -1,8 +1,8 @@
 /* Vector operations of one instruction set; each lane holds one row of counts.
  *
- * Included once for REAL = float and once for double.  LEVEL is 0 (baseline), 2 (AVX2 + FMA) or 3 (AVX-512).
+ * Included once for REAL = float and once for double.  LEVEL is 0 (baseline), 1 (NEON), 2 (AVX2 + FMA) or 3 (AVX-512).
  * No operation mixes lanes, and FMA is explicit (contraction is off), so a row's result does not depend on WIDTH:
- * AVX2 and AVX-512 agree to the last bit; the baseline has no fused multiply-add and may differ in the last bits.
+ * NEON, AVX2 and AVX-512 agree to the last bit; the baseline has no fused multiply-add and may differ in the last bits.
  */
 
 #if LEVEL == 3 && REAL_IS_FLOAT
@@ -140,7 +140,52 @@
 #define SHIFT_RIGHT _mm_srli_epi64
 #define SHIFT_LEFT _mm_slli_epi64
 
-#else /* not x86: one lane, plain C */
+#elif LEVEL == 1 && REAL_IS_FLOAT
+#define VEC float32x4_t
+#define WIDTH 4
+#define SET1(x) vdupq_n_f32((REAL)(x))
+#define LOAD vld1q_f32
+#define STORE vst1q_f32
+#define FMA(a, b, c) vfmaq_f32(c, a, b)
+#define FNMA(a, b, c) vfmsq_f32(c, a, b)
+#define VMAX(x, y) NAME(larger)(x, y)
+#define VSQRT vsqrtq_f32
+#define VABS vabsq_f32
+#define AT_LEAST(x, y) vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, y), vreinterpretq_u32_f32(SET1(1))))
+#define ANY(x) (vmaxvq_u32(vcagtq_f32(x, SET1(0))) != 0)
+#define BITS int32x4_t
+#define TO_BITS vreinterpretq_s32_f32
+#define FROM_BITS vreinterpretq_f32_s32
+#define BITS1 vdupq_n_s32
+#define BITS_ADD vaddq_s32
+#define BITS_SUB vsubq_s32
+#define SHIFT_RIGHT vshrq_n_s32
+#define SHIFT_LEFT vshlq_n_s32
+#define SMALL_INT(i) vcvtq_f32_s32(i)
+
+#elif LEVEL == 1
+#define VEC float64x2_t
+#define WIDTH 2
+#define SET1(x) vdupq_n_f64((REAL)(x))
+#define LOAD vld1q_f64
+#define STORE vst1q_f64
+#define FMA(a, b, c) vfmaq_f64(c, a, b)
+#define FNMA(a, b, c) vfmsq_f64(c, a, b)
+#define VMAX(x, y) NAME(larger)(x, y)
+#define VSQRT vsqrtq_f64
+#define VABS vabsq_f64
+#define AT_LEAST(x, y) vreinterpretq_f64_u64(vandq_u64(vcgeq_f64(x, y), vreinterpretq_u64_f64(SET1(1))))
+#define ANY(x) (vmaxvq_u32(vreinterpretq_u32_u64(vcagtq_f64(x, SET1(0)))) != 0)
+#define BITS uint64x2_t
+#define TO_BITS vreinterpretq_u64_f64
+#define FROM_BITS vreinterpretq_f64_u64
+#define BITS1 vdupq_n_u64
+#define BITS_ADD vaddq_u64
+#define BITS_SUB vsubq_u64
+#define SHIFT_RIGHT vshrq_n_u64
+#define SHIFT_LEFT vshlq_n_u64
+
+#else /* neither x86 nor ARM64: one lane, plain C */
 #define VEC REAL
 #define WIDTH 1
 #define SET1(x) ((REAL)(x))
@@ -153,6 +198,18 @@
 #define VABS(x) ((REAL)fabs(x))
 #define AT_LEAST(x, y) ((REAL)((x) >= (y)))
 #define ANY(x) ((x) != 0)
+#endif
+
+#if LEVEL == 1
+/* x86 takes the second of two zeros and of two numbers that are not ordered; NEON's own maximum does not. */
+INLINE VEC NAME(larger)(VEC x, VEC y)
+{
+#if REAL_IS_FLOAT
+    return vbslq_f32(vcgtq_f32(x, y), x, y);
+#else
+    return vbslq_f64(vcgtq_f64(x, y), x, y);
+#endif
+}
 #endif
 
 /* Load WIDTH stored counts or indices and convert them to working types. Intrinsics replace conversions that the compiler would
@@ -178,6 +235,27 @@ INLINE NAME(ints) NAME(ints_of_16)(const uint16_t *p) { return (NAME(ints))_mm25
 #elif LEVEL == 2
 INLINE NAME(ints) NAME(ints_of_8)(const uint8_t *p) { return (NAME(ints))_mm_cvtepu8_epi32(_mm_loadu_si32(p)); }
 INLINE NAME(ints) NAME(ints_of_16)(const uint16_t *p) { return (NAME(ints))_mm_cvtepu16_epi32(_mm_loadl_epi64((const void *)p)); }
+#elif LEVEL == 1 && WIDTH == 4
+INLINE NAME(ints) NAME(ints_of_16)(const uint16_t *p) { return (NAME(ints))vmovl_u16(vld1_u16(p)); }
+INLINE NAME(ints) NAME(ints_of_8)(const uint8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return (NAME(ints))vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four))));
+}
+#elif LEVEL == 1
+INLINE NAME(ints) NAME(ints_of_16)(const uint16_t *p)
+{
+    uint32_t two;
+    memcpy(&two, p, sizeof two);
+    return (NAME(ints))vget_low_u32(vmovl_u16(vcreate_u16(two)));
+}
+INLINE NAME(ints) NAME(ints_of_8)(const uint8_t *p)
+{
+    uint16_t two;
+    memcpy(&two, p, sizeof two);
+    return (NAME(ints))vget_low_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(two)))));
+}
 #else
 CONVERTED(ints_of_8, ints, uint8_t)
 CONVERTED(ints_of_16, ints, uint16_t)
@@ -193,6 +271,8 @@ INLINE NAME(reals) NAME(reals_of_ints)(NAME(ints) x)
     return (NAME(reals))_mm512_cvtepi32_pd((__m256i)x);
 #elif LEVEL == 2 && !REAL_IS_FLOAT
     return (NAME(reals))_mm256_cvtepi32_pd((__m128i)x);
+#elif LEVEL == 1 && !REAL_IS_FLOAT
+    return (NAME(reals))vcvtq_f64_s64(vmovl_s32((int32x2_t)x));
 #else
     return __builtin_convertvector(x, NAME(reals));
 #endif
@@ -269,6 +349,21 @@ INLINE void NAME(gather4)(const REAL *p, const uint32_t *at, VEC *a)
     a[1] = _mm256_permute2f128_pd(hi01, hi23, 0x20);
     a[2] = _mm256_permute2f128_pd(lo01, lo23, 0x31);
     a[3] = _mm256_permute2f128_pd(hi01, hi23, 0x31);
+#elif WIDTH == 4 && LEVEL == 1
+    float32x4_t z[4];
+    for (int j = 0; j < 4; j++)
+        z[j] = vld1q_f32(p + at[j]);
+    float64x2_t lo01 = vreinterpretq_f64_f32(vzip1q_f32(z[0], z[1])), hi01 = vreinterpretq_f64_f32(vzip2q_f32(z[0], z[1]));
+    float64x2_t lo23 = vreinterpretq_f64_f32(vzip1q_f32(z[2], z[3])), hi23 = vreinterpretq_f64_f32(vzip2q_f32(z[2], z[3]));
+    a[0] = vreinterpretq_f32_f64(vzip1q_f64(lo01, lo23));
+    a[1] = vreinterpretq_f32_f64(vzip2q_f64(lo01, lo23));
+    a[2] = vreinterpretq_f32_f64(vzip1q_f64(hi01, hi23));
+    a[3] = vreinterpretq_f32_f64(vzip2q_f64(hi01, hi23));
+#elif WIDTH == 2 && LEVEL == 1
+    for (int h = 0; h < 4; h += 2) {
+        float64x2_t z0 = vld1q_f64(p + at[0] + h), z1 = vld1q_f64(p + at[1] + h);
+        a[h] = vzip1q_f64(z0, z1), a[h + 1] = vzip2q_f64(z0, z1);
+    }
 #elif WIDTH == 4
     __m128 z0 = _mm_load_ps(p + at[0]), z1 = _mm_load_ps(p + at[1]), z2 = _mm_load_ps(p + at[2]), z3 = _mm_load_ps(p + at[3]);
     _MM_TRANSPOSE4_PS(z0, z1, z2, z3);

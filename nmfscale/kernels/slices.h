@@ -91,9 +91,10 @@ typedef struct {
     row_kernels f32, f64;
     void (*gather_sum)(const int32_t *panel, const uint32_t *picked, int64_t n, int32_t *sums);
 } level_kernels;
-extern const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512;
+extern const level_kernels nmfscale_baseline, nmfscale_neon, nmfscale_avx2, nmfscale_avx512;
 
-int nmfscale_processor_level(void);                       /* 0 baseline, 2 AVX2 + FMA, 3 AVX-512 */
+/* 0: baseline, 1: NEON, 2: AVX2 + FMA, 3: AVX-512; NULL if the kernels lack this level or the processor does not support it. */
+const level_kernels *nmfscale_kernels(int level);
 size_t nmfscale_update_rows_bytes(int n_components, int real_bytes);
 size_t nmfscale_descend_bytes(int n_components, int64_t max_entries, int real_bytes);
 size_t nmfscale_solve_bytes(int n_components, int64_t max_entries, int real_bytes);

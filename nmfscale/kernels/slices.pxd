@@ -78,8 +78,7 @@ cdef extern from "slices.h" nogil:
     ctypedef struct level_kernels:
         row_kernels f32, f64
         void (*gather_sum)(const int32_t *, const uint32_t *, int64_t, int32_t *) noexcept nogil
-    const level_kernels nmfscale_baseline, nmfscale_avx2, nmfscale_avx512
-    int nmfscale_processor_level()
+    const level_kernels *nmfscale_kernels(int)
     size_t nmfscale_update_rows_bytes(int, int)
     size_t nmfscale_descend_bytes(int, int64_t, int)
     size_t nmfscale_solve_bytes(int, int64_t, int)

@@ -1,21 +1,29 @@
-/* The row kernels for the baseline: instructions that every processor of the architecture has. */
+/* The row kernels for the instructions that every processor of the architecture has. */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#define LEVEL 1
+#define LEVEL_NAME nmfscale_neon
+#else
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 #define LEVEL 0
 #define LEVEL_NAME nmfscale_baseline
+#endif
 #include "both_types.h"
 
-int nmfscale_processor_level(void)
+const level_kernels *nmfscale_kernels(int level)
 {
+    if (level == LEVEL)
+        return &LEVEL_NAME;
 #if defined(__x86_64__) && defined(__GNUC__)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl"))
-        return 3;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return 2;
+    if (level == 2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return &nmfscale_avx2;
+    if (level == 3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return &nmfscale_avx512;
 #endif
-    return 0;
+    return NULL;
 }
 
 /* Bytes of scratch memory, enough for every level: computed for vectors of LANES numbers. */

@@ -403,7 +403,7 @@ def test_the_lock_of_another_stays(tmp_path):
 def saved_at_baseline(tmp_path):
     """The bits of a fit without AVX, and a folder with checkpoints of it."""
     before = kernels.level()
-    if before == "baseline":
+    if len(kernels.available_levels()) == 1:
         pytest.skip("this processor has one level only")
     kernels.use_level("baseline")
     fit_and_stop(tmp_path, 3)

@@ -91,6 +91,8 @@ def test_all_workers_are_other_machines(client, store, change):
 
 @pytest.fixture
 def at_baseline():
+    if len(kernels.available_levels()) == 1:
+        pytest.skip("this processor has one level only")
     before = kernels.level()
     kernels.use_level("baseline")
     yield lambda: kernels.use_level(before)
@@ -98,8 +100,6 @@ def at_baseline():
 
 
 def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_baseline):
-    if "avx2" not in kernels.available_levels():
-        pytest.skip("this processor has one level only")
     expected = bits(fit(X))
     at_baseline()
     assert bits(fit(X)) != expected
