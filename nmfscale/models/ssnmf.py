@@ -327,14 +327,18 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             )  # fmt: skip
 
         weighed = () if entries is None else (entries.less_one.indices, entries.less_one.data)
-        needs = multiplicative.multiplicative_needs(
-            used, K, known.n_targets, classes is None, dtype
-        )
+        needs = multiplicative.multiplicative_needs(used, K, known, dtype, entries)
         if self.solver == "cd":
             needs = descent.descent_needs(
-                used, K, known.n_targets, dtype, losses, self._threads(used), needs,
+                used,
+                K,
+                known,
+                dtype,
+                losses,
+                self._threads(used),
+                needs,
                 weighted=entries is not None,
-            )  # fmt: skip
+            )
         fitted = self._fit_blocks(
             used, needs, make, options,
             parts={

@@ -92,9 +92,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
     def _pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, data_weights: Any = None, **given: Any
     ) -> RowsPass:
-        self._check_memory(
-            counts, representation_needs(counts, self.n_components_), gathered=gathered
-        )
+        needs = representation_needs(counts, self.n_components_, data_weights is not None)
+        self._check_memory(counts, needs, gathered=gathered)
         loss, less_one, weights = self._pair.data, None, data_weights
         if weights is not None:
             if self._features is not None:

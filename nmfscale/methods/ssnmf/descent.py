@@ -27,7 +27,8 @@ from ..factors import Array, aligned_copy, in_lane_order, to_lanes
 from ..slices import sliced_counts
 from . import entries, labels
 from .entries import BlockEntries
-from .multiplicative import SemiSupervised
+from .labels import Supervision
+from .multiplicative import SemiSupervised, rows_of_block
 from .steps import FLOOR, Losses, MoveRows, gram, in_lanes, problem_of, rows_in_float64
 
 # Sweeps over the coordinates of a row of S, by the loss of the data, and of A or B with a norm.
@@ -213,25 +214,27 @@ class DescendRows(MoveRows):
 
 
 def descent_needs(
-    counts: CountMatrix, n_components: int, n_targets: int, dtype: Any, losses: Losses,
+    counts: CountMatrix, n_components: int, known: Supervision, dtype: Any, losses: Losses,
     n_threads: int, plain: Needs, *, weighted: bool = False,
 ) -> Needs:  # fmt: skip
     """Return the memory of a fit, given that of multiplicative updates.
 
     `weighted`: entries have weights, so that each row has its own curvature even for a norm.
     """
-    K, itemsize = n_components, np.dtype(dtype).itemsize
+    K, T, itemsize = n_components, known.n_targets, np.dtype(dtype).itemsize
     packed, lanes = kernels.packed_size(K), -(-counts.shape[1] // LANES) * LANES
     longest = 0 if losses.data == "frobenius" else int(counts.row_nnz.max())
-    # the point to return to; w y and w of labels in the form of the kernels
-    row = kernels.row_stride(K) * itemsize + 2 * n_targets * itemsize
     own = packed * 8 * 3 if weighted and losses.data == "frobenius" else 0
+    # of a block: w y and w of labels in the form of the kernels, S in float64
+    of_block = 2 * T * itemsize + K * 8 + own
+    if "kl" in losses:  # far from the optimum, updates are multiplicative
+        of_block = max(of_block, plain.scratch // rows_of_block(counts))
     statistics = packed if losses.data == "kl" else K + (K + packed if weighted else 0)
+    gathered = n_threads * (longest * (K + 2) + T) * LANES * itemsize
     return plain._replace(
-        row=plain.row + row + own,
-        shared=plain.shared + lanes * packed * 8 * (2 if own else 0) + n_targets * K * K * 8 * 3,
+        shared=plain.shared + lanes * packed * 8 * (2 if own else 0) + T * K * K * 8 * 3,
         sums=lanes * statistics * 8,
-        scratch=n_threads * (longest * (K + 2) + n_targets) * LANES * itemsize,
-        task_row=plain.task_row + row,
+        scratch=rows_of_block(counts) * of_block + gathered,
+        task_row=plain.task_row + 2 * T * itemsize + own,
         saved_row=plain.saved_row * 2,
     )

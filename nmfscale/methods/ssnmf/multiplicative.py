@@ -27,6 +27,7 @@ import numpy as np
 
 from ... import kernels
 from ...counts.base import CountMatrix
+from ...counts.blocks import cut_blocks
 from ...counts.sell import LANES
 from ...engine.protocol import Executor, Needs, Sums, Values
 from ..declared import PointMethod
@@ -40,6 +41,8 @@ from .entries import EntryWeights
 from .labels import Supervision
 from .steps import FLOOR, Clean, Losses, MoveRows, SumSamples, gram
 
+# Of an entry with a weight: its place and weight, those of a block once more, and two matrices.
+_ENTRY_BYTES = 24 + 24 + 2 * 16
 # Keep floor values if zeroing them raises the loss by more than this (relative).
 _FELL = 1e-9
 
@@ -257,19 +260,32 @@ def _multiplied(values: Array, up: Array, down: Array) -> Array:
 
 
 def multiplicative_needs(
-    counts: CountMatrix, n_components: int, n_targets: int, wide: bool, dtype: Any
-) -> Needs:
-    """Return the memory of a fit; `wide`: targets and weights are arrays (n, T)."""
-    stride, itemsize = kernels.row_stride(n_components), np.dtype(dtype).itemsize
-    of_labels = 16 * n_targets if wide else 16
+    counts: CountMatrix, n_components: int, known: Supervision, dtype: Any,
+    weights: EntryWeights | None,
+) -> Needs:  # fmt: skip
+    """Return the memory of a fit; `weights` are those of entries, if they have any."""
+    K, stride, itemsize = n_components, kernels.row_stride(n_components), np.dtype(dtype).itemsize
     lanes = -(-counts.shape[1] // LANES) * LANES
-    # S before and after, the terms of its update, and the same in float64
-    row = stride * (itemsize * 5 + 8 * 4)
+    of_labels = 16 * (known.n_targets if known.targets.ndim == 2 else 1)
+    # S before and after, and the result or the start; the point with the best validation
+    n_points = 2 if known.held_out is None else 3
+    # of a block: S, its terms in float64, and the terms in lane order
+    of_block = 3 * K * 8 + 2 * stride * itemsize
+    more = 0
+    if weights is not None:
+        of_block += 3 * K * 8
+        more = weights.less_one.nnz * _ENTRY_BYTES
     return Needs(
-        row=row + of_labels,
-        shared=lanes * stride * 8 * 8,
+        row=n_points * stride * itemsize + K * itemsize + of_labels,
+        shared=lanes * stride * 8 * 8 + more,
         sums=lanes * n_components * 8,
-        task_row=row + of_labels,
+        scratch=rows_of_block(counts) * of_block,
+        task_row=2 * stride * itemsize + of_block + of_labels,
         task_shared=lanes * stride * 8 * 4,
         saved_row=stride * itemsize,
     )
+
+
+def rows_of_block(counts: CountMatrix) -> int:
+    """Return the number of rows of the largest block."""
+    return int(np.diff(cut_blocks(counts.row_nnz)).max())

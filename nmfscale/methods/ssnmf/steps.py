@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ... import kernels
+from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
 from ...engine import progress
@@ -24,8 +25,9 @@ FLOOR = 1e-16
 # Maximum number of sweeps of coordinate descent over the loadings of a new row, and the relative
 # decrease of the loss at which sweeps end.
 _SWEEPS, _LITTLE = 500, 1e-20
-# Copies of the loadings of a block, and of A, that loadings of new rows need.
-_COPIES_BLOCK, _COPIES_HELD = 6, 5
+# Copies of the loadings of a block that loadings of new rows need, also if entries have weights,
+# and copies of A.
+_COPIES_BLOCK, _COPIES_WEIGHTED, _COPIES_HELD = 3, 8, 5
 
 
 class Losses(NamedTuple):
@@ -178,8 +180,9 @@ class MoveRows(Step):
 
 def in_lanes(values: Array, like: Array, empty: float = 0.0) -> Array:
     """Return rows (n_rows, K) in the shape of a row array; the padding holds `empty`."""
-    out = aligned_copy(np.full(like.shape, empty), like.dtype)
-    out[: len(values), : values.shape[1]] = values
+    out, (n_rows, K) = aligned_empty(like.shape, like.dtype), values.shape
+    out[n_rows:], out[:, K:] = empty, empty
+    out[:n_rows, :K] = values
     return out
 
 
@@ -330,13 +333,17 @@ def representation(
     design = to_lanes(A, layout.column_order, kernels.row_stride(K), np.float64, FLOOR, FLOOR)
     step = Represent(design, np.ascontiguousarray(design[:m, :K]), loss, n_steps)
     inputs = {} if less_one is None else {"entries": entries.in_blocks(less_one, layout)}
-    needs = representation_needs(counts, K)
+    needs = representation_needs(counts, K, less_one is not None)
     return RowsPass(counts, (step,), "represented", K, inputs, needs, n_threads)
 
 
-def representation_needs(counts: CountMatrix, n_components: int) -> Needs:
-    """Return the memory that `representation` needs; `row` is for each row of a block."""
+def representation_needs(counts: CountMatrix, n_components: int, weighted: bool) -> Needs:
+    """Return the memory that `representation` needs; `row` is for each row of a block.
+
+    `weighted`: entries have weights.
+    """
     stride = kernels.row_stride(n_components)
+    copies = _COPIES_WEIGHTED if weighted else _COPIES_BLOCK
     return Needs(
-        row=stride * 8 * _COPIES_BLOCK, shared=counts.shape[1] * stride * 8 * _COPIES_HELD, sums=0
+        row=stride * 8 * copies, shared=counts.shape[1] * stride * 8 * _COPIES_HELD, sums=0
     )
