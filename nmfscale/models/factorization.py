@@ -234,6 +234,7 @@ class CountFactorization(HeldFactors):
         )  # fmt: skip
         given.finish(fitted.arrays, fitted.history, self.solver, self.l1_penalty)
         self._keep(fitted, sizes)
+        self.has_size_factors_ = sizes is not None
         self.row_weights_ = constraints.weights
         self.fixed_topics_ = constraints.topics
         self.fixed_features_ = constraints.features

@@ -54,7 +54,8 @@ class HeldFactors(CountModel):
             so that they are never in memory as a whole. It is written atomically; an existing file
             is replaced.
         size_factors : array-like of shape (n_samples,), default=None
-            Known sizes of samples, as in :meth:`fit`.
+            Known sizes of samples, as in :meth:`fit`. By default samples have size 1, with a
+            warning if the fit had sizes: loadings are then those of ``loadings_`` times the sizes.
         measured, batch
             Which features of the fit were measured in which samples of `X`, as in :meth:`fit`.
         missing : {"error", "restrict", "zero"}, default="error"
@@ -91,7 +92,8 @@ class HeldFactors(CountModel):
         -----
         UserWarning
             If features had to be matched by name, or only the fit or `X` has names; if there are
-            counts of features that had none in the fit (``unseen_features_``), which are left out.
+            counts of features that had none in the fit (``unseen_features_``), which are left out;
+            if the fit had `size_factors`, none are given, and the loadings depend on them.
 
         Notes
         -----
@@ -120,6 +122,10 @@ class HeldFactors(CountModel):
         True
         """
         known = {"measured": measured, "batch": batch}
+        if size_factors is None and not self.loadings_are_proportions:
+            self._warn_of_sizes("loadings are amounts of the counts and not those of loadings_")
+        elif size_factors is None and self.prior_loadings is not None:
+            self._warn_of_sizes("the prior has a different weight in the proportions")
         return self._transform(
             X, out, missing, client, layer, raw, known, size_factors=size_factors
         )
@@ -167,6 +173,7 @@ class HeldFactors(CountModel):
         (-0.88, 2.4)
         """
         known = {"measured": measured, "batch": batch}
+        self._warn_of_score()
         return self._score(X, completion, random_state, missing, client, layer, raw, known)
 
     def perplexity(
@@ -202,8 +209,27 @@ class HeldFactors(CountModel):
             As :meth:`score`.
         """
         known = {"measured": measured, "batch": batch}
+        self._warn_of_score()
         score = self._score(X, completion, random_state, missing, client, layer, raw, known)
         return float(np.exp(-score))
+
+    def _warn_of_sizes(self, effect: str) -> None:
+        """Warn if the fit had sizes of samples, and new samples have none."""
+        if getattr(self, "has_size_factors_", False):
+            warn_caller(
+                f"{type(self).__name__} was fitted with size_factors=, and samples of X have size "
+                f"1: {effect}. Pass size_factors= to transform in Python, as to fit, or "
+                "np.ones(n_samples) if all sizes are 1."
+            )
+
+    def _warn_of_score(self) -> None:
+        """Warn where sizes of samples would change a score: only with a prior of the loadings."""
+        if self.prior_loadings is not None and getattr(self, "has_size_factors_", False):
+            warn_caller(
+                f"{type(self).__name__} was fitted with size_factors= and prior_loadings=, and "
+                "scores have no sizes: samples of X have size 1, for which the prior has a "
+                "different weight. Compare scores of models without prior_loadings."
+            )
 
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
         measured, batch = known.get("measured"), known.get("batch")

@@ -150,6 +150,8 @@ class PoissonNMF(CountFactorization):
     feature_totals_ : ndarray of shape (n_features,), float64
         Sum of the counts of each feature in the fit.
     row_weights_ : ndarray of shape (n_samples,), float64, or None
+    has_size_factors_ : bool
+        Whether `size_factors` was passed to :meth:`fit`; :meth:`transform` then needs them, too.
     fixed_topics_, fixed_features_, fixed_samples_ : ndarray of bool, or None
         Arguments of :meth:`fit`, which :func:`bootstrap_fit` uses again.
     measured_ : ndarray of shape (n_batches, n_features), bool, or None

@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-import nmfscale
+import nmfscale.cli
 from nmfscale import LDA, NoisyTopicModel, PoissonNMF, TopicModel
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.methods.poisson.solvers import SOLVERS
@@ -340,6 +340,28 @@ def test_transform_knows_priors_and_sizes(model, prior, sizes):
 def test_sizes_of_transform_are_checked():
     with pytest.raises(ValueError, match=r"size_factors\[2\] is 0"):
         fitted().transform(X, size_factors=[1, 2, 0] + [1] * (len(X) - 3))
+
+
+@pytest.mark.parametrize(("model", "prior", "warns"), [
+    (PoissonNMF, None, True), (TopicModel, None, False), (TopicModel, 1.5, True)
+])  # fmt: skip
+def test_transform_without_the_sizes_of_the_fit(model, prior, warns, recwarn, tmp_path, capsys):
+    sizes = np.linspace(0.2, 3, len(X))
+    one = model(3, prior_loadings=prior, random_state=0, max_iter=200).fit(X, size_factors=sizes)
+    one.save(tmp_path / "one.h5")
+    for again in (one, nmfscale.load(tmp_path / "one.h5")):
+        recwarn.clear()
+        again.transform(X)
+        told = [str(each.message) for each in recwarn]
+        assert [("Pass size_factors= to transform" in text) for text in told] == [True] * warns
+        recwarn.clear()
+        again.transform(X, size_factors=np.ones(len(X)))
+        again.fit(X).transform(X)
+        assert not recwarn.list
+    sp.save_npz(tmp_path / "X.npz", sp.csr_array(X))
+    words = ["transform", tmp_path / "one.h5", tmp_path / "X.npz", "-o", tmp_path / "L.npy"]
+    assert nmfscale.cli.main([str(word) for word in words]) == 0
+    assert ("Pass size_factors= to transform" in capsys.readouterr().err) == warns
 
 
 # The topic model ------------------------------------------------------------------------------

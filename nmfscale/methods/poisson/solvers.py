@@ -104,7 +104,9 @@ def poisson_needs(
     K, itemsize = n_components, np.dtype(dtype).itemsize
     stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
     own = not shares_correlations(K, counts.shape[1])
-    statistics = kernels.statistics_size(K, kernels.SUM_FULL if own else kernels.SUM_DIAGONAL)
+    wanted = kernels.SUM_GRADIENT  # other solvers add up over blocks for EM and residuals only
+    if solver == "auto":
+        wanted = kernels.SUM_FULL if own else kernels.SUM_DIAGONAL
     shared = lanes * _COPIES_F * stride * itemsize + counts.shape[0] * _PER_ROW * 8
     more = 3 * own_terms  # copies of pseudo-counts and rates: 3.3 measured, with priors and weights
     scratch = per_thread = 0
@@ -120,7 +122,9 @@ def poisson_needs(
         row=stride * itemsize * (_COPIES_L + more),
         shared=shared + lanes * stride * 8 * more + (0 if own else _COPIES_SHARED * K**2 * 8),
         # a single block is not added up
-        sums=lanes * statistics * 8 if len(cut_blocks(counts.row_nnz)) > 2 else 0,
+        sums=lanes * kernels.statistics_size(K, wanted) * 8
+        if len(cut_blocks(counts.row_nnz)) > 2
+        else 0,
         start=min(counts.nnz * 24, _START_BYTES),
         scratch=scratch,
         per_count=itemsize if weighted else 0,
