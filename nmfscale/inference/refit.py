@@ -27,7 +27,6 @@ from ..counts.warn import warn_caller
 from ..engine.memory import fits_within, reads_anew
 from ..engine.workers import resolve_client
 from ..kernels.resample import draw_counts
-from ..methods.conversion import poisson_to_multinomial
 from ..methods.matching import match_columns
 from ..methods.poisson.solvers import poisson_needs
 from ..models.poisson_nmf import PoissonNMF
@@ -205,7 +204,8 @@ def bootstrap_fit(
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
     )  # fmt: skip
     _warn(job["match"], ~job["converged"] & (job["n_iter"] >= fitted.max_iter))
-    known = task.numbers_of(task.L, task.F, np.ones(n))
+    proportions, frequencies = fitted._multinomial()
+    known = task.numbers_of(proportions[given.rows], frequencies, np.ones(n))
     estimates = {name: Estimates.of(known[name], job[name], level) for name in known}
     if labels is not None:
         _warn_of_missing(job["group_means"], labels.names)
@@ -356,17 +356,16 @@ class RefitTask(ReplicateTask):
         times = drawn[self.unit]
         model = clone(self.estimator).set_params(n_threads=n_threads, **options)
         model.fit(counts, L=self.L, F=self.F, row_weights=self.weights * times, **self.fixed)
-        L, F = model.poisson_factors()
-        match, cosine = match_columns(self.F, F)
-        found = self.numbers_of(L[:, match], F[:, match], times)
+        proportions, frequencies = model._multinomial()
+        match, cosine = match_columns(self.F, model._held()[0])
+        found = self.numbers_of(proportions[:, match], frequencies[:, match], times)
         return {name: values.astype(np.float32) for name, values in found.items()} | {
             "match": match, "cosine": cosine, "n_iter": np.asarray(model.n_iter_),
             "converged": np.asarray(model.converged_),
         }  # fmt: skip
 
-    def numbers_of(self, L: Array, F: Array, times: Array) -> dict[str, Array]:
+    def numbers_of(self, proportions: Array, frequencies: Array, times: Array) -> dict[str, Array]:
         """Return the estimates of one refit, given how often each sample was drawn."""
-        proportions, frequencies, *_ = poisson_to_multinomial(L, F)
         found = {"components": frequencies.T[:, self.features]}
         if self.groups is not None:
             R, weights = int(self.groups.max()) + 1, self.in_means * times

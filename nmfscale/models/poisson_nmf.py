@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from ..methods.conversion import poisson_to_multinomial
 from ..methods.merging import merged_factors
 from .base import Fitted
 from .factorization import CountFactorization
@@ -219,6 +220,11 @@ class PoissonNMF(CountFactorization):
     def _factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return L and F: the inverse of `_keep`."""
         return self.loadings_, self.components_.T
+
+    def _multinomial(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the topic proportions (n, K) and the topics (m, K) of the multinomial model."""
+        found = poisson_to_multinomial(self.loadings_, self.components_.T)
+        return found.proportions, found.frequencies
 
     def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
         self.components_ = np.ascontiguousarray(fitted.arrays["F"].T)

@@ -90,6 +90,9 @@ fixed_samples_, measured_, batch_
         frequencies = self.components_.T
         return multinomial_to_poisson(self.loadings_, frequencies, self.size_factors_, self.scales_)
 
+    def _multinomial(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        return self.loadings_, self.components_.T
+
     def _merged(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
         expected = self.size_factors_.astype(np.float64) @ self.loadings_
         # of the loadings of the Poisson NMF

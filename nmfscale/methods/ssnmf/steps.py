@@ -27,7 +27,7 @@ FLOOR = 1e-16
 _SWEEPS, _LITTLE = 500, 1e-20
 # Copies of the loadings of a block that loadings of new rows need, also if entries have weights,
 # and copies of A.
-_COPIES_BLOCK, _COPIES_WEIGHTED, _COPIES_HELD = 3, 8, 5
+_COPIES_BLOCK, _COPIES_WEIGHTED, _COPIES_HELD = 3, 8, 3
 
 
 class Losses(NamedTuple):
