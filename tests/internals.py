@@ -146,6 +146,11 @@ def read_anew(patch, folder=None):
     plan(patch, False, folder)
 
 
+def free_bytes_of_parts(patch, number):
+    """Pretend that this many bytes are free for the parts of counts of `select_k`."""
+    _set(patch, "inference.folds.free_bytes", lambda limit: number)
+
+
 def limit_is_all_memory(patch):
     """Give a computation its whole memory limit, whatever the process already uses."""
     _set(patch, "engine.memory._held_and_limit", lambda limit: (0, limit or 1 << 60))
@@ -361,6 +366,25 @@ def around_save(patch, function):
 def around_fit_of_replicate(patch, function):
     """Wrap the fit of a bootstrap: `function(original, task, drawn, n_threads, counts)`."""
     _around(patch, "inference.refit.RefitTask._fit", function)
+
+
+def around_fit_of_selection(patch, function):
+    """Wrap the fits of `select_k`: `function(original, task, folds, number, seed, n_threads)`."""
+    _around(patch, "inference.selection_fits.SelectionTask._fit", function)
+
+
+def halves_and_seeds(random_state):
+    """Return the thinning of `select_k`, and the seeds of its first fit to each half."""
+    from numpy.random import SeedSequence
+
+    from nmfscale.inference.folds import Folds
+    from nmfscale.inference.seeds import child
+
+    seed = SeedSequence(random_state)
+    folds = Folds(None, 2, child(seed, 0), None)
+    fits = child(seed, 1)
+    seeds = [int(child(fits, i).generate_state(1)[0]) % (2**31 - 1) for i in range(2)]
+    return folds._thinning, seeds
 
 
 def package_version(patch, version, rooms=("workers", "worker")):

@@ -16,6 +16,7 @@ from .export import export
 from .inference import bootstrap, test
 from .messages import hint_for
 from .parameters import add_parameters, models_with
+from .selection import MODELS, numbers, select_k
 
 _EXAMPLES = {
     "": """examples:
@@ -52,6 +53,10 @@ _EXAMPLES = {
   nmfscale info cells.h5ad
   nmfscale info model.h5
   nmfscale info --build""",
+    "select-k": """examples:
+  nmfscale select-k counts.npz -k 2-12 -o topics.csv -o topics.png
+  nmfscale select-k cells.h5ad -k 5,10,15,20 --units cells.h5ad:patient --folds 5
+  nmfscale select-k cells.nmf -k 2-20 --checkpoint state --resume --workers 4""",
     "export": """examples:
   nmfscale export model.h5 -o proportions.csv
   nmfscale export model.h5 -o genes.tsv.gz --table components
@@ -280,6 +285,38 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     _add_results(command, "the bootstrap")
 
 
+def _select_k(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        f"{command.description}\n\n"
+        "Counts are split at random in two halves: topics are fitted to one half and scored on\n"
+        "the other one. With --units, the samples of whole units are held out. Topics that are\n"
+        "not found again in the other half, or in other units, are not a property of the data."
+    )
+    _add_input(command)
+    add = command.add_argument
+    what = "numbers of topics, as 2-20 or 5,10,20 (default: 2-20)"
+    add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
+    what = "a table, .csv or .tsv, also with .gz; a plot, .png, .pdf or .svg; repeat for several"
+    add("-o", "--output", type=_PATH, metavar="OUT", action="append", default=[], help=what)
+    what = "default: %(default)s"
+    add("--model", choices=MODELS, default="topic", help=what)
+    what = "prior of the topics of --model topic and poisson, 1 for none (default: 1.1)"
+    add("--prior", type=at_least(float, 1), metavar="A", help=what)
+    what = (
+        "hold out units, such as patients: on each line a label, or name TAB label (comma in a "
+        ".csv); or a column of obs of a .h5ad, or of a table with a header"
+    )
+    add("--units", type=_PATH, metavar="FILE[:COLUMN]", help=what)
+    what = "parts of the counts, or groups of units (default: %(default)s)"
+    add("--folds", type=at_least(int, 2), default=2, metavar="N", help=what)
+    what = "fits of each part with each number (default: %(default)s)"
+    add("--starts", type=_COUNT, default=1, metavar="N", help=what)
+    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
+    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
+    _add_job_options(command, "the fits", "OUT")
+    _add_run_options(command)
+
+
 def _export(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
@@ -340,6 +377,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "plot": (commands.plot, "draw a model", _plot),
     "test": (test, "test whether groups of samples differ in their topics", _test),
     "bootstrap": (bootstrap, "how heavy topics are in groups, with intervals", _bootstrap),
+    "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
     "export": (export, "write tables of a model", _export),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
 }

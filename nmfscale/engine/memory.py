@@ -139,6 +139,12 @@ def check_stream(
     return peak + gathered
 
 
+def free_bytes(memory_limit: int | float | str | None) -> int:
+    """Return how many more bytes the process may use."""
+    held, limit = _held_and_limit(memory_limit)
+    return max(0, limit - held)
+
+
 def _bytes_of_fit(counts: CountMatrix, needs: Needs) -> int:
     """Return the bytes that a fit needs beyond row arrays and counts."""
     # the current sum of `FAN_IN` blocks, and branches of the tree that wait for their neighbours

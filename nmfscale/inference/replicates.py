@@ -120,7 +120,7 @@ def run_replicates(
     task: ReplicateTask, n_replicates: int, *, random_state: Any = None,
     batch_size: int | None = None, n_threads: int | None = None, client: Any = None,
     checkpoint: str | PathLike[str] | None = None, checkpoint_every: float = 60.0,
-    resume: bool = False, verbose: int = 0,
+    resume: bool = False, verbose: int = 0, advance: Callable[[int], Any] | None = None,
 ) -> Replicates:  # fmt: skip
     """Run replicates 0 to n - 1 of a task, and return the finished ones in order.
 
@@ -129,7 +129,8 @@ def run_replicates(
     batches are tasks of its cluster, and a worker that dies loses its batch only. `checkpoint` is a
     folder as in `fit`; a resumed job may ask for more replicates than before, and random_state=None
     continues with its old seed. Ctrl-C ends the job after the current batches and returns the
-    finished replicates, or raises KeyboardInterrupt if there are none.
+    finished replicates, or raises KeyboardInterrupt if there are none. `advance` is called with the
+    number of replicates that were loaded, and of each batch, in place of a progress bar.
     """
     _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
     client = resolve_client(client)
@@ -140,7 +141,10 @@ def run_replicates(
             about = {"task": task.name, "inputs": digest_of(*task.about())}
             place = Checkpoint(folder, about, every=checkpoint_every, resume=resume)
         job = _begin(n_replicates, random_state, place)
-        advance = stack.enter_context(progress_bar(task.name, job.n_asked, len(job), verbose))
+        if advance is None:
+            advance = stack.enter_context(progress_bar(task.name, job.n_asked, len(job), verbose))
+        else:
+            advance(len(job))
         stack.enter_context(first_ctrl_c(partial(_interrupt, job)))
         run = _run_here if client is None else partial(_run_on, client)
 

@@ -33,13 +33,20 @@ def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tupl
 
 
 def log_shares(
-    counts: CountMatrix, L: Array, F: Array, n_threads: int, measured: Measured | None = None
-) -> Array:
+    counts: CountMatrix, L: Array, F: Array, n_threads: int, measured: Measured | None = None,
+    left_out: Array | None = None,
+) -> Array:  # fmt: skip
     """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,).
 
-    The sum over j includes only measured features.
+    The sums over j include only measured features, and none of a mask `left_out` (m,).
     """
     L = L.astype(np.float64, copy=False)
-    u = F.sum(axis=0, dtype=np.float64) if measured is None else measured.sums(F)
+    if left_out is not None and left_out.any():
+        # with these factors the shares of features that are left out are 1, and their logarithms 0
+        F = F.astype(np.float64)
+        F[left_out] = F[~left_out].sum(axis=0)
+        u = F[~left_out].sum(axis=0)
+    else:
+        u = F.sum(axis=0, dtype=np.float64) if measured is None else measured.sums(F)
     sizes = row_sizes(L, u)
     return log_mu_rows(counts, L / sizes[:, None], F, n_threads=n_threads)

@@ -294,3 +294,20 @@ def test_columns_that_may_be_units_are_named(folder, model, tmp_path, capsys, mo
     assert float(rows_of(tmp_path / "tests.csv")[0]["observed"]) == expected.overall.observed
     assert run(*command, "--units", f"{table}:patient", "-o", tmp_path / "units.csv") == 0
     assert "may be units" not in capsys.readouterr().err
+
+
+def test_number_of_topics(folder, tmp_path, capsys):
+    counts, table = folder / "counts.npz", tmp_path / "numbers.csv"
+    units = f"{folder / 'cells.csv'}:patient"
+    names = tmp_path / "names.txt"
+    names.write_text("".join(f"cell {i}\n" for i in range(N)))
+    words = ["select-k", counts, "-k", "2-3,5", "--units", units, "--sample-names", names, *QUICK]
+    assert run(*words, "-o", table, "-o", tmp_path / "numbers.png") == 0
+    expected = nmfscale.select_k(sp.load_npz(counts), [2, 3, 5], units=PATIENTS, random_state=1)
+    assert str(expected) in capsys.readouterr().out
+    pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame())
+    assert (tmp_path / "numbers.png").stat().st_size > 0
+    assert "'5-2' are not numbers such as 2-12" in misuse(capsys, "select-k", counts, "-k", "5-2")
+    assert "--resume needs --checkpoint" in misuse(capsys, "select-k", counts, "--resume")
+    words = "select-k", counts, "--model", "lda", "--prior", 2
+    assert "--prior is for --model topic and poisson" in misuse(capsys, *words)

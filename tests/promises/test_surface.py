@@ -27,7 +27,8 @@ MODULES = sorted(
     if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
 )
 COMMANDS = (
-    "demo", "fit", "store", "transform", "info", "plot", "test", "bootstrap", "export", "cluster",
+    "demo", "fit", "store", "transform", "info", "plot", "test", "bootstrap", "select-k",
+    "export", "cluster",
 )  # fmt: skip
 
 
@@ -89,19 +90,19 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_python_of_the_page_on_grouped_topics(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "n_pictures"), [("grouped_topics", 2), ("number_of_topics", 1)])
+def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/ when they have changed."""
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "grouped_topics.md").read_text(encoding="utf-8")
-    test = doctest.DocTestParser().get_doctest(
-        "\n".join(blocks("python", page)), {}, "grouped topics", "grouped_topics.md", 0
-    )
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    source = "\n".join(blocks("python", page))
+    test = doctest.DocTestParser().get_doctest(source, {}, name, f"{name}.md", 0)
     assert failures(test) == ""
     pictures = re.findall(r"^!\[.*\]\((.*)\)$", page, re.MULTILINE)
-    for name in pictures:
-        assert 0 < (tmp_path / name).stat().st_size < 100_000
-        assert (ROOT / "docs" / name).exists()
-    assert len(pictures) == 2
+    for picture in pictures:
+        assert 0 < (tmp_path / picture).stat().st_size < 100_000
+        assert (ROOT / "docs" / picture).exists()
+    assert len(pictures) == n_pictures
 
 
 def test_python_of_the_page_on_the_engine():

@@ -1,0 +1,162 @@
+"""Choice of the number of topics: simulated counts of known truth, and seconds of the search.
+
+    python benchmarks/select_k.py            both parts; the second needs NMFSCALE_DATA
+    python benchmarks/select_k.py --smoke    small problems, writes nothing
+
+Part 1: the recommended number of topics for twelve sets of simulated counts, and for two sets that
+vary more than Poisson counts. Part 2: processor seconds of the search over K = 2 to 12 on
+pbmc_facs, where a fit starts from the fit before, compared with fits that have their own starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from nmfscale import TopicModel, select_k, simulate_topic_counts
+from nmfscale.inference import selection_fits
+
+HERE = Path(__file__).resolve().parent
+
+
+def overdispersed(dispersion: float, seed: int) -> sp.csr_array:
+    """Return counts of five topics; rates vary by Gamma variables of mean 1."""
+    rng = np.random.default_rng(seed)
+    L = rng.dirichlet(np.full(5, 0.2), 300) * rng.lognormal(6.2, 0.4, (300, 1))
+    rates = L @ rng.dirichlet(np.full(200, 0.1), 5)
+    if dispersion:
+        rates *= rng.gamma(1 / dispersion, dispersion, rates.shape)
+    return sp.csr_array(rng.poisson(rates))
+
+
+def sets(smoke: bool) -> list[tuple[str, int, object, dict]]:
+    """Return name, true number of topics, counts and parameters of the estimator of each set."""
+    simulated = [
+        (f"simulate_topic_counts, seed {seed}", K, simulate_topic_counts(
+            300, 200, K, size=500.0, random_state=seed
+        )[0], {})
+        for K in (4, 8) for seed in range(3)
+    ]  # fmt: skip
+    varying = [
+        (f"dispersion {d:g}, seed {seed}", 5, overdispersed(d, seed), {})
+        for d, seed in ((0, 0), (0.1, 0), (0.5, 0), (0.5, 1))
+    ]
+    if smoke:
+        return simulated[:1]
+    paper = []
+    if folder := os.environ.get("NMFSCALE_DATA"):
+        for name in ("sim_ctm_a", "sim_ctm_b"):
+            X = sp.load_npz(Path(folder) / f"{name}.npz").tocsr()
+            paper += [(name, 6, X, {}), (f"{name}, prior 1.01", 6, X, {"prior_factors": 1.01})]
+    return paper + simulated + varying
+
+
+def find_numbers(smoke: bool) -> list[dict]:
+    """Return a row for each set of simulated counts."""
+    rows = []
+    for name, truth, X, options in sets(smoke):
+        estimator = TopicModel(**{"prior_factors": 1.1, "tol": 1e-3} | options)
+        numbers = range(2, 6 if smoke else 13)
+        found = select_k(X, numbers, estimator=estimator, random_state=0, n_threads=1)
+        at = found.n_components.tolist().index(found.best)
+        above = found.least_stability[min(at + 1, len(numbers) - 1)]
+        rows.append({
+            "counts": name, "truth": truth, "recommended": found.best,
+            "highest score": int(found.n_components[found.score.argmax()]),
+            "smallest similarity there": round(float(found.least_stability[at]), 2),
+            "one above": round(float(above), 2),
+            "dispersion": round(found.excess_variance[0], 3),
+        })  # fmt: skip
+        print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows
+
+
+def compare_starts(X: sp.csr_array, numbers: range) -> list[dict]:
+    """Return a row for each number of topics: the search, and fits with their own starts."""
+    spent: dict[tuple[str, int], list] = {}
+    original = selection_fits.SelectionTask._fit
+
+    def timed(task, folds, number, seed, n_threads):
+        begin = time.process_time()
+        found = original(task, folds, number, seed, n_threads)
+        how = "own" if number >= folds.n_folds or task.topics is None else "continued"
+        spent.setdefault((mode, task.n_components), []).append(
+            (time.process_time() - begin, number % folds.n_folds, how, float(found["objective"]))
+        )
+        return found
+
+    selection_fits.SelectionTask._fit = timed
+    continues = selection_fits.goes_on
+    from nmfscale.inference import select_k as module
+
+    options = {"random_state": 0, "n_threads": 1}
+    for mode in ("search", "own starts"):
+        module_goes_on = module.goes_on
+        if mode == "own starts":
+            module.goes_on = selection_fits.goes_on = lambda estimator: False
+        found = select_k(X, numbers, **options)
+        module.goes_on, selection_fits.goes_on = module_goes_on, continues
+        print(found)
+    selection_fits.SelectionTask._fit = original
+    rows = []
+    for K in numbers:
+        search, own = spent["search", K], spent["own starts", K]
+        ends = [max(each[3] for each in search if each[1] == f) for f in (0, 1)]
+        others = [max(each[3] for each in own if each[1] == f) for f in (0, 1)]
+        rows.append({
+            "K": K, "seconds of the search": round(sum(each[0] for each in search), 2),
+            "fits": len(search), "seconds of own starts": round(sum(each[0] for each in own), 2),
+            "search - own starts": " ".join(
+                f"{a - b:+,.1f}" for a, b in zip(ends, others, strict=True)
+            ),
+        })  # fmt: skip
+    return rows
+
+
+def write(rows: list[dict], path: Path) -> None:
+    """Write rows to a table."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    """Run both parts."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--smoke", action="store_true", help="small problems, write nothing")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--part", choices=("truth", "speed"), help="default: both")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if arguments.part != "speed":
+        rows = find_numbers(arguments.smoke)
+        right = [row["recommended"] == row["truth"] for row in rows]
+        print(f"right: {sum(right)} of {len(right)}")
+        if not arguments.smoke:
+            write(rows, arguments.results / "select_k_truth.csv")
+    folder = os.environ.get("NMFSCALE_DATA")
+    if arguments.part == "truth" or not (folder or arguments.smoke):
+        return
+    if arguments.smoke:
+        X = simulate_topic_counts(100, 60, 3, random_state=0)[0]
+    else:
+        X = sp.csr_array(sp.load_npz(Path(folder) / "pbmc_facs.npz"))
+    rows = compare_starts(X, range(2, 5 if arguments.smoke else 13))
+    sums = [sum(row[f"seconds of {name}"] for row in rows) for name in ("the search", "own starts")]
+    for row in rows:
+        print(row)
+    print(f"seconds {sums[0]:.1f} and {sums[1]:.1f}, ratio {sums[0] / max(sums[1], 1e-9):.2f}")
+    if not arguments.smoke:
+        write(rows, arguments.results / "select_k_speed.csv")
+
+
+if __name__ == "__main__":
+    main()

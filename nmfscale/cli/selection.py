@@ -1,0 +1,117 @@
+"""The command `select-k`: how many topics."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from pathlib import Path
+from typing import Any
+
+from .cluster import cluster_client
+from .commands import save_figure, terminated_as_interrupted
+from .files import TEXT_TABLES, check_inputs, file_and_column, output, read_groups, read_input
+from .inference import PICTURES, _in_rows, _write_all, _write_text
+from .messages import log, say
+
+MODELS = "topic", "poisson", "lda", "gamma-poisson", "noisy"
+
+
+def select_k(arguments: argparse.Namespace) -> int:
+    """Compare numbers of topics."""
+    if arguments.resume and arguments.checkpoint is None:
+        arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
+    if arguments.prior is not None and arguments.model not in ("topic", "poisson"):
+        arguments.usage("--prior is for --model topic and poisson")
+    files = [arguments.input]
+    if arguments.units is not None:
+        files.append(file_and_column(arguments.units)[0])
+    check_inputs(*files)
+    targets = [
+        output(arguments, (*TEXT_TABLES, *PICTURES), files, replaces=arguments.resume, given=each)
+        for each in arguments.output
+    ]
+    if any(target.suffix.lower() in PICTURES for target in targets):
+        from ..plots import detached_axes
+
+        detached_axes(1.0, 1.0)  # raises an error before any work if matplotlib is missing
+    from ..engine.checkpoint import checkpoints_in
+    from ..inference.select_k import select_k as search
+
+    seed = arguments.seed
+    folder = arguments.checkpoint
+    goes_on = arguments.resume and any(map(checkpoints_in, Path(folder).glob("topics-*")))
+    if seed is None and not goes_on:
+        seed = secrets.randbelow(2**32)
+
+    with terminated_as_interrupted(), cluster_client(arguments) as client:
+        counts = read_input(arguments, streamed=client is not None)
+        found = search(
+            counts, arguments.k, estimator=_estimator(arguments),
+            units=_units(arguments, counts), n_folds=arguments.folds, n_init=arguments.starts,
+            random_state=seed, n_threads=arguments.threads, client=client,
+            checkpoint=arguments.checkpoint, resume=arguments.resume,
+            verbose=int(not arguments.quiet),
+        )  # fmt: skip
+    say(str(found))
+    if found.excess_variance is not None:
+        say("dispersion      {:.3f}, standard error {:.3f}".format(*found.excess_variance))
+    if arguments.seed is None:
+        say(f"seed            {found.random_state}")
+    frame = found.to_frame()
+
+    def write(target: Path) -> None:
+        if target.suffix.lower() in PICTURES:
+            from ..plots import detached_axes, select_k_plot
+            from ..plots.selection import size_of_selection
+
+            axes = detached_axes(*size_of_selection())[0]
+            save_figure(select_k_plot(found, ax=axes), target)
+        else:
+            columns = {name: frame[name].tolist() for name in frame.columns}
+            _write_text(target, list(columns), _in_rows(columns))
+
+    _write_all(targets, write)
+    for given in arguments.output:
+        say(f"written         {given}")
+    if not found.interrupted:
+        return 0
+    log(f"interrupted: the result is that of K = {', '.join(map(str, found.n_components))}")
+    return 130
+
+
+def _estimator(arguments: argparse.Namespace) -> Any:
+    from ..models import MODELS as CLASSES
+
+    options: dict[str, Any] = {"memory_limit": arguments.memory_limit, "integer": "allow"}
+    if arguments.model in ("topic", "poisson"):
+        options |= {"prior_factors": arguments.prior or 1.1, "tol": 1e-3}
+    return CLASSES[arguments.model](**options)
+
+
+def _units(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
+    """Return the unit of each sample; every sample needs one."""
+    if arguments.units is None:
+        return None
+    found = read_groups(arguments.units, counts.shape[0], counts.sample_names)
+    missing = [i for i, unit in enumerate(found) if unit is None]
+    if missing:
+        raise ValueError(
+            f"--units {arguments.units} has no label for {len(missing):,} samples (the first is "
+            f"{missing[0]}): add the labels, such as names of their own."
+        )
+    return [str(unit) for unit in found]
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers in a text such as 2-12 or 5,10,20."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        try:
+            low, high = int(first), int(last or first)
+        except ValueError:
+            low, high = 0, 0
+        if not 1 <= low <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} are not numbers such as 2-12 or 5,10,20")
+        found |= set(range(low, high + 1))
+    return sorted(found)

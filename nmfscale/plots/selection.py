@@ -1,0 +1,90 @@
+"""select_k_plot: scores and stability for each number of topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .canvas import PALETTE, axes_or_new, check_arguments
+from .inference import _Grid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SCORE, _BEST, _TOPIC = PALETTE[0], PALETTE[5], "0.65"
+_GRID = _Grid(3, 2.1, 2.2, 0.35)
+
+
+def select_k_plot(result: Any, *, ax: Axes | None = None) -> Axes:
+    """Draw held-out scores, stability and scores of the fitted counts for each number of topics.
+
+    Parameters
+    ----------
+    result : SelectK
+        Result of :func:`nmfscale.select_k`.
+    ax : matplotlib.axes.Axes, default=None
+        Axes to draw on; by default a new pyplot figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes, divided into three panels (``child_axes``). Bars of the held-out score are
+        standard errors of the difference from the highest score. Grey dots are topics; lines
+        are their mean and smallest similarity. Bars of the score of fitted counts extend from the
+        lowest to the highest score of a fold. The vertical line is the recommended number.
+
+    Raises
+    ------
+    ValueError
+        If `result` is not a result of select_k, or `ax` is not Axes.
+
+    Examples
+    --------
+    >>> from nmfscale import pl, select_k, simulate_topic_counts
+    >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
+    >>> ax = pl.select_k_plot(select_k(X, range(2, 6), random_state=0))
+    >>> [panel.get_title() for panel in ax.child_axes]
+    ['held-out counts', 'topics of independent fits', 'fitted counts']
+    """
+    check_arguments("select_k_plot", ax=ax)
+    if not hasattr(result, "score_error") or not hasattr(result, "similarities"):
+        raise ValueError(f"result is a {type(result).__name__}: pass the result of select_k.")
+    host = axes_or_new(ax, *_GRID.size)
+    scores, topics, fitted = _GRID.draw(host, f"K = {result.best}: {result.reason}")
+    host.xaxis.labelpad = 16
+    numbers = np.asarray(result.n_components)
+    scores.errorbar(
+        numbers, result.score, result.score_error, color=_SCORE, marker="o", markersize=3,
+        linewidth=1.2, capsize=2,
+    )  # fmt: skip
+    scores.set_title("held-out counts", size=8)
+    scores.set_ylabel("log-probability of a count", size=7)
+    for number, values in zip(numbers, result.similarities, strict=True):
+        topics.plot(np.full(values.size, number), values.ravel(), ".", color=_TOPIC, markersize=3)
+    for values, name, style in (
+        (result.stability, "mean", "-"), (result.least_stability, "smallest", "--")
+    ):  # fmt: skip
+        topics.plot(numbers, values, style, color=_SCORE, linewidth=1.2, label=name)
+    topics.set(ylim=(-0.05, 1.05))
+    topics.legend(fontsize=7, frameon=False, loc="lower left")
+    topics.set_title("topics of independent fits", size=8)
+    topics.set_ylabel("similarity of matched topics", size=7)
+    folds = np.asarray(result.fold_scores_in_sample)
+    ends = np.stack([result.in_sample - folds.min(axis=1), folds.max(axis=1) - result.in_sample])
+    fitted.errorbar(
+        numbers, result.in_sample, np.maximum(ends, 0), color=_SCORE, marker="o", markersize=3,
+        linewidth=1.2, capsize=2,
+    )  # fmt: skip
+    fitted.set_title("fitted counts", size=8)
+    for panel in (scores, topics, fitted):
+        panel.axvline(result.best, color=_BEST, linewidth=1, zorder=0)
+        panel.spines["left"].set_visible(True)
+        panel.locator_params(axis="x", nbins=6, integer=True)
+        panel.set_xlabel("number of topics", size=7)
+    return host
+
+
+def size_of_selection() -> tuple[float, float]:
+    """Return width and height in inches of a figure for the panels."""
+    return _GRID.size

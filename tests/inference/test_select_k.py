@@ -1,0 +1,235 @@
+"""Choice of the number of topics: the truth is found, scores are those of an oracle, same bits."""
+
+import os
+import signal
+
+import anndata
+import internals
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from nmfscale import (
+    LDA,
+    SSNMF,
+    StoredCounts,
+    TopicModel,
+    as_counts,
+    match_topics,
+    select_k,
+    simulate_topic_counts,
+    write_store,
+)
+from nmfscale.inference.results.select_k import recommendation
+from nmfscale.methods.poisson.split_topic import split_topic
+from nmfscale.readers.thinning import PartOfCounts, Thinning, thinned_in_memory
+
+N = 120
+
+
+@pytest.fixture(scope="module")
+def X():
+    return simulate_topic_counts(N, 60, 3, random_state=1)[0]
+
+
+@pytest.fixture(scope="module")
+def found(X):
+    return select_k(X, range(2, 6), random_state=0, n_threads=1)
+
+
+def assert_same(found, expected):
+    pd.testing.assert_frame_equal(found.to_frame(), expected.to_frame(), check_exact=True)
+    assert found.reason == expected.reason
+    assert found.excess_variance == expected.excess_variance
+
+
+def test_the_true_number_of_topics(X, found):
+    assert found.best == 3 and found.to_frame().best.tolist() == [False, True, False, False]
+    assert found.least_stability[1] > 0.95 > 0.8 > found.least_stability[2]
+    assert np.all(np.diff(found.in_sample) > 0) and found.score_error[1] == 0
+    dispersion, error = found.excess_variance
+    assert abs(dispersion) < 4 * error < 0.1
+    assert "its held-out score is the highest" in repr(found)
+    by_units = select_k(X, range(2, 5), units=np.arange(N) // 4, n_folds=3, random_state=0)
+    assert by_units.best == 3 and by_units.held_out == "units"
+    assert by_units.similarities[0].shape == (3, 2)
+
+
+def test_scores_and_similarities_of_an_oracle(X):
+    """With one number of topics, recomputed from the parts of the counts by plain NumPy."""
+    X = X.toarray()
+    X[:, 0] = 0
+    X[0, 0] = 1  # in one half only
+    estimator = TopicModel(prior_factors=1.5, tol=1e-6)
+    found = select_k(X, [3], estimator=estimator, random_state=5)
+    halves, models = internals.halves_and_seeds(5), []
+    parts = [part.take_rows().toarray() for part in thinned_in_memory(as_counts(X), halves[0])]
+    assert (parts[0] + parts[1] == X).all()
+    log, total, inside = 0.0, 0, 0.0
+    for (train, held), seed in zip((parts, parts[::-1]), halves[1], strict=True):
+        model = TopicModel(3, prior_factors=1.5, tol=1e-6, random_state=seed).fit(train)
+        models.append(model)
+        shares = model.loadings_ @ model.components_
+        inside += (train * np.log(shares)).sum()
+        known = train.any(axis=0)
+        shares = shares[:, known] / shares[:, known].sum(axis=1, keepdims=True)
+        log += (held[:, known] * np.log(shares)).sum()
+        total += held[:, known].sum()
+    np.testing.assert_allclose(found.score, log / total, rtol=1e-9)
+    np.testing.assert_allclose(found.in_sample, inside / X.sum(), rtol=1e-9)
+    np.testing.assert_allclose(
+        np.sort(found.similarities[0][0]), np.sort(match_topics(*models).similarity), rtol=1e-9
+    )
+
+
+def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
+    names = [f"cell {i}" for i in range(N)]
+    table = pd.DataFrame(X.toarray(), names, [f"gene {j}" for j in range(60)])
+    write_store(table, tmp_path / "counts.nmf")
+    adata = anndata.AnnData(sp.csr_matrix(table.to_numpy().astype(np.float32)))
+    # blocks differ from those of other tests, and so do steps of the solver
+    expected = select_k(X, range(2, 5), random_state=0, n_threads=1)
+    for source in (tmp_path / "counts.nmf", adata):
+        assert_same(select_k(source, range(2, 5), random_state=0, n_threads=2), expected)
+    internals.free_bytes_of_parts(monkeypatch, 0)  # the parts are in stores
+    options = {"random_state": 0, "checkpoint": tmp_path / "job"}
+    select_k(StoredCounts(tmp_path / "counts.nmf"), [2, 3], **options)
+    assert (tmp_path / "job" / "part-1.nmf").exists()
+    counts = StoredCounts(tmp_path / "counts.nmf")
+    again = select_k(counts, range(2, 5), checkpoint=tmp_path / "job", resume=True)
+    assert again.random_state == 0
+    assert_same(again, expected)
+
+
+def test_units_are_matched_by_name(X):
+    names = [f"cell {i}" for i in range(N)]
+    table, units = pd.DataFrame(X.toarray(), names), pd.Series(np.arange(N) // 5, names)
+    options = {"n_folds": 3, "random_state": 0}
+    expected = select_k(X, [2, 3], units=units.to_numpy(), **options)
+    assert_same(select_k(table, [2, 3], units=units.sample(frac=1), **options), expected)
+    with pytest.raises(ValueError, match="units has no entry for .* such as 'cell 0'"):
+        select_k(table, [2], units=units.rename("old {}".format))
+
+
+def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
+    def interrupt(fit, task, folds, number, *words):
+        result = fit(task, folds, number, *words)
+        if task.n_components == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+    options = {"random_state": 0, "n_threads": 1, "checkpoint": tmp_path}
+    with monkeypatch.context() as patch:
+        internals.around_fit_of_selection(patch, interrupt)
+        some = select_k(X, range(2, 6), **options)
+    assert some.interrupted and some.n_components.tolist() == [2, 3] and some.best == 3
+    assert_same(select_k(X, range(2, 6), resume=True, **options), found)
+
+
+def test_other_estimators_and_gaps(X, found):
+    lda = select_k(X, [2, 3, 4], estimator=LDA(tol=1e-3), random_state=0)
+    assert lda.best == 3 and lda.estimator == "LDA"
+    gap = select_k(X, [2, 5], n_init=2, random_state=0)
+    assert gap.n_components.tolist() == [2, 5] and gap.score[1] < found.score[1]
+    maximum = select_k(X, [3, 4, 5], estimator=TopicModel(), random_state=0)
+    assert maximum.best == 3 and "there is no prior" in maximum.reason
+
+
+def test_counts_that_vary_more_than_poisson_counts():
+    rng = np.random.default_rng(0)
+    rates = 400 * rng.dirichlet([0.2] * 3, 200) @ rng.dirichlet([0.2] * 60, 3)
+    X = rng.poisson(rates * rng.gamma(2, 0.5, rates.shape))
+    found = select_k(X, [2, 3, 4, 5], units=np.arange(200), random_state=0)
+    assert found.best == 3 and "no maximum up to 5" in found.reason
+    halves = select_k(X, [3, 4], random_state=0)
+    dispersion, error = halves.excess_variance
+    assert 0.3 < dispersion < 0.55 and dispersion > 10 * error
+    assert f"dispersion {dispersion:.2f}" in halves.reason and "units=" in halves.reason
+
+
+def test_recommendations():
+    numbers, least = np.array([2, 3, 4]), np.array([0.9, 0.95, 0.3])
+
+    def ask(score, error=(1, 1, 0), least=least, excess=None, prior=True, held_out="units"):
+        return recommendation(
+            numbers, np.array(score), np.array(error), least, excess, prior, held_out
+        )
+
+    assert ask([-9.0, -5.5, -6.0])[0] == 3
+    assert ask([-6.0, -5.5, -7.0])[:1] == (2,) and "one standard error" in ask([-6, -5.5, -7])[1]
+    assert ask([-5.0, -6.0, -7.0], prior=False)[0] == 2
+    assert ask([-9.0, -7.0, -5.0]) == (3, ask([-9.0, -7.0, -5.0])[1])
+    assert ask([-9, -7, -5], least=np.full(3, 0.9))[0] == 4
+    assert "larger numbers" in ask([-9, -7, -5], least=np.full(3, 0.9))[1]
+    assert "with no number" in ask([-9, -7, -5], least=np.zeros(3))[1]
+    assert "(dispersion 0.40)" in ask([-9, -5, -6], excess=(0.4, 0.01))[1]
+    assert "dispersion" not in ask([-9, -5, -6], excess=(0.4, 0.3))[1]
+
+
+def test_parts_of_counts(X, tmp_path, small_blocks):
+    counts = as_counts(X)
+    thinning = Thinning(7, 3)
+    parts = [part.take_rows() for part in thinned_in_memory(counts, thinning)]
+    assert (sum(part.toarray() for part in parts) == X.toarray()).all()
+    # half the counts of a row of size s have variance s (1/3) (2/3)
+    for part in parts:
+        z = (part.sum() - X.sum() / 3) / np.sqrt(X.sum() * 2 / 9)
+        assert abs(z) < 4
+    streamed = PartOfCounts(counts, None, thinning, [0, 2])
+    rest = (parts[0] + parts[2]).toarray()
+    assert (streamed.in_memory().take_rows().toarray() == rest).all()
+    assert (streamed.rows(70, 90).rows.matrix(60).toarray() == rest[70:90]).all()
+    kept = np.flatnonzero(np.arange(N) % 7 == 3)
+    some = PartOfCounts(counts, kept, thinning, [1]).in_store(tmp_path / "some.nmf", 1)
+    assert (some.take_rows().toarray() == parts[1].toarray()[kept]).all()
+
+
+def test_the_topic_that_is_split():
+    """Two groups of samples that share a topic get topics of their own."""
+    rng = np.random.default_rng(0)
+    F = np.zeros((30, 3))
+    F[:10, 0], F[10:20, 1], F[20:, 2] = rng.dirichlet(np.ones(10), 3)
+    L = np.zeros((90, 3))
+    L[np.arange(90), np.arange(90) % 3] = 400
+    X = rng.poisson(L @ F.T)
+    merged = np.column_stack([L[:, 0], L[:, 1] + L[:, 2]])
+    topics = split_topic(as_counts(X), merged, np.column_stack([F[:, 0], (F[:, 1] + F[:, 2]) / 2]))
+    assert topics.shape == (30, 3) and (topics[:, 0] == F[:, 0]).all()
+    more = topics[10:, 1] > topics[10:, 2]
+    assert more[:10].all() != more[10:].all() and more.sum() == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_components": [0, 2]}, "n_components has 0: positive integers"),
+        ({"n_components": "many"}, "n_components has 'm'"),
+        ({"n_components": [2, 500]}, r"n_components has 500, and X has shape \(120, 60\)"),
+        ({"estimator": SSNMF(2)}, "estimator is 'SSNMF'"),
+        ({"estimator": 3}, "estimator is 'int'"),
+        ({"n_folds": 1}, "n_folds is 1"),
+        ({"n_init": 0}, "n_init is 0"),
+        ({"units": ["a"] * N}, "units has 1 different labels, and n_folds is 2"),
+        ({"resume": True}, "resume=True needs checkpoint="),
+    ],
+)
+def test_wrong_arguments(X, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        select_k(X, **({"n_components": [2]} | arguments))
+
+
+def test_fractions_are_refused(X):
+    with pytest.raises(ValueError, match="only whole counts can be split"):
+        select_k(X / 2, [2])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_share_the_fits(X, client, tmp_path):
+    write_store(X, tmp_path / "counts.nmf")
+    with pytest.MonkeyPatch.context() as patch:
+        internals.no_active_client(patch)
+        expected = select_k(X, [2, 3], random_state=0)
+    for source in (X, tmp_path / "counts.nmf"):
+        assert_same(select_k(source, [2, 3], random_state=0, client=client), expected)
