@@ -275,7 +275,7 @@ class Needs(NamedTuple):
     start : int
         Bytes for finding a start.
     scratch : int
-        Bytes for temporary arrays of threads.
+        Bytes for temporary arrays of threads and of one block.
     per_count : int
         Bytes for each nonzero count in memory, in addition to the count itself.
     task_row, task_shared : int
