@@ -14,8 +14,7 @@ from ..counts.sizes import parse_bytes
 from .cluster import cluster
 from .export import export
 from .inference import bootstrap, test
-from .messages import hint_for
-from .parameters import add_parameters, models_with
+from .parameters import add_parameters, check_options
 from .selection import MODELS, numbers, select_k
 
 _EXAMPLES = {
@@ -135,20 +134,8 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if name == "fit" and words[:1] == ["fit"]:
             add_parameters(command, words)
         if words[:1] == [name]:
-            _check_options(command, words[1:])
+            check_options(command, words[1:])
     return parser
-
-
-def _check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Refuse unknown options, with a hint; argparse would first ask for required ones."""
-    known = [*command._option_string_actions]
-    for word in words:
-        if word == "--":
-            return
-        option = word.split("=")[0]
-        if word.startswith("--") and not any(each.startswith(option) for each in known):
-            models = models_with(option) if command.prog.endswith(" fit") else []
-            command.error(f"unknown option {option}{hint_for(option, known, models)}")
 
 
 def _demo(command: argparse.ArgumentParser) -> None:

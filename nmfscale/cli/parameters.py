@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
+from .messages import hint_for
+
 # Parameters with other options (-k, --seed, --threads, --memory-limit, --quiet), or none.
 _ELSEWHERE = ("n_components", "random_state", "n_threads", "memory_limit", "verbose", "integer")
 _AS_IN = re.compile(r"As in :class:")
@@ -39,7 +41,19 @@ def add_parameters(command: argparse.ArgumentParser, words: Sequence[str]) -> No
             )  # fmt: skip
 
 
-def models_with(option: str) -> list[str]:
+def check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Refuse unknown options, with a hint; argparse would first ask for required ones."""
+    known = [*command._option_string_actions]
+    for word in words:
+        if word == "--":
+            return
+        option = word.split("=")[0]
+        if word.startswith("--") and not any(each.startswith(option) for each in known):
+            models = _models_with(option) if command.prog.endswith(" fit") else []
+            command.error(f"unknown option {option}{hint_for(option, known, models)}")
+
+
+def _models_with(option: str) -> list[str]:
     """Return the models that have an option."""
     from ..models import MODELS
 

@@ -27,9 +27,8 @@ MAY_IMPORT = {
     },
     "datasets": {"counts", "readers"},
     "plots": set(),
-    "anndata": {"models", "inference", "readers", "counts", "plots"},
     "cli": {
-        "__init__", "anndata", "models", "inference", "methods", "engine", "readers", "storage",
+        "__init__", "models", "inference", "methods", "engine", "readers", "storage",
         "cluster", "counts", "datasets", "plots",
     },
     "__init__": {
