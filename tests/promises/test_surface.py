@@ -8,6 +8,7 @@ import pkgutil
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import h5py
@@ -315,6 +316,15 @@ def test_names_of_counts():
     counts = nmfscale.read_counts(np.eye(3, dtype=int))
     assert (counts.shape, counts.nnz) == ((3, 3), 3)
     assert counts.sample_names is None and counts.feature_names is None
+
+
+def test_recipe_for_conda_has_the_version_and_the_dependencies_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = (ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
+    assert re.search('^  version: "(.*?)"', recipe, re.MULTILINE)[1] == project["version"]
+    run = recipe.split("  run:\n", 1)[1].split("\n\n", 1)[0].replace("dask-core", "dask")
+    expected = [name.replace(">=", " >=") for name in project["dependencies"]]
+    assert re.findall("- (.*)", run) == ["python", *expected]
 
 
 def test_version(capsys):
