@@ -148,7 +148,7 @@ def test_switches_of_the_readme():
     used = {
         name
         for path in sources
-        for name in re.findall("NMFSCALE_[A-Z_]+", path.read_text(encoding="utf-8"))
+        for name in re.findall('"(NMFSCALE_[A-Z_]+)"', path.read_text(encoding="utf-8"))
     }
     assert set(re.findall("NMFSCALE_[A-Z_]+", section("Switches"))) == used
 
