@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .inference.refit import bootstrap_fit as bootstrap_fit
     from .inference.regression import regress_proportions as regress_proportions
     from .inference.select_k import select_k as select_k
+    from .inference.stability import stability as stability
     from .methods.clustering import clustering_score as clustering_score
     from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
     from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
@@ -71,6 +72,7 @@ _PLACES = {
     "inference.refit": "bootstrap_fit",
     "inference.regression": "regress_proportions",
     "inference.select_k": "select_k",
+    "inference.stability": "stability",
     "methods.clustering": "clustering_score",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",

@@ -168,7 +168,7 @@ def processor_quota(patch, quota):
 
 def fits_together(patch, number):
     """Let this many bootstrap fits share the reads of a file, whatever memory is free."""
-    _set(patch, "inference.refit.fits_within", lambda *_: number)
+    _set(patch, "inference.shared_fits.fits_within", lambda *_: number)
 
 
 # Methods --------------------------------------------------------------------------------------

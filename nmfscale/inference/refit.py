@@ -6,7 +6,6 @@ random start and stays at one optimum: variance between random starts is not sam
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,30 +18,29 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from ..cluster.pool import memory_of_task
 from ..counts.base import CountMatrix
 from ..counts.names import shown
-from ..counts.shared import share_reads
 from ..counts.warn import warn_caller
-from ..engine.memory import fits_within, reads_anew
 from ..engine.workers import resolve_client
 from ..kernels.resample import draw_counts
 from ..methods.matching import match_columns
-from ..methods.poisson.solvers import poisson_needs
-from ..models.poisson_nmf import PoissonNMF
-from ..readers.open import as_counts
-from ..storage.store import StoredCounts
 from .fit_counts import counts_of_fit
 from .groups import check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .replicates import ReplicateTask, run_replicates
 from .results.refit import BootstrapFit, Estimates, numbers_or_names
 from .seeds import child_states
+from .shared_fits import (
+    check_estimator,
+    counts_of_job,
+    file_of,
+    fit_together,
+    n_together,
+    n_together_elsewhere,
+)
 from .weighting import check_groups, check_weighting, sample_weights
 
 Array = NDArray[Any]
-# Number of fits that share each read of a file: reading then takes a small part of the time.
-_TOGETHER = 16
 
 
 def bootstrap_fit(
@@ -164,9 +162,9 @@ def bootstrap_fit(
     """
     check_interval(level, "percentile")
     check_weighting(weighting)
-    _check_estimator(estimator)
+    check_estimator(estimator)
     client = resolve_client(client)
-    counts = _counts_of(X, estimator.memory_limit, client, layer=layer, raw=raw)
+    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
     fitted = _fitted(estimator, counts, n_threads)
     counts, given = counts_of_fit(fitted, X, counts)
     n, m = counts.shape
@@ -217,28 +215,6 @@ def bootstrap_fit(
         level=level, random_state=job.seed.entropy, topic_names=numbers_or_names(fitted),
         units="samples" if units is None else "units", weighting=weighting,
     )  # fmt: skip
-
-
-def _check_estimator(estimator: Any) -> None:
-    if not isinstance(estimator, PoissonNMF):
-        raise ValueError(
-            f"estimator is a {type(estimator).__name__}: PoissonNMF or TopicModel is needed, whose "
-            "fit takes weights of samples and factors to start from."
-        )
-
-
-def _counts_of(X: Any, memory_limit: Any, client: Any, **part: Any) -> CountMatrix:
-    """Open counts; other files than packed stores are streamed here, with a limit only."""
-    in_memory = memory_limit is None or client is not None
-    counts = as_counts(
-        X, integer="allow", whom="X", in_memory=in_memory, memory_limit=memory_limit, **part
-    )
-    if client is not None and counts.from_file and not isinstance(counts, StoredCounts):
-        raise ValueError(
-            "X is read from its file piece by piece, and a cluster needs a packed store "
-            "(nmfscale.write_store), or counts in memory (nmfscale.read_counts)."
-        )
-    return counts
 
 
 def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
@@ -306,25 +282,17 @@ class RefitTask(ReplicateTask):
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the packed store that workers read, if counts are in one."""
-        if not isinstance(self.counts, StoredCounts):
-            return "", ()
-        file = self.counts.layout().file
-        return str(file.path), file.mark
+        return file_of(self.counts)
 
     def together(self, here: bool) -> int:
         """Return the number of fits that share each read of counts in a file."""
-        if here:
-            return self._n_together(1)
-        return _TOGETHER if reads_anew(self.counts) else 1
+        return self._n_together(1) if here else n_together_elsewhere(self.counts)
 
     def _n_together(self, n_threads: int) -> int:
         """Return that number on the machine that does the fits, as its memory allows."""
-        needs = poisson_needs(
-            self.counts, self.F.shape[1], self.F.dtype, self.estimator.solver, n_threads,
-            weighted=True,
-        )._replace(start=0)  # which is given  # fmt: skip
-        limit = self.estimator.memory_limit or memory_of_task()
-        return fits_within(self.counts, needs, limit, _TOGETHER)
+        return n_together(
+            self.counts, self.estimator, self.F.shape[1], self.F.dtype, n_threads, weighted=True
+        )
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the estimates of each fit, and how its topics were matched."""
@@ -339,16 +307,9 @@ class RefitTask(ReplicateTask):
 
     def _fits(self, states: Array, n_threads: int) -> list[dict[str, Array]]:
         """Fit some replicates; several of them share each read of the counts."""
-        counts, n = self.counts, len(states)
-        drawn = np.empty((n, self.strata[-1]))
+        drawn = np.empty((len(states), self.strata[-1]))
         draw_counts(states, self.strata, drawn, n_threads=1)
-        if n == 1:
-            return [self._fit(drawn[0], n_threads, counts)]
-        # computed once: each fit would otherwise read the counts for them
-        _ = counts.row_log_factorials, counts.row_x_log_x
-        of_fit = max(1, n_threads // n)
-        fits = [partial(self._fit, each, of_fit, memory_limit=sys.maxsize) for each in drawn]
-        return share_reads(counts, fits, at_once=n_threads // of_fit)
+        return fit_together(self.counts, [partial(self._fit, each) for each in drawn], n_threads)
 
     def _fit(
         self, drawn: Array, n_threads: int, counts: CountMatrix, **options: Any

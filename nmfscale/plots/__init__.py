@@ -9,7 +9,7 @@ from .canvas import detached_axes, topic_colors
 from .features import top_features, top_features_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
-from .selection import select_k_plot
+from .selection import select_k_plot, stability_plot
 from .similarity import similarity_plot
 from .structure import structure_plot
 
@@ -20,6 +20,7 @@ __all__ = [
     "progress_plot",
     "select_k_plot",
     "similarity_plot",
+    "stability_plot",
     "structure_plot",
     "top_features",
     "top_features_plot",

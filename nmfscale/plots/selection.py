@@ -1,4 +1,4 @@
-"""select_k_plot: scores and stability for each number of topics."""
+"""Plots of numbers of topics, and of fits from many starts."""
 
 from __future__ import annotations
 
@@ -82,6 +82,72 @@ def select_k_plot(result: Any, *, ax: Axes | None = None) -> Axes:
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
         panel.set_xlabel("number of topics", size=7)
+    return host
+
+
+def stability_plot(result: Any, *, ax: Axes | None = None) -> Axes:
+    """Draw how far fits from many starts end apart, and how well their topics agree.
+
+    Parameters
+    ----------
+    result : Stability
+        Result of :func:`nmfscale.stability`.
+    ax : matplotlib.axes.Axes, default=None
+        Axes to draw on; by default a new pyplot figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes, divided into panels (``child_axes``): how far the objective of each fit is below
+        the best, sorted; similarities of the topics of all fits to those of the best fit, with
+        their means as lines; and, if there is a consensus, the share of the fits that have each
+        consensus topic.
+
+    Raises
+    ------
+    ValueError
+        If `result` is not a result of stability, or `ax` is not Axes.
+
+    Examples
+    --------
+    >>> from nmfscale import pl, simulate_topic_counts, stability
+    >>> X, truth = simulate_topic_counts(100, 40, 3, random_state=0)
+    >>> ax = pl.stability_plot(stability(X, 3, n_starts=5, random_state=0))
+    >>> [panel.get_title() for panel in ax.child_axes]
+    ['optima', 'topics of the best fit', 'consensus topics']
+    """
+    check_arguments("stability_plot", ax=ax)
+    if not hasattr(result, "gaps") or not hasattr(result, "consensus"):
+        raise ValueError(f"result is a {type(result).__name__}: pass the result of stability.")
+    host = axes_or_new(ax, *_GRID.size)
+    n, K = result.similarities.shape
+    caption = f"{result.n_best} of {n} fits end within 1 of the best"
+    if result.consensus is not None:
+        caption += (
+            f"; {result.consensus.n_left_out} of {n * K} topics are left out of the consensus"
+        )
+    panels = _GRID._replace(n_panels=2 + (result.consensus is not None)).draw(host, caption)
+    host.xaxis.labelpad = 16
+    panels[0].plot(np.arange(1, n + 1), np.sort(result.gaps), "o-", color=_SCORE, markersize=3)
+    panels[0].set_title("optima", size=8)
+    panels[0].set_ylabel("below the best objective", size=7)
+    panels[0].set_xlabel("fits", size=7)
+    topics = np.arange(K)
+    panels[1].plot(np.tile(topics, n), result.similarities.ravel(), ".", color=_TOPIC, markersize=3)
+    means = result.similarities.mean(axis=0)
+    panels[1].hlines(means, topics - 0.35, topics + 0.35, color=_SCORE)
+    panels[1].set_title("topics of the best fit", size=8)
+    panels[1].set_ylabel("similarity of matched topics", size=7)
+    if result.consensus is not None:
+        panels[2].bar(topics, result.consensus.shares, color=_SCORE)
+        panels[2].set_title("consensus topics", size=8)
+        panels[2].set_ylabel("share of the fits", size=7)
+    for panel in panels[1:]:
+        panel.set(ylim=(-0.05, 1.05))
+        panel.set_xlabel("topic", size=7)
+    for panel in panels:
+        panel.spines["left"].set_visible(True)
+        panel.locator_params(axis="x", nbins=6, integer=True)
     return host
 
 

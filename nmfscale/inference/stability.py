@@ -1,0 +1,260 @@
+"""Fits from many random starts: how far they end apart, and the topics that they agree on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from ..counts.base import CountMatrix
+from ..counts.names import shown
+from ..engine.threads import single_blas_thread
+from ..engine.workers import resolve_client
+from ..methods.matching import best_pairs, lift_correlations_of
+from ..models.topic_model import TopicModel
+from .consensus import Consensus, consensus_of
+from .replicates import ReplicateTask, check_positive, run_replicates
+from .results.stability import Stability
+from .seeds import child
+from .shared_fits import (
+    check_estimator,
+    counts_of_job,
+    file_of,
+    fit_together,
+    n_together,
+    n_together_elsewhere,
+)
+
+Array = NDArray[Any]
+
+
+def stability(
+    X: Any,
+    n_components: int,
+    n_starts: int = 20,
+    *,
+    estimator: Any = None,
+    density_threshold: float = 0.5,
+    n_neighbors: int | None = None,
+    random_state: Any = None,
+    n_threads: int | None = None,
+    client: Any = None,
+    checkpoint: Any = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    verbose: int = 0,
+    layer: str | None = None,
+    raw: bool = False,
+) -> Stability:
+    """Fit from many starts: how far the optima are apart, and which topics they have in common.
+
+    The likelihood has many local optima. The topics of all fits are matched with those of the best
+    fit, and combined to consensus topics as by cNMF [1]_: topics far from all others are left out,
+    the rest are clustered by k-means, and a consensus topic is the median of its cluster.
+
+    Parameters
+    ----------
+    X : counts of shape (n_samples, n_features)
+        As in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the counts, a packed store
+        (or any file, if the estimator has a `memory_limit`) is read in chunks: up to 16 fits share
+        each read.
+    n_components : int
+        Number of topics.
+    n_starts : int, default=20
+        Number of fits.
+    estimator : PoissonNMF or TopicModel, default=None
+        Its parameters except `n_components`, `n_init` and `random_state` are used; it is not
+        fitted. None means ``TopicModel(init="random")``.
+    density_threshold : float, default=0.5
+        A topic is left out of the consensus if its mean distance from its nearest neighbours is
+        larger. Distances are between unit vectors: 0 to 2; 2 leaves nothing out.
+    n_neighbors : int, default=None
+        Number of these neighbours; None means 30 % of the number of fits, at least one.
+    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
+        Seed. Start r has child r of it; `seeds` of the result has the seed of each fit.
+    n_threads : int, default=None
+        Threads of a fit; by default one for each processor that this process may use.
+    client : distributed.Client, default=None
+        Dask cluster whose workers share the fits, as in :func:`bootstrap_fit`.
+    checkpoint, checkpoint_every, resume
+        As in :meth:`nmfscale.PoissonNMF.fit`: finished fits are saved, and a resumed job ends with
+        the same bits.
+    verbose : int, default=0
+        1 shows a progress bar.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+
+    Returns
+    -------
+    Stability
+        Objectives and topics of the fits, their matches, and the consensus.
+
+    Raises
+    ------
+    ValueError
+        If the counts or an argument are not valid; or if a cluster is to read a file that is not a
+        packed store.
+    CheckpointError, ClusterError
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+
+    Warns
+    -----
+    UserWarning
+        If fewer topics than `n_components` are left after the filter: there is no consensus.
+
+    Notes
+    -----
+    cNMF clusters components of scaled counts. Here topics f are compared as by
+    :func:`match_topics`, as vectors ``(f - p) / sqrt(p)`` of unit length, where p is the mean of
+    all topics: features that all topics share do not count. The loadings of the consensus (its
+    `model`) are fitted with these topics held fixed.
+
+    Ctrl-C ends the job after the current fits; the result is that of the finished ones.
+
+    References
+    ----------
+    .. [1] Kotliar, Veres, Nagy, Tabrizi, Hodis, Melton, Sabeti (2019). Identifying gene expression
+       programs of cell-type identity and cellular activity with single-cell RNA-Seq. eLife 8.
+
+    Examples
+    --------
+    >>> from nmfscale import simulate_topic_counts, stability
+    >>> X, truth = simulate_topic_counts(100, 40, 3, random_state=0)
+    >>> found = stability(X, 3, n_starts=5, random_state=0)
+    >>> bool(found.gaps.max() < 1), found.consensus.topics.shape
+    (True, (3, 40))
+    >>> found.model.loadings_.shape
+    (100, 3)
+    """
+    estimator = TopicModel(init="random") if estimator is None else estimator
+    check_estimator(estimator)
+    if not isinstance(n_components, Integral) or isinstance(n_components, bool) or n_components < 1:
+        raise ValueError(f"n_components is {shown(n_components)}; a positive integer is needed.")
+    check_positive("n_starts", n_starts)
+    if not isinstance(density_threshold, Real) or not 0 < float(density_threshold) <= 2:
+        raise ValueError(
+            f"density_threshold is {shown(density_threshold)}; a distance above 0 and at most 2 is "
+            "needed."
+        )
+    if n_neighbors is not None:
+        check_positive("n_neighbors", n_neighbors)
+    client = resolve_client(client)
+    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
+    task = StartsTask(
+        clone(estimator).set_params(
+            n_components=int(n_components), n_init=1, verbose=0, callback=None, random_state=None
+        ),
+        counts,
+    )  # fmt: skip
+    job = run_replicates(
+        task, n_starts, random_state=random_state, n_threads=n_threads, client=client,
+        checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
+    )  # fmt: skip
+    topics, objective = job["topics"], job["objective"]
+    best = int(objective.argmax())
+    matches, similarities = _matched(topics, best)
+    consensus = model = None
+    neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
+    with single_blas_thread():
+        consensus = consensus_of(topics, float(density_threshold), neighbors)
+    if consensus is not None:
+        model = _with_loadings(task.estimator, consensus, counts, n_threads)
+    return Stability(
+        objective, job["n_iter"], job["converged"], job["seed"], topics, best, matches,
+        similarities, consensus, model, counts.feature_names, job.interrupted, job.seed.entropy,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StartsTask(ReplicateTask):
+    """Fits from random starts: that of replicate r has child r of the seed."""
+
+    estimator: Any
+    counts: CountMatrix
+    name = "starts"
+    patience = 600.0
+
+    def about(self) -> Iterable[Any]:
+        """Return the inputs of the fits, from which a checkpoint is recognised."""
+        given = self.estimator.get_params(deep=False)
+        names = [name for name in given if name not in ("n_threads", "memory_limit")]
+        yield from (self.counts.row_totals, self.counts.column_totals)
+        yield from (type(self.estimator).__name__, repr({name: given[name] for name in names}))
+
+    def file(self) -> tuple[str, tuple[int, ...]]:
+        """Return the packed store that workers read, if counts are in one."""
+        return file_of(self.counts)
+
+    def together(self, here: bool) -> int:
+        """Return the number of fits that share each read of counts in a file."""
+        return self._n_together(1) if here else n_together_elsewhere(self.counts)
+
+    def _n_together(self, n_threads: int) -> int:
+        estimator = self.estimator
+        return n_together(
+            self.counts, estimator, estimator.n_components, estimator._dtype(), n_threads
+        )
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return the topics and the objective of each fit."""
+        found = list[dict[str, Array]]()
+        self.counts.layout(n_threads)  # arranged once for all fits
+        size = self._n_together(n_threads)
+        seeds = [int(child(seed, r).generate_state(1)[0]) % (2**31 - 1) for r in numbers]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            for first in range(0, len(seeds), size):
+                fits = [partial(self._fit, each) for each in seeds[first : first + size]]
+                found += fit_together(self.counts, fits, n_threads)
+        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+    def _fit(
+        self, seed: int, n_threads: int, counts: CountMatrix, **options: Any
+    ) -> dict[str, Array]:
+        model = clone(self.estimator).set_params(n_threads=n_threads, random_state=seed, **options)
+        model.fit(counts)
+        sums = model.components_.sum(axis=1, keepdims=True)
+        topics = np.divide(
+            model.components_, sums, out=np.zeros_like(model.components_), where=sums > 0
+        )
+        name = model.history_.dtype.names[2]
+        return {
+            "topics": topics.astype(np.float32), "n_iter": np.asarray(model.n_iter_),
+            "objective": np.asarray(float(model.history_[name][-1])),
+            "converged": np.asarray(model.converged_), "seed": np.asarray(seed),
+        }  # fmt: skip
+
+
+def _matched(topics: Array, best: int) -> tuple[Array, Array]:
+    """Return which topic of each fit matches each topic of the best fit, and the similarities."""
+    n, K = topics.shape[:2]
+    matches, similarities = np.zeros((n, K), np.int64), np.ones((n, K))
+    for i in range(n):
+        found = lift_correlations_of(topics[best].T, topics[i].T).clip(0, 1)
+        here, matches[i] = best_pairs(found)
+        similarities[i] = found[here, matches[i]]
+    return matches, similarities
+
+
+def _with_loadings(
+    estimator: Any, consensus: Consensus, counts: CountMatrix, n_threads: int | None
+) -> Any:
+    """Return a model with the topics of the consensus, and loadings fitted to the counts."""
+    K = estimator.n_components
+    model = clone(estimator).set_params(random_state=0, init="random")
+    if model.solver == "joint-em":
+        model.set_params(solver="auto")
+    if n_threads is not None:
+        model.set_params(n_threads=n_threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(counts, F=consensus.topics.T, fixed_topics=np.ones(K, bool))

@@ -1,0 +1,140 @@
+"""Fits from many starts: their spread, their matches, and the consensus of their topics."""
+
+import internals
+import numpy as np
+import pandas as pd
+import pytest
+
+from nmfscale import (
+    LDA,
+    PoissonNMF,
+    StoredCounts,
+    TopicModel,
+    match_topics,
+    pl,
+    select_k,
+    simulate_topic_counts,
+    stability,
+    write_store,
+)
+from nmfscale.inference.consensus import consensus_of
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate_topic_counts(90, 40, 3, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def found(data):
+    return stability(data[0], 5, n_starts=6, random_state=0, n_threads=1)
+
+
+def assert_same(found, expected):
+    assert (found.topics == expected.topics).all()
+    assert (found.consensus.topics == expected.consensus.topics).all()
+    assert (found.model.loadings_ == expected.model.loadings_).all()
+    assert (found.objective == expected.objective).all()
+
+
+def test_the_fits_are_those_of_their_seeds(data, found):
+    seed = int(found.seeds[found.best])
+    model = TopicModel(5, init="random", random_state=seed).fit(data[0])
+    assert model.history_["loglik"][-1] == found.objective[found.best] == found.objective.max()
+    np.testing.assert_allclose(model.components_, found.topics[found.best], rtol=1e-6)
+    table = found.to_frame()
+    assert table.gap.min() == 0 < table.gap.max() and len(set(table.seed)) == 6
+    other = int(found.gaps.argmax())
+    match = match_topics(found.topics[found.best], found.topics[other])
+    assert (found.matches[other] == match.pairs[:, 1]).all()
+    np.testing.assert_allclose(found.similarities[other], match.similarity)
+    assert (found.similarities[found.best] > 1 - 1e-9).all()
+    assert found.to_frame("topics").similarity.between(0, 1).all()
+    with pytest.raises(ValueError, match="what='fits' is not one of"):
+        found.to_frame("fits")
+
+
+def test_the_consensus_is_the_truth(data):
+    X, truth = data
+    three = stability(X, 3, n_starts=5, random_state=0)
+    match = match_topics(three.consensus.topics, truth.F.T)
+    assert match.similarity.min() > 0.99 and three.n_best == 5
+    assert three.consensus.n_left_out == 0 and (three.consensus.shares == 1).all()
+    np.testing.assert_allclose(three.model.components_, three.consensus.topics, rtol=1e-10)
+    best = TopicModel(3, random_state=int(three.seeds[three.best]), init="random").fit(X)
+    np.testing.assert_allclose(three.model.loglik_, best.loglik_, atol=0.01)
+    assert "5 starts within 1" in repr(three)
+
+
+def test_outliers_are_left_out_of_a_consensus():
+    """Two topics with noise in nine fits of ten; the tenth has other topics."""
+    rng = np.random.default_rng(0)
+    truth = np.stack([np.r_[np.ones(10), np.zeros(20)], np.r_[np.zeros(10), np.ones(20)]])
+    topics = np.stack([truth[rng.permutation(2)] for _ in range(10)])
+    topics = topics * rng.uniform(0.95, 1.05, topics.shape)
+    topics[9] = np.tile([[1, 0], [0, 1]], 15)
+    topics /= topics.sum(axis=2, keepdims=True)
+    found = consensus_of(topics, 0.5, 3)
+    assert (found.labels[9] == -1).all() and (np.sort(found.labels[:9]) == [0, 1]).all()
+    assert (found.distances[9] > 0.5).all() and found.n_left_out == 2
+    kept = [topics[i, np.flatnonzero(found.labels[i] == 0)[0]] for i in range(9)]
+    median = np.median(kept, axis=0)
+    np.testing.assert_allclose(found.topics[0], median / median.sum())
+    assert found.silhouette > 0.9 and (found.shares == 0.9).all()
+    with pytest.warns(UserWarning, match="0 of 20 topics have neighbours"):
+        assert consensus_of(topics, 1e-9, 3) is None
+
+
+def test_the_same_bits_resumed_and_from_a_store(data, tmp_path, monkeypatch, small_blocks):
+    X, options = data[0], {"n_starts": 4, "random_state": 0, "n_threads": 2}
+    job = {"checkpoint": tmp_path / "job"}
+    stability(X, 5, **options | job | {"n_starts": 2})
+    expected = stability(X, 5, **options, **job, resume=True)
+    write_store(X, tmp_path / "counts.nmf")
+    internals.read_anew(monkeypatch)
+    internals.fits_together(monkeypatch, 2)
+    counts = StoredCounts(tmp_path / "counts.nmf")
+    assert_same(stability(counts, 5, **options), expected)
+
+
+def test_the_plots(data, found):
+    pytest.importorskip("matplotlib").use("Agg")
+    from matplotlib import pyplot as plt
+
+    panels = pl.stability_plot(found).child_axes
+    assert panels[0].lines[0].get_ydata().tolist() == sorted(found.gaps)
+    assert [bar.get_height() for bar in panels[2].patches] == found.consensus.shares.tolist()
+    numbers = select_k(data[0], [2, 3], random_state=0)
+    panels = pl.select_k_plot(numbers).child_axes
+    assert panels[0].lines[0].get_ydata().tolist() == numbers.score.tolist()
+    assert panels[1].lines[-3].get_ydata().tolist() == numbers.stability.tolist()
+    for draw in (pl.stability_plot, pl.select_k_plot):
+        with pytest.raises(ValueError, match="result is a ndarray: pass the result of s"):
+            draw(np.eye(2))
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_components": 0}, "n_components is 0"),
+        ({"n_starts": 0}, "is 0; a positive integer"),
+        ({"estimator": LDA()}, "estimator is a LDA"),
+        ({"density_threshold": 0}, "density_threshold is 0"),
+        ({"n_neighbors": 0}, "n_neighbors is 0"),
+    ],
+)
+def test_wrong_arguments(data, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        stability(data[0], **({"n_components": 2} | arguments))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_share_the_starts(data, client):
+    options = {"n_starts": 4, "random_state": 0, "estimator": PoissonNMF(init="random")}
+    with pytest.MonkeyPatch.context() as patch:
+        internals.no_active_client(patch)
+        expected = stability(data[0], 3, **options)
+    found = stability(pd.DataFrame(data[0].toarray()), 3, client=client, **options)
+    assert_same(found, expected)
