@@ -157,9 +157,12 @@ class Checkpoint:
 
 def checkpoints_for(
     folder: str | os.PathLike[str] | None, n_starts: int, counts: CountMatrix,
-    parts: dict[str, Iterable[Any]], *, every: float, resume: bool, **options: Any,
+    parts: dict[str, Iterable[Any]], *, every: float, resume: bool, n_moves: int = 0,
+    **options: Any,
 ) -> list[Checkpoint | None]:  # fmt: skip
     """Return the checkpoint folder of each start of a fit: `folder`, or a subfolder for each.
+
+    Moves are further starts, after the `n_starts` others.
 
     A resumed fit must have the same `parts` (arrays, of which checkpoints hold a digest) and the
     same `options`. Raise ValueError if there is no folder to resume from, or its checkpoints do not
@@ -168,17 +171,23 @@ def checkpoints_for(
     if folder is None:
         if resume:
             raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
-        return [None] * n_starts
+        return [None] * (n_starts + n_moves)
     if not isinstance(every, Real) or not every >= 0:
         raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
     top = _path(folder)
     several, single = list(top.glob(f"{_RESTARTS}/{_FILES}")), list(top.glob(_FILES))
-    if single if n_starts > 1 else several:
+    n_folders = n_starts + n_moves
+    if single if n_folders > 1 else several:
+        before = "n_init=1" if single else "n_init > 1"
+        now = f"n_init is {n_starts}"
+        if n_moves or not single:
+            before += " and n_moves=0" if single else " or n_moves > 0"
+            now += f" and n_moves is {n_moves}"
         raise CheckpointError(
-            f"{top} holds checkpoints of a fit with n_init{'=1' if single else ' > 1'}, and n_init "
-            f"is {n_starts} now: fit as before, or give another folder."
+            f"{top} holds checkpoints of a fit with {before}, and {now} now: fit as before, or "
+            "give another folder."
         )
-    folders = [top / f"restart-{i}" for i in range(n_starts)] if n_starts > 1 else [top]
+    folders = [top / f"restart-{i}" for i in range(n_folders)] if n_folders > 1 else [top]
     about = _describe(counts) | {name: digest_of(*each) for name, each in parts.items()} | options
     return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
 

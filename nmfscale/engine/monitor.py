@@ -33,6 +33,10 @@ LIKELIHOODS = "loglik", "elbo"
 FIRST_MEASURED, NEAR, NEAR_EVERY = 20, 4.0, 20
 # Margin for the restoring of exact zeros at the end, which changes residuals by less.
 CERTAIN = 0.999
+# A fit that must exceed a given objective is abandoned if it will hardly do so: after the first of
+# these iterations if several times the estimated remaining gain are not enough, after the second if
+# not even the gain of the last half of the iterations is, after the third if it is still below.
+HARDLY_AFTER, HARDLY_GAINS, HALF_AFTER, BELOW_AFTER = 12, 3.0, 20, 40
 # Reasons why a fit ends, and their text in messages.
 ENDS = {
     "converged": "converged",
@@ -41,6 +45,7 @@ ENDS = {
     "max_iter": "max_iter reached",
     "callback": "stopped by the callback",
     "interrupted": "interrupted",
+    "behind": "abandoned: no gain",
 }
 # Names of columns of the history in messages.
 WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
@@ -104,20 +109,21 @@ class Monitor:
 
     `method`, a `Method` or its class, defines the columns of a record. `verbose=1` shows a progress
     bar, 2 prints every iteration. `callback` is called with each record; the fit stops if it
-    returns a true value.
+    returns a true value. A fit that will hardly exceed the objective `exceeds`, if it is given, is
+    abandoned. `title` is shown with the progress.
     """
 
     def __init__(
         self, method: Any, max_iter: int, tol: float, *, gain_tol: float | None = None,
         verbose: int = 0, callback: Callable[[dict[str, float]], Any] | None = None,
-        doubtful: Collection[str] = (),
+        doubtful: Collection[str] = (), exceeds: float | None = None, title: str = "",
     ):  # fmt: skip
         self.columns, self.residuals = method.record, method.residuals
         self._counted = method.counted
         self.objective = self.columns[0]
         self.max_iter, self.tol = max_iter, tol
         self.gain_tol = tol * method.gain_per_tol if gain_tol is None else gain_tol
-        self.doubtful = doubtful
+        self.doubtful, self.exceeds, self.title = doubtful, exceeds, title
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
         self.seed: int | None = None  # of the start, saved with the state
@@ -140,8 +146,10 @@ class Monitor:
 
             self._bar = tqdm(
                 total=self.max_iter, initial=len(self.records), unit="it", file=sys.stderr,
-                dynamic_ncols=True, leave=True,
+                dynamic_ncols=True, leave=True, desc=self.title or None,
             )  # fmt: skip
+        elif self.verbose > 1 and self.title:
+            self._write(self.title)
         self._ctrl_c.enter_context(first_ctrl_c(self._interrupt))
         return self
 
@@ -150,7 +158,8 @@ class Monitor:
         self._ctrl_c.close()
         if exception[0] is None and self._bar is not None:
             self._bar.total = self._bar.n
-            self._bar.set_description_str(ENDS[self.reason])
+            title = f"{self.title}: " if self.title else ""
+            self._bar.set_description_str(f"{title}{ENDS[self.reason]}")
         elif exception[0] is None and self.verbose > 1:
             self._write(f"{ENDS[self.reason]} after {len(self.records)} iterations")
         if self._bar is not None:
@@ -283,7 +292,18 @@ class Monitor:
     @property
     def finished(self) -> bool:
         """Whether the fit should end."""
-        return self.converged or self.still or self.interrupted or self.stopped
+        return self.converged or self.still or self.interrupted or self.stopped or self.behind
+
+    @property
+    def behind(self) -> bool:
+        """Whether the fit will hardly exceed the objective that it must exceed."""
+        n = len(self._top)
+        if self.exceeds is None or n < HARDLY_AFTER or self._top[-1] > self.exceeds:
+            return False
+        below = self.exceeds - self._top[-1]
+        of_half = self._top[-1] - self._top[n // 2]
+        slow = n >= HALF_AFTER and of_half < below
+        return n >= BELOW_AFTER or slow or HARDLY_GAINS * left(self._top) < below
 
     @property
     def reason(self) -> str:
@@ -294,7 +314,9 @@ class Monitor:
             return "converged"
         if self.still:
             return "precision" if self.doubtful else "plateau"
-        return "callback" if self.stopped else "max_iter"
+        if self.stopped:
+            return "callback"
+        return "behind" if self.behind else "max_iter"
 
     @property
     def history(self) -> NDArray[Any]:

@@ -192,7 +192,9 @@ def bootstrap_fit(
         check_groups(labels, in_means)
     L, F = fitted.poisson_factors()
     task = RefitTask(
-        clone(fitted).set_params(n_init=1, verbose=0, callback=None, random_state=0), counts,
+        clone(fitted).set_params(
+            n_init=1, n_moves=0, verbose=0, callback=None, random_state=0
+        ), counts,
         np.ascontiguousarray(L[given.rows]), F, given.weights, given.fixed,
         place[design.of_sample], starts, None if labels is None else labels.codes,
         features=chosen[0], samples=chosen[1], in_means=in_means,

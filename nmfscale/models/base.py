@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any, ClassVar, cast
@@ -22,7 +23,7 @@ from ..counts.base import CountMatrix
 from ..counts.names import plain
 from ..counts.warn import warn_caller
 from ..engine import progress
-from ..engine.checkpoint import checkpoints_for
+from ..engine.checkpoint import Checkpoint, checkpoints_for
 from ..engine.local import LocalExecutor
 from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
@@ -37,6 +38,8 @@ from .topics import TopicsMixin
 from .transform import RowsTransformer
 
 Array = NDArray[Any]
+# Reasons to end a fit after which no further fit begins.
+BY_THE_USER = "interrupted", "callback"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Fitted:
     converged: bool
     reason: str
     gap: float | None = None
+    moves: Array | None = None
 
     @property
     def objective(self) -> float:
@@ -63,6 +67,7 @@ class _Iterated:
     tol: float | None
     gain_tol: float | None = None
     n_init: int
+    n_moves: int = 0
     seed_: int | None
 
 
@@ -291,11 +296,15 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
 
     def _fit_blocks(
         self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], options: FitOptions,
-        *, parts: dict[str, Iterable[Any]], **about: Any,
+        *, parts: dict[str, Iterable[Any]], improve: Callable[..., Fitted] | None = None,
+        **about: Any,
     ) -> Fitted:  # fmt: skip
         """Run the `n_init` starts in this process or on the cluster, and return the best fit.
 
-        ``make(counts, executor, rng)`` makes the method, without finding its start. `parts` and
+        ``make(counts, executor, rng)`` makes the method, without finding its start.
+        ``improve(counts, best, run, checkpoints, rng)`` may run further fits by ``run(checkpoint,
+        start, exceeds=, title=)``, where ``start()`` returns factors; `make` then takes `start`.
+        `parts` and
         `about` identify the fit of a checkpoint: arrays and numbers that must be equal to resume
         it.
         """
@@ -308,41 +317,51 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
             folder = self._plan(counts, needs, session, n_threads)
             checkpoints = checkpoints_for(
                 options.checkpoint, self.n_init, counts, parts, every=options.checkpoint_every,
-                resume=options.resume, n_components=self.n_components, dtype=str(self._dtype()),
+                n_moves=self.n_moves, resume=options.resume, n_components=self.n_components,
+                dtype=str(self._dtype()),
                 random_state=int(seed) if isinstance(seed, Integral) else None, **about,
             )  # fmt: skip
-            doubtful = self._doubtful_ends(counts, n_threads)
-            best: Fitted | None = None
-            for saved in checkpoints:
-                monitor = Monitor(
-                    self._method, self.max_iter, self._tolerance, gain_tol=self.gain_tol,
-                    verbose=self.verbose, callback=self.callback, doubtful=doubtful,
-                )  # fmt: skip
+            monitor = partial(
+                Monitor, self._method, self.max_iter, self._tolerance, gain_tol=self.gain_tol,
+                verbose=self.verbose, callback=self.callback,
+                doubtful=self._doubtful_ends(counts, n_threads),
+            )  # fmt: skip
+
+            def run(saved: Checkpoint | None, start: Any = None, **how: Any) -> Fitted:
                 executor: Executor
                 if session is None:
                     executor = LocalExecutor(counts.layout(n_threads), n_threads, folder)
                 else:
                     executor = session.executor(cast(Any, counts), n_threads)
-                method = make(counts, executor, rng)
-                monitor.seed = self.seed_
-                with single_blas_thread():
-                    # Ctrl-C ends this at once, because there is no model yet
-                    with progress.shown(self.verbose, "start"):
-                        iteration = begin(method, monitor, saved, rng)
-                    with monitor:
-                        fit(method, monitor, saved, iteration, rng)
-                        result = Fitted(
-                            method.result(), monitor.history, monitor.converged, monitor.reason,
-                            monitor.gap,
-                        )  # fmt: skip
-                self.seed_ = monitor.seed  # the seed of the resumed fit
-                del method, executor
+                given = {} if start is None else {"start": start}
+                return self._run(make(counts, executor, rng, **given), monitor(**how), saved, rng)
+
+            best: Fitted | None = None
+            for saved in checkpoints[: self.n_init]:
+                result = run(saved)
                 if best is None or result.objective > best.objective:
                     best = result
                 if result.reason == "interrupted":
                     break
-        assert best is not None
+            assert best is not None
+            if improve is not None and result.reason not in BY_THE_USER:
+                best = improve(counts, best, run, checkpoints[self.n_init :], rng)
         return best
+
+    def _run(self, method: Method, monitor: Monitor, saved: Checkpoint | None, rng: Any) -> Fitted:
+        """Run the fit of one start."""
+        monitor.seed = self.seed_
+        with single_blas_thread():
+            # Ctrl-C ends this at once, because there is no model yet
+            with progress.shown(self.verbose, "start"):
+                iteration = begin(method, monitor, saved, rng)
+            with monitor:
+                fit(method, monitor, saved, iteration, rng)
+                result = Fitted(
+                    method.result(), monitor.history, monitor.converged, monitor.reason, monitor.gap
+                )
+        self.seed_ = monitor.seed  # the seed of the resumed fit
+        return result
 
     def _doubtful_ends(self, counts: CountMatrix, n_threads: int) -> tuple[str, ...]:
         """Return reasons to end that are unreliable in float32, whose rounding may hide a gain."""

@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics
 from ..engine.protocol import Executor, Method
+from ..methods.factors import Constraints
 from ..methods.poisson.initialize import STARTS, check_factors
 from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.scaled_fit import ScaledFit
@@ -22,6 +23,7 @@ from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_o
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .held_factors import HeldFactors
+from .moves import COLUMNS, needs_of_moves, try_moves
 from .validation import (
     check_penalty,
     check_topics_of_priors,
@@ -46,6 +48,7 @@ class CountFactorization(HeldFactors):
     tol: float = 1e-4
     gain_tol: float | None = None
     n_init: int = 1
+    n_moves: int = 0
     inner_iter: int | None = None
     extrapolate: bool = True
     prior_factors: Any = None
@@ -55,6 +58,7 @@ class CountFactorization(HeldFactors):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
+        "n_moves": [Interval(Integral, 0, None, closed="left")],
         "solver": [StrOptions(set(SOLVERS))],
         "init": [StrOptions(set(STARTS)), "array-like"],
         "inner_iter": [Interval(Integral, 1, None, closed="left"), None],
@@ -222,19 +226,24 @@ class CountFactorization(HeldFactors):
             constraints = replace(constraints, groups=seen.groups, measured=seen.features)
         given = ScaledFit(counts, L, F, constraints, sizes, self.n_components, self._dtype())
         constraints = given.constraints
+        self._check_moves(constraints)
         needs = poisson_needs(
             counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
             constraints.weights is not None,
             seen is not None or constraints.prior_loadings is not None,
         )  # fmt: skip
+        if self.n_moves:
+            needs = needs_of_moves(needs, counts, self.n_components, self._dtype())
         fitted = self._fit_blocks(
             counts, needs, partial(self._make, given=given), options,
             parts={"constraints": constraints.parts(), "start": (given.L, given.F, self.init)},
+            improve=partial(try_moves, weights=constraints.weights, verbose=self.verbose),
             solver=self.solver, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
         )  # fmt: skip
         given.finish(fitted.arrays, fitted.history, self.solver, self.l1_penalty)
         self._keep(fitted, sizes)
         self.has_size_factors_ = sizes is not None
+        self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
         self.row_weights_ = constraints.weights
         self.fixed_topics_ = constraints.topics
         self.fixed_features_ = constraints.features
@@ -256,6 +265,15 @@ class CountFactorization(HeldFactors):
                 "entries as 0: use init='random', or give L and F."
             )
 
+    def _check_moves(self, constraints: Constraints) -> None:
+        """Refuse moves of a fit in which something is fixed."""
+        if self.n_moves and not constraints.movable:
+            raise ValueError(
+                f"n_moves={self.n_moves} cannot be combined with fixed_topics, fixed_features or "
+                "fixed_samples, as a move changes all rows of the topics that it merges and "
+                "splits: set n_moves=0, and use n_init for several starts."
+            )
+
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
         prior = self.prior_factors
         of_features = np.ndim(prior[0] if isinstance(prior, tuple) else prior) == 2
@@ -265,11 +283,12 @@ class CountFactorization(HeldFactors):
         return unseen if fixed is None else unseen & ~fixed
 
     def _make(
-        self, counts: CountMatrix, executor: Executor, rng: Any, *, given: ScaledFit
-    ) -> Method:
-        """Return the method for one start."""
+        self, counts: CountMatrix, executor: Executor, rng: Any, *, given: ScaledFit,
+        start: Any = None,
+    ) -> Method:  # fmt: skip
+        """Return the method for one start, which may be given as a function without arguments."""
         K, dtype = self.n_components, self._dtype()
-        start = partial(
+        start = start or partial(
             start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=given.L, F=given.F,
             measured=given.measured,
         )  # fmt: skip

@@ -22,8 +22,8 @@ class TopicModel(PoissonNMF):
 
     Parameters
     ----------
-    n_components, solver, init, max_iter, tol, gain_tol, n_init, inner_iter, extrapolate, integer, \
-dtype, n_threads, memory_limit, random_state, verbose, callback
+    n_components, solver, init, max_iter, tol, gain_tol, n_init, n_moves, inner_iter, \
+extrapolate, integer, dtype, n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`.
     prior_factors : float or array-like, default=None
         Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma
@@ -48,7 +48,7 @@ dtype, n_threads, memory_limit, random_state, verbose, callback
     history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
 feature_names_in_, sample_names_, sample_totals_, feature_totals_, unseen_features_, \
 topic_names_, gap_, seed_, row_weights_, has_size_factors_, fixed_topics_, fixed_features_, \
-fixed_samples_, measured_, batch_
+fixed_samples_, measured_, batch_, moves_
         As in :class:`PoissonNMF`.
 
     References

@@ -1,0 +1,182 @@
+"""Moves leave a local optimum that plain fits end in, and never end lower."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from small_fits import bits
+
+import nmfscale
+from nmfscale.methods.poisson.moves import _Sample, halved, merge_losses, moved, ranked_moves
+from nmfscale.readers.open import as_counts
+
+N, M, K = 150, 50, 5
+
+
+def simulated():
+    """Counts of five topics with ten features of their own each, and their factors."""
+    rng = np.random.default_rng(0)
+    F = np.full((M, K), 0.1)
+    for k in range(K):
+        F[10 * k : 10 * (k + 1), k] += 3 * rng.uniform(0.5, 1.5, 10)
+    L = rng.dirichlet(np.full(K, 0.02), N) * 6
+    return rng.poisson(L @ F.T), L, F
+
+
+X, L, F = simulated()
+# A local optimum: a topic is two, and two are one.
+LOCAL = nmfscale.PoissonNMF(K, init="random", random_state=4, n_threads=1).fit(X)
+BAD = {"L": LOCAL.loadings_, "F": LOCAL.components_.T}
+
+
+def fit(n_moves=3, n_components=K, counts=X, estimator=nmfscale.PoissonNMF, **options):
+    given = {name: options.pop(name) for name in ("checkpoint", "resume") if name in options}
+    given |= {"checkpoint_every": 0} if given else {}
+    start = BAD if n_components == K and "init" not in options else {}
+    options = {"random_state": 0, "n_threads": 1, "tol": 1e-3} | options
+    return estimator(n_components, n_moves=n_moves, **options).fit(counts, **start, **given)
+
+
+def end(fitted):
+    return fitted.history_["loglik"][-1]
+
+
+@pytest.mark.parametrize("solver", ["auto", "scd"])
+@pytest.mark.parametrize("estimator", [nmfscale.PoissonNMF, nmfscale.TopicModel])
+def test_a_known_local_optimum_is_left(estimator, solver):
+    best = estimator(K, random_state=0).fit(X, L=L + 1e-3, F=F)
+    plain = fit(0, estimator=estimator, solver=solver)
+    assert end(plain) < end(best) - 1000 and not len(plain.moves_)
+    left = fit(3, estimator=estimator, solver=solver)
+    assert end(left) > end(best) - 2
+    kept = left.moves_[left.moves_["kept"]]
+    assert_allclose(kept["gain"].sum(), end(left) - end(plain), rtol=1e-6)
+    found = left.components_.T / left.components_.sum(axis=1)
+    closest = np.abs(found[:, :, None] - (F / F.sum(axis=0))[:, None]).sum(axis=0).min(axis=0)
+    assert closest.max() < 0.3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"n_components": 2}, {"n_components": 6, "init": "random", "n_init": 2},
+        {"prior_factors": 1.1, "prior_loadings": 1.2}, {"solver": "joint-em", "tol": 1e-2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_never_lower_than_without_moves(options):
+    plain, moving = (fit(n_moves, **options) for n_moves in (0, 4))
+    assert end(moving) >= end(plain)
+    assert len(moving.moves_) >= 1
+    if not moving.moves_["kept"].any():  # the plain fit itself
+        assert bits(moving) == bits(plain)
+
+
+@pytest.mark.filterwarnings("ignore:n_components=2 is more than:UserWarning")
+def test_one_component_and_one_sample_have_no_moves():
+    for counts, n_components in ((X, 1), (X[:1] + 1, 2)):
+        fitted = fit(2, n_components, counts, init="random")
+        assert bits(fitted) == bits(fit(0, n_components, counts, init="random"))
+        assert not len(fitted.moves_)
+
+
+def test_something_fixed_is_refused_before_any_work():
+    model = nmfscale.PoissonNMF(K, n_moves=2)
+    with pytest.raises(ValueError, match="n_moves=2 cannot be combined with fixed_topics"):
+        model.fit(X, F=F, fixed_topics=np.arange(K) == 1)
+    with pytest.raises(ValueError, match="n_moves"):
+        nmfscale.PoissonNMF(K, n_moves=-1).fit(X)
+
+
+def test_ctrl_c_and_the_callback_end_the_moves_and_leave_the_best_fit(capsys):
+    plain = fit(0, init="auto")
+    seen = []
+
+    def interrupt(record):
+        seen.append(record)
+        if record["iteration"] == 2 and len(seen) > 2:  # of the first move
+            os.kill(os.getpid(), signal.SIGINT)
+
+    found = fit(3, init="auto", callback=interrupt)
+    assert bits(found) == bits(plain) and found.moves_["iterations"].tolist() == [3]
+    assert "interrupted" in capsys.readouterr().err
+    stopped = fit(3, callback=lambda record: record["iteration"] == 1)
+    assert len(stopped.history_) < 4 and not len(stopped.moves_)
+
+
+def test_a_fit_that_was_stopped_during_a_move_is_resumed(tmp_path):
+    class StopError(Exception):
+        pass
+
+    expected, seen = fit(3), []
+
+    def stop(record):
+        seen.append(record["iteration"])
+        if seen[-5:] == [1, 2, 3, 4, 5] and len(seen) > 5:  # of the first move
+            raise StopError
+
+    with pytest.raises(StopError):
+        fit(3, callback=stop, checkpoint=tmp_path)
+    assert len(list((tmp_path / "restart-1").glob("checkpoint-*.h5")))
+    resumed = fit(3, checkpoint=tmp_path, resume=True)
+    assert bits(resumed) == bits(expected)
+    assert (resumed.moves_ == expected.moves_).all()
+    with pytest.raises(ValueError, match="n_moves > 0, and n_init is 1 and n_moves is 0 now"):
+        fit(0, checkpoint=tmp_path, resume=True)
+
+
+def test_progress_names_the_moves_and_how_they_end(capsys):
+    found = fit(2, verbose=2)
+    text = capsys.readouterr().err
+    first = found.moves_[0]
+    title = "move 1 of 2 (merge {merged_first} and {merged_second}, split {split})"
+    assert title.format(**{name: first[name] for name in first.dtype.names}) in text
+    assert "moves: ranking" in text
+
+
+def test_a_saved_model_has_its_moves(tmp_path):
+    found = fit(1)
+    found.save(tmp_path / "model.h5")
+    assert (nmfscale.load(tmp_path / "model.h5").moves_ == found.moves_).all()
+
+
+# The ranking ----------------------------------------------------------------------------------
+
+
+def loglik(L, F):
+    mu = L @ F.T
+    return (X * np.log(mu) - mu).sum()
+
+
+def test_bounds_hold():
+    counts, rng = as_counts(X), np.random.RandomState(0)
+    fitted = nmfscale.PoissonNMF(K, random_state=0).fit(X)
+    L, F = np.maximum(fitted.loadings_, 1e-10), np.maximum(fitted.components_.T, 1e-10)
+    losses = merge_losses(_Sample(counts, L, F, None, rng))
+    assert losses == sorted(losses) and len(losses) == K * (K - 1) // 2
+    u = F.sum(axis=0)
+    for loss, a, b in losses:
+        rows, sizes = L * u, (L * u).sum(axis=0)
+        merged = (F[:, [a, b]] / u[[a, b]]) @ sizes[[a, b]] / sizes[[a, b]].sum()
+        keep = [k for k in range(K) if k not in (a, b)]
+        after = loglik(
+            np.column_stack([rows[:, keep], rows[:, a] + rows[:, b]]),
+            np.column_stack([F[:, keep] / u[keep], merged]),
+        )
+        assert loglik(L, F) - after <= loss + 1e-6
+    for k in range(K):
+        gain, shares = halved(_Sample(counts, L, F, None, rng).expected(k), rng)
+        assert gain >= -1e-6
+        assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_a_move_keeps_the_total_of_every_sample():
+    rng = np.random.RandomState(0)
+    for move in ranked_moves(as_counts(X), L + 1e-3, F, rng)[:8]:
+        L2, F2 = moved(L + 1e-3, F, move)
+        assert_allclose(L2 @ F2.sum(axis=0), (L + 1e-3) @ F.sum(axis=0))
+        others = [k for k in range(K) if k not in (*move.merged, move.split)]
+        assert (L2[:, others] == L[:, others] + 1e-3).all()
+        assert (F2[:, others] == F[:, others]).all()
