@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .inference.regression import regress_proportions as regress_proportions
     from .inference.select_k import select_k as select_k
     from .inference.stability import stability as stability
+    from .inference.topic_quality import topic_quality as topic_quality
     from .methods.clustering import clustering_score as clustering_score
     from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
     from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
@@ -73,6 +74,7 @@ _PLACES = {
     "inference.regression": "regress_proportions",
     "inference.select_k": "select_k",
     "inference.stability": "stability",
+    "inference.topic_quality": "topic_quality",
     "methods.clustering": "clustering_score",
     "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
     "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",

@@ -67,6 +67,23 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     )  # fmt: skip
 
 
+def rows_of_fit(model: Any, counts: CountMatrix) -> Array | None:
+    """Return the position of each sample in the fit, or None if these are not its counts.
+
+    The features of the counts are in the order of the fit.
+    """
+    totals = getattr(model, "sample_totals_", None)
+    if totals is None or counts.shape != (len(model.loadings_), model.components_.shape[1]):
+        return None
+    try:
+        rows = _rows_of(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+        _check_totals(counts.row_totals, totals[rows], "sample")
+        _check_totals(counts.column_totals, model.feature_totals_, "feature")
+    except ValueError:
+        return None
+    return rows
+
+
 def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:
     """Return the position of each sample in the fit."""
     if names is not None and of_fit is not None:

@@ -178,6 +178,13 @@ def check_a_case(draw):
             columns = np.array(draw(st.permutations(range(M))))
         again = model.transform(source_of(kind, names, dtype, folder, columns))
         assert_same(again, expected.transform(X), dtype)
+        of_topics, same = (
+            nmfscale.topic_quality(fit, source, n_top=4).to_frame().to_numpy()
+            for fit, source in (
+                (model, source_of(kind, names, dtype, folder, columns)), (expected, X)
+            )
+        )  # fmt: skip
+        np.testing.assert_allclose(of_topics, same, rtol=1e-4)
         ask = draw(st.sampled_from(list(QUESTIONS)))
         arguments, options = QUESTIONS[ask]
         plain, drawn = arguments_of(draw, arguments, names, some=False)

@@ -222,3 +222,17 @@ def test_arguments_of_functions(function):
     expected, found = ask(X, L, F, L), ask(COUNTS, *tables, tables[0])
     found = found[:, order] if np.shape(found) == (N, K) else found
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:X has its features in another order")
+def test_counts_of_topic_quality():
+    model = nmfscale.TopicModel(K, **FEW).fit(COUNTS)
+    expected = nmfscale.topic_quality(model, COUNTS)
+    turned = COUNTS.sample(frac=1, random_state=1)
+    counts = nmfscale.as_counts(turned.sample(frac=1, random_state=2, axis=1))
+    found = nmfscale.topic_quality(model, counts)
+    assert found.of_fit
+    for what, names in (("topics", ["topic 0", "topic 1"]), ("samples", SAMPLES)):
+        table = found.to_frame(what).loc[names]
+        pd.testing.assert_frame_equal(table, expected.to_frame(what), check_names=False)
+    pd.testing.assert_frame_equal(found.to_frame("features"), expected.to_frame("features"))

@@ -1,0 +1,175 @@
+"""The result of topic_quality: coherence, exclusivity and sizes of topics; residual deviance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.names import shown
+
+Array = NDArray[Any]
+# Number of leading features, and of topics, that the text shows.
+_SHOWN, _MOST = 5, 30
+
+
+@dataclass(frozen=True)
+class TopicQuality:
+    """Quality of the topics of a fit, and how well the fit explains samples and features.
+
+    Attributes
+    ----------
+    npmi, umass : ndarray of shape (K,), float64
+        Coherence of the leading features; 0 for a topic with fewer than two.
+    exclusivity : ndarray of shape (K,), float64
+        Mean FREX of the leading features, between 0 and 1.
+    uniqueness : ndarray of shape (K,), float64
+        Mean of ``1 / number of topics that share a leading feature``, between 1 / K and 1.
+    effective_features, effective_samples : ndarray of shape (K,), float64
+        Exponential of the entropy of the frequencies of a topic, and of the shares of the samples
+        in the counts of a topic: n equal shares have n. 0 for an empty topic.
+    share : ndarray of shape (K,), float64
+        Share of each topic in all counts.
+    top_features, top_samples : tuple of ndarray of int
+        Columns and rows of `X` that lead each topic, best first.
+    sample_deviance, feature_deviance : ndarray of shape (n_samples,) and (n_features,), float64
+        Residual deviance.
+    sample_null_deviance, feature_null_deviance : ndarray, float64
+        The same for a single topic: the overall frequencies of `X`.
+    sample_totals, feature_totals : ndarray, float64
+        Sums of the counts.
+    topic_names : tuple of str
+        Names of the topics.
+    sample_names, feature_names : ndarray or None
+        Names.
+    n_top : int
+        Number of leading features that measure a topic.
+    of_fit : bool
+        Whether `X` are the counts of the fit.
+    """
+
+    npmi: Array
+    umass: Array
+    exclusivity: Array
+    uniqueness: Array
+    effective_features: Array
+    effective_samples: Array
+    share: Array
+    top_features: tuple[Array, ...]
+    top_samples: tuple[Array, ...]
+    sample_deviance: Array
+    feature_deviance: Array
+    sample_null_deviance: Array
+    feature_null_deviance: Array
+    sample_totals: Array
+    feature_totals: Array
+    topic_names: tuple[str, ...]
+    sample_names: Array | None
+    feature_names: Array | None
+    n_top: int
+    of_fit: bool
+
+    @property
+    def diversity(self) -> float:
+        """Number of different leading features divided by their number: mean uniqueness."""
+        n_leading = [len(each) for each in self.top_features]
+        n_different = len(set(np.concatenate(self.top_features).tolist()))
+        return n_different / sum(n_leading) if sum(n_leading) else 0.0
+
+    @property
+    def deviance_explained(self) -> float:
+        """Share of the deviance of a single topic that the fit removes; 0 if that is 0."""
+        null = float(self.sample_null_deviance.sum())
+        return 1 - float(self.sample_deviance.sum()) / null if null else 0.0
+
+    def to_frame(self, what: str = "topics") -> Any:
+        """Return one kind of results as a table.
+
+        Parameters
+        ----------
+        what : {"topics", "samples", "features", "top_features", "top_samples"}, default="topics"
+            "topics": measures of each topic. "samples", "features": totals and deviances of each
+            sample or feature of `X`, and the share of its null deviance that the fit removes.
+            "top_features", "top_samples": leading features or samples of each topic.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With an index of names or numbers; or, for leading features and samples, with columns
+            ``topic``, ``rank`` and ``feature`` or ``sample``.
+
+        Raises
+        ------
+        ValueError
+            If `what` is none of these.
+        """
+        import pandas as pd
+
+        if what == "topics":
+            columns = {name: getattr(self, name) for name in _OF_TOPICS}
+            return pd.DataFrame(columns, index=pd.Index(self.topic_names, name="topic"))
+        if what in ("samples", "features"):
+            kind = what[:-1]
+            deviance, null = (
+                getattr(self, f"{kind}_{each}") for each in ("deviance", "null_deviance")
+            )
+            explained = 1 - np.divide(deviance, null, out=np.ones(len(null)), where=null > 0)
+            table = {
+                "total": getattr(self, f"{kind}_totals"), "deviance": deviance,
+                "null_deviance": null, "explained": explained,
+            }  # fmt: skip
+            names = getattr(self, f"{kind}_names")
+            index = range(len(null)) if names is None else list(names)
+            return pd.DataFrame(table, index=pd.Index(index, name=kind, tupleize_cols=False))
+        if what in ("top_features", "top_samples"):
+            kind = what[4:-1]
+            rows = [
+                (topic, rank, self._name(kind, number))
+                for topic, leading in zip(self.topic_names, getattr(self, what), strict=True)
+                for rank, number in enumerate(leading.tolist(), 1)
+            ]
+            return pd.DataFrame(rows, columns=["topic", "rank", kind])
+        raise ValueError(
+            f"what={shown(what)} is not one of 'topics', 'samples', 'features', 'top_features', "
+            "'top_samples'."
+        )
+
+    def _name(self, kind: str, number: int) -> Any:
+        names = getattr(self, f"{kind}_names")
+        return number if names is None else names[number]
+
+    def __repr__(self) -> str:
+        """Return the measures of the topics, and the deviance explained, as text."""
+        rows = [("", "share", "NPMI", "UMass", "FREX", "unique", "features", "samples", "")]
+        for k, name in enumerate(self.topic_names[:_MOST]):
+            leading = [str(self._name("feature", j)) for j in self.top_features[k][:_SHOWN]]
+            rows.append((
+                name, f"{self.share[k]:.1%}", f"{self.npmi[k]:.3f}", f"{self.umass[k]:.2f}",
+                f"{self.exclusivity[k]:.3f}", f"{self.uniqueness[k]:.2f}",
+                f"{self.effective_features[k]:,.0f}", f"{self.effective_samples[k]:,.0f}",
+                " ".join(leading),
+            ))  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                [row[0].ljust(widths[0]), *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]]
+            ).rstrip()
+            for row in rows
+        ]  # fmt: skip
+        if len(self.topic_names) > _MOST:
+            lines.append(f"... and {len(self.topic_names) - _MOST} more topics: see to_frame()")
+        of = "the fit" if self.of_fit else "other samples, with loadings by transform"
+        lines.append(
+            f"mean NPMI {self.npmi.mean():.3f}, diversity {self.diversity:.2f}, "
+            f"{self.deviance_explained:.1%} of the deviance explained; "
+            f"{self.n_top} leading features; {len(self.sample_totals):,} samples of {of}"
+        )
+        return "\n".join(lines)
+
+
+_OF_TOPICS = (
+    "share", "npmi", "umass", "exclusivity", "uniqueness", "effective_features",
+    "effective_samples",
+)  # fmt: skip

@@ -1,0 +1,217 @@
+"""How good are the topics of a fit: coherence, exclusivity, sizes, and residual deviance."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from ..counts.base import CountMatrix, RowRange
+from ..counts.names import shown
+from ..engine.threads import single_blas_thread
+from ..methods.coherence import Cooccurrences
+from ..methods.feature_scores import best_features, frequencies_of, frex_of
+from ..methods.residual_deviance import ResidualDeviance
+from ..models.base import CountModel
+from ..models.names import matched_counts
+from ..models.topics import topic_names_of
+from ..readers.open import as_counts
+from .fit_counts import rows_of_fit
+from .loadings import proportions
+from .replicates import check_positive, progress_bar
+from .results.topic_quality import TopicQuality
+
+Array = NDArray[Any]
+
+
+def topic_quality(
+    model: Any,
+    X: Any,
+    *,
+    n_top: int = 10,
+    frex_weight: float = 0.7,
+    verbose: int = 0,
+    layer: str | None = None,
+    raw: bool = False,
+) -> TopicQuality:
+    r"""Measure the coherence, exclusivity and size of topics, and what the fit does not explain.
+
+    Parameters
+    ----------
+    model : fitted model
+        Any model of counts.
+    X : counts of shape (n_samples, n_features)
+        The counts of the fit or other samples, as in :meth:`nmfscale.PoissonNMF.fit`. Features, and
+        the samples of the fit, are matched by name if both have names. Files are read block by
+        block, once, and before that to find the loadings of other samples.
+    n_top : int, default=10
+        Number of leading features, by frequency, that measure a topic, and of its leading samples.
+    frex_weight : float, default=0.7
+        Weight of exclusivity in FREX, between 0 and 1.
+    verbose : int, default=0
+        1 shows a progress bar.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+
+    Returns
+    -------
+    TopicQuality
+        Measures of topics, samples and features; ``to_frame()`` returns tables.
+
+    Raises
+    ------
+    NotFittedError
+        If the model is not fitted.
+    ValueError
+        If `X` lacks features of the fit, or an argument is not valid.
+
+    Notes
+    -----
+    With p_i the share of samples that have feature i, p_ij that of samples that have both, and
+    :math:`\epsilon = 10^{-12}`, coherences are means over pairs of leading features [1]_:
+
+    .. math::
+
+        \text{NPMI} = \frac{\log \frac{p_{ij} + \epsilon}{p_i p_j}}{-\log(p_{ij} + \epsilon)},
+        \qquad
+        \text{UMass} = \log \frac{p_{ij} + \epsilon}{p_i} \text{ if i is before j}.
+
+    These are the numbers of gensim's CoherenceModel with "c_npmi", if a window is a whole document,
+    and with "u_mass". Mimno et al. [2]_ add 1 to the number of common samples instead of the
+    epsilon, and sum over the pairs. Pairs with a feature that occurs in no sample of `X`, and pairs
+    of features that both occur in all, contribute 0.
+
+    Exclusivity is the mean FREX [3]_ of the leading features: the weighted harmonic mean of the
+    ranks of a feature's frequency in the topic and of that frequency's share in the sum over all
+    topics, both divided by the number of features. It is the exclusivity of the R package stm
+    divided by `n_top`. `diversity` is the number of different leading features divided by their
+    number [4]_. Samples lead by proportion of the topic, to three decimals, and then by number of
+    counts, as many proportions are 0 or 1 if samples have few counts.
+
+    The deviance of a count x with expectation mu is ``2 (x log(x / mu) - x + mu)``, where the
+    expectations of a sample are scaled to its total. The deviance of a rare feature or of a small
+    sample is smaller even if it is explained badly: compare it with the deviance of a single topic,
+    as the column ``explained`` does.
+
+    For the counts of the fit, topics and loadings have used the same counts: coherence is then
+    somewhat higher, and deviance lower, than for other samples. Coherence compares topics by a few
+    frequent features. For single cells it can be close to 0 in every topic, because most genes that
+    lead topics occur in most cells.
+
+    References
+    ----------
+    .. [1] Roeder, Both, Hinneburg (2015). Exploring the space of topic coherence measures. Web
+       Search and Data Mining 8.
+    .. [2] Mimno, Wallach, Talley, Leenders, McCallum (2011). Optimizing semantic coherence in topic
+       models. Empirical Methods in Natural Language Processing.
+    .. [3] Bischof, Airoldi (2012). Summarizing topical content with word frequency and exclusivity.
+       International Conference on Machine Learning 29.
+    .. [4] Dieng, Ruiz, Blei (2020). Topic modeling in embedding spaces. Transactions of the
+       Association for Computational Linguistics 8.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel, simulate_topic_counts, topic_quality
+    >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
+    >>> found = topic_quality(TopicModel(3, random_state=0).fit(X), X, n_top=5)
+    >>> found.to_frame().columns.tolist()[:4]
+    ['share', 'npmi', 'umass', 'exclusivity']
+    >>> worst = found.to_frame("features").sort_values("explained").index[0]
+    """
+    if not isinstance(model, CountModel):
+        raise ValueError(
+            f"model is a {type(model).__name__}: a fitted model of counts is needed, such as "
+            "TopicModel."
+        )
+    check_is_fitted(model, "components_")
+    check_positive("n_top", n_top)
+    if not isinstance(frex_weight, Real) or not 0 <= frex_weight <= 1:
+        raise ValueError(f"frex_weight is {shown(frex_weight)}; a number from 0 to 1 is needed.")
+    limit = model.memory_limit
+    counts = as_counts(
+        X, integer="allow", whom="X", in_memory=limit is None, memory_limit=limit, layer=layer,
+        raw=raw,
+    )  # fmt: skip
+    counts = matched_counts(model, X, counts, remedy="add columns of 0 for them.")[0]
+    rows = rows_of_fit(model, counts)
+    with single_blas_thread():
+        return _measured(model, counts, rows, int(n_top), float(frex_weight), verbose)
+
+
+def _measured(
+    model: Any, counts: CountMatrix, rows: Array | None, n_top: int, frex_weight: float,
+    verbose: int,
+) -> TopicQuality:  # fmt: skip
+    """Return all measures; `rows` are the positions of the samples in the fit."""
+    loadings = model.loadings_[rows] if rows is not None else model.transform(counts)
+    L = np.asarray(loadings, np.float64)
+    F = np.ascontiguousarray(model.components_.T, np.float64)
+    frequencies = frequencies_of(F.T)
+    leading = [best_features(each, each, n_top) for each in frequencies]
+    deviance, null, together = _one_pass(model, counts, rows, L, F, leading, verbose)
+    shares = proportions(L * F.sum(axis=0))
+    amounts = shares * counts.row_totals[:, None]
+    frex = frex_of(frequencies, frex_weight)
+    n_topics = np.bincount(np.concatenate(leading), minlength=len(F))
+    npmi, umass = together.coherences(leading)
+    return TopicQuality(
+        npmi, umass,
+        np.array([_mean(each[top]) for each, top in zip(frex, leading, strict=True)]),
+        np.array([_mean(1 / n_topics[top]) for top in leading]),
+        _effective_number(frequencies), _effective_number(amounts.T),
+        amounts.sum(axis=0) / max(amounts.sum(), np.finfo(np.float64).tiny),
+        tuple(leading), tuple(_leading_samples(shares, amounts, n_top)),
+        deviance.of_samples, deviance.of_features, null.of_samples, null.of_features,
+        np.asarray(counts.row_totals, np.float64), np.asarray(counts.column_totals, np.float64),
+        tuple(topic_names_of(model, len(leading))), counts.sample_names, counts.feature_names,
+        n_top, rows is not None,
+    )  # fmt: skip
+
+
+def _one_pass(
+    model: Any, counts: CountMatrix, rows: Array | None, L: Array, F: Array,
+    leading: list[Array], verbose: int,
+) -> tuple[ResidualDeviance, ResidualDeviance, Cooccurrences]:  # fmt: skip
+    """Read the counts once: deviance of the fit and of a single topic, and co-occurrences."""
+    totals = counts.row_totals, counts.column_totals
+    batch = getattr(model, "batch_", None)
+    where: dict[str, Array] = {}
+    if rows is not None and batch is not None:
+        where = {"batch": batch[rows], "measured": model.measured_}
+    deviance = ResidualDeviance(L, F, *totals, **where)
+    null = ResidualDeviance(np.ones((len(L), 1)), totals[1][:, None], *totals, **where)
+    together = Cooccurrences(np.unique(np.concatenate(leading)), len(F))
+    with progress_bar("topic quality: samples", len(L), 0, verbose) as advance:
+        for piece in counts.chunks():
+            matrix = piece.matrix(len(F))
+            if not matrix.has_sorted_indices:
+                matrix = matrix.sorted_indices()
+            piece = RowRange(piece.first, matrix.indptr, matrix.indices, matrix.data)
+            deviance.add(piece)
+            null.add(piece)
+            together.add(matrix)
+            advance(matrix.shape[0])
+    return deviance, null, together
+
+
+def _effective_number(rows: Array) -> Array:
+    """Return the exponential of the entropy of the shares in each row; 0 for a row of zeros."""
+    shares = frequencies_of(rows)
+    logs = np.log(np.where(shares > 0, shares, 1))
+    return np.where(rows.any(axis=1), np.exp(-(shares * logs).sum(axis=1)), 0.0)
+
+
+def _leading_samples(shares: Array, amounts: Array, n_top: int) -> list[Array]:
+    """Return the samples of each topic by share, to three decimals, and then by amount."""
+    found = []
+    for share, amount in zip(shares.T, amounts.T, strict=True):
+        order = np.lexsort((-amount, -share.round(3)))[:n_top]
+        found.append(order[amount[order] > 0])
+    return found
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if values.size else 0.0

@@ -1,0 +1,69 @@
+"""Coherence of topics: how often their leading features occur in the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+# Added to the probability of two features in one sample, which may be 0 (Roeder et al. 2015).
+_EPSILON = 1e-12
+
+
+class Cooccurrences:
+    """Counts samples with each feature of a selection, and with each pair of these.
+
+    `features` are their numbers in the `n_features` columns of the counts.
+    """
+
+    def __init__(self, features: Array, n_features: int):
+        self._place = np.full(n_features, -1)
+        self._place[features] = np.arange(len(features))
+        self._together = sp.csr_array((len(features), len(features)), dtype=np.int64)
+        self._n_samples = 0
+
+    def add(self, rows: sp.csr_array) -> None:
+        """Count the samples of some rows (n, n_features)."""
+        place = self._place[rows.indices]
+        kept = (place >= 0) & (rows.data > 0)
+        ends = np.concatenate([[0], np.cumsum(kept)])[rows.indptr]
+        present = sp.csr_array(
+            (np.ones(ends[-1], np.int64), place[kept], ends),
+            (rows.shape[0], self._together.shape[0]),
+        )
+        self._together = self._together + present.T @ present
+        self._n_samples += rows.shape[0]
+
+    def coherences(self, leading: Sequence[Array]) -> tuple[Array, Array]:
+        """Return NPMI and UMass coherence of each topic (K,), given its leading features in order.
+
+        Both are means over pairs of features with probabilities p_i and p_j of being in a sample,
+        and p_ij of being in it together:
+
+            NPMI = log((p_ij + e) / (p_i p_j)) / -log(p_ij + e),
+            UMass = log((p_ij + e) / p_i), where i is before j.
+
+        A pair with a feature in no sample contributes 0, as in a topic of a single feature.
+        """
+        found = np.array([self._of_topic(features) for features in leading]).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+    def _of_topic(self, features: Array) -> tuple[float, float]:
+        chosen = self._place[features]
+        p = self._together[chosen][:, chosen].toarray() / max(1, self._n_samples)
+        i, j = np.triu_indices(len(features), 1)
+        alone = p.diagonal()
+        seen = (alone[i] > 0) & (alone[j] > 0)
+        if not seen.any():
+            return 0.0, 0.0
+        n_pairs, (i, j) = len(i), (i[seen], j[seen])
+        together = p[i, j] + _EPSILON
+        information = np.log(together / (alone[i] * alone[j]))
+        # two features that are in every sample say nothing about each other: 0 / 0
+        npmi = np.divide(information, -np.log(together), out=np.zeros(len(i)), where=together < 1)
+        umass = np.log(together / alone[i])
+        return float(npmi.sum() / n_pairs), float(umass.sum() / n_pairs)
