@@ -5,8 +5,12 @@ w = exp(v - max v). Scaling the columns of a w to the sum R / T gives b, whose c
 balanced; s (T,) are the scale factors, and c (R,) the row sums of b, which are 1 at the solution.
 """
 from cython.parallel cimport prange, threadid
-from libc.math cimport exp, fabs, isfinite, log, log1p, sqrt
+from libc.math cimport fabs, isfinite, sqrt
 from libc.stdlib cimport free, malloc
+
+cdef extern from "elementary.h" nogil:
+    double logarithm(double)
+    double exponential(double)
 
 # Entries of a table are unlike if a square is below this share of the largest.
 cdef double UNLIKE = 1e-8
@@ -58,7 +62,7 @@ cdef int balance_one(const double *table, double *out, Py_ssize_t T, Py_ssize_t 
             worst = max(worst, fabs(c[r] - 1)) if isfinite(c[r]) else 2
         if worst <= tolerance:
             for r in range(R):
-                w[r] = exp(v[r] / 2)
+                w[r] = exponential(v[r] / 2)
             write_balanced(x, w, s, out, T, R)
             return step
         newton(a, b, v, s, c, hessian, w, T, R)
@@ -98,7 +102,7 @@ cdef void start(const double *a, double *b, double *s, double *c, double *v, dou
         v[r] = 0
     balance_columns(a, v, b, s, c, w, T, R)
     for r in range(R):
-        v[r] = -log(c[r])
+        v[r] = -logarithm(c[r])
         w[R + r] = 0
     for r in range(R * T):
         unlike = unlike or 0 < a[r] < UNLIKE
@@ -108,14 +112,14 @@ cdef void start(const double *a, double *b, double *s, double *c, double *v, dou
         mean, n = 0, 0
         for r in range(R):
             if a[r * T + t] > 0:
-                mean += log(a[r * T + t])
+                mean += logarithm(a[r * T + t])
                 n += 1
         s[t] = mean / n
     for r in range(R):
         n = 0
         for t in range(T):
             if a[r * T + t] > 0:
-                w[R + r] += s[t] - log(a[r * T + t])
+                w[R + r] += s[t] - logarithm(a[r * T + t])
                 n += 1
         w[R + r] /= n
     if loss(a, w + R, s, w, T, R) < loss(a, v, s, w, T, R):
@@ -129,7 +133,7 @@ cdef void weigh_rows(const double *v, double *w, Py_ssize_t R) noexcept nogil:
     for r in range(R):
         most = max(most, v[r])
     for r in range(R):
-        w[r] = exp(v[r] - most)
+        w[r] = exponential(v[r] - most)
 
 
 cdef void balance_columns(const double *a, const double *v, double *b, double *s, double *c,
@@ -165,7 +169,7 @@ cdef double loss(const double *a, const double *v, double *s, double *w, Py_ssiz
         for t in range(T):
             s[t] += a[r * T + t] * w[r]
     for t in range(T):
-        found += log(s[t])
+        found += logarithm(s[t])
     found *= <double>R / T
     for r in range(R):
         found += most - v[r]
@@ -196,7 +200,7 @@ cdef void newton(const double *a, const double *b, double *v, double *s, double 
         for r in range(R):
             w[R + r] = v[r] + c[r]
         if not loss(a, w + R, s, w, T, R) <= before + slope / 4:
-            length = log1p(high - low) / (high - low)
+            length = logarithm(1 + high - low) / (high - low)
     for r in range(R):
         v[r] += length * c[r]
 

@@ -17,6 +17,7 @@ typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))
 #define FROM_UPPER_HALVES(x, BITS, FLOATS) ((FLOATS)(__builtin_convertvector(x, BITS) << 16))
 
 #include "gather_sum.h"
+#include "dense.h"
 
 #define REAL float
 #define REAL_IS_FLOAT 1
@@ -33,4 +34,4 @@ typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))
 
 #define TABLE(t) {update_rows_##t, descend_##t, descend_jointly_##t, solve_##t, sums_##t, step_##t, extrapolate_##t, correlations_##t, \
                   only_gather_dot_##t, elementwise_##t}
-const level_kernels LEVEL_NAME = {TABLE(f32), TABLE(f64), gather_sum};
+const level_kernels LEVEL_NAME = {TABLE(f32), TABLE(f64), gather_sum, dense_product, dense_cross, dense_of_sparse};

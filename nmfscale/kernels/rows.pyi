@@ -216,6 +216,15 @@ def exp_digamma(x: Array, out: Array, *, n_threads: int) -> None:
 def log_gamma(x: Array, out: Array, *, n_threads: int) -> None:
     """Write log Gamma of every entry of `x` to `out`; arrays are as in `digamma`."""
 
+def trigamma(x: Array, out: Array, *, n_threads: int) -> None:
+    """Write the derivative of digamma to `out`; arrays are as in `digamma`."""
+
+def log(x: Array, out: Array, *, n_threads: int) -> None:
+    """Write the natural logarithm to `out`: -inf of 0, NaN of negative numbers."""
+
+def exp(x: Array, out: Array, *, n_threads: int) -> None:
+    """Write the exponential to `out`: 0 or inf where it is out of range."""
+
 def extrapolate_log(
     now: Array, before: Array, out: Array, momentum: float, *, n_threads: int
 ) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from .levels cimport descend_bytes, kernels_in_use, solve_bytes, update_rows_bytes
 from .operands cimport Extrapolation, RowBuffers, RowProblem, SlicedCounts, address
 from .slices cimport (
-    CURVATURE_RESCALE, DIAGONAL, DIGAMMA, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG_GAMMA,
-    move_kernel, row_kernels, slice_counts, slice_rows, values_kernel,
+    CURVATURE_RESCALE, DIAGONAL, DIGAMMA, EXP, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG,
+    LOG_GAMMA, TRIGAMMA, move_kernel, row_kernels, slice_counts, slice_rows, values_kernel,
 )
 
 from .operands import SQUARES, packed_size, statistics_size
@@ -321,6 +321,21 @@ def exp_digamma(x, out, *, int n_threads):
 def log_gamma(x, out, *, int n_threads):
     """Write log Gamma of every entry of `x`, which is positive, to `out`."""
     elementwise(LOG_GAMMA, x, out, None, 0, n_threads)
+
+
+def trigamma(x, out, *, int n_threads):
+    """Write the derivative of digamma at every entry of `x`, which is positive, to `out`."""
+    elementwise(TRIGAMMA, x, out, None, 0, n_threads)
+
+
+def log(x, out, *, int n_threads):
+    """Write the logarithm of every entry of `x` to `out`: -inf of 0, NaN of negative numbers."""
+    elementwise(LOG, x, out, None, 0, n_threads)
+
+
+def exp(x, out, *, int n_threads):
+    """Write the exponential of every entry of `x` to `out`: 0 or inf where it is out of range."""
+    elementwise(EXP, x, out, None, 0, n_threads)
 
 
 def extrapolate_log(now, before, out, double momentum, *, int n_threads):

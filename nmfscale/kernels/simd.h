@@ -499,6 +499,9 @@ INLINE VEC NAME(vexp)(VEC x)
  * exp(psi(z)) = w + 1/(24 w) - 37/(5760 w^3) + ....  The shift is undone by psi(x) = psi(z) - sum_i 1/(x + i) and
  * Gamma(x) = Gamma(z) / prod_i (x + i) over i < RAISE; factors i and RAISE - 1 - i are combined. */
 #define RAISE (REAL_IS_FLOAT ? 4 : 8)
+/* the smallest normal number; the largest number whose exponential is finite */
+#define SMALLEST (REAL)(REAL_IS_FLOAT ? 0x1p-126 : 0x1p-1022)
+#define EXP_MOST (REAL)(REAL_IS_FLOAT ? 88.7f : 709.7)
 typedef struct {
     VEC w, square, product, sum;                          /* square: 1 / w^2 */
 } NAME(raised);
@@ -575,4 +578,29 @@ INLINE VEC NAME(vlog_gamma)(VEC x)
     p = FMA(v, p, SET1((REAL)(-1.0 / 24)));
     p = FMA(z.w * v, p, SET1((REAL)0.91893853320467274178));
     return FMA(z.w, NAME(vlog)(z.w) - SET1(1), p) - NAME(vlog)(z.product);
+}
+
+/* psi'(z) = 1/w - 1/(12 w^3) + 7/(240 w^5) - ..., and psi'(x) = psi'(z) + sum_i 1/(x + i)^2. */
+INLINE VEC NAME(vtrigamma)(VEC x)
+{
+    const NAME(raised) z = NAME(raise)(x);
+    const VEC v = z.square, low = SET1(1) - AT_LEAST(x, SET1(RAISE)), y = SET1(0) - VMAX(SET1(0) - x, SET1(-RAISE));
+    VEC sum = SET1(0), p = SET1((REAL)(1982765468311237.0 / 22900899840));
+    p = FMA(v, p, SET1((REAL)(-1792042792463.0 / 289406976)));
+    p = FMA(v, p, SET1((REAL)(91546277357.0 / 173015040)));
+    p = FMA(v, p, SET1((REAL)(-5749691557.0 / 104595456)));
+    p = FMA(v, p, SET1((REAL)(118518239.0 / 16711680)));
+    p = FMA(v, p, SET1((REAL)(-57337.0 / 49152)));
+    p = FMA(v, p, SET1((REAL)(1414477.0 / 5591040)));
+    p = FMA(v, p, SET1((REAL)(-2555.0 / 33792)));
+    p = FMA(v, p, SET1((REAL)(127.0 / 3840)));
+    p = FMA(v, p, SET1((REAL)(-31.0 / 1344)));
+    p = FMA(v, p, SET1((REAL)(7.0 / 240)));
+    p = FMA(v, p, SET1((REAL)(-1.0 / 12)));
+    p = FMA(v, p, SET1(1)) / z.w;
+    for (int i = RAISE - 1; i >= 0; i--) {
+        const VEC ratio = SET1(1) / (y + SET1((REAL)i));
+        sum = FMA(ratio, ratio, sum);
+    }
+    return FMA(low, sum, p);
 }

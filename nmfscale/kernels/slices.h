@@ -10,7 +10,7 @@ enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
 enum { CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE };
 enum { GRADIENT, FULL, DIAGONAL };                        /* statistics that a pass sums */
 enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES };   /* kind of step: see update_rows, infer, least_squares */
-enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER };        /* psi = (log Gamma)', exp(psi), log Gamma; see elementwise */
+enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, TRIGAMMA, LOG, EXP, FURTHER };      /* psi = (log Gamma)', exp(psi), ...; see elementwise */
 
 /* Entry q of lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
 typedef struct {
@@ -86,10 +86,14 @@ typedef struct {
 } row_kernels;
 
 enum { PANEL = 16 };                                      /* columns of a panel of integers */
+enum { WIDE = 8 };                                        /* numbers of a row of a dense matrix are padded to a multiple */
 
 typedef struct {
     row_kernels f32, f64;
     void (*gather_sum)(const int32_t *panel, const uint32_t *picked, int64_t n, int32_t *sums);
+    void (*product)(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out);          /* see dense.h */
+    void (*cross)(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out);
+    void (*of_sparse)(const int32_t *index, const double *count, int64_t n_entries, const double *B, int64_t m, double *out);
 } level_kernels;
 extern const level_kernels nmfscale_baseline, nmfscale_neon, nmfscale_avx2, nmfscale_avx512;
 

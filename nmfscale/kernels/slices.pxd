@@ -2,12 +2,12 @@
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t
 
 cdef extern from "slices.h" nogil:
-    enum: LANES, GROUP, PANEL
+    enum: LANES, GROUP, PANEL, WIDE
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
     enum: CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
     enum: GRADIENT, FULL, DIAGONAL
     enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES
-    enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, FURTHER
+    enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, TRIGAMMA, LOG, EXP, FURTHER
     ctypedef struct slice_counts:
         const void *index
         const void *count
@@ -78,6 +78,12 @@ cdef extern from "slices.h" nogil:
     ctypedef struct level_kernels:
         row_kernels f32, f64
         void (*gather_sum)(const int32_t *, const uint32_t *, int64_t, int32_t *) noexcept nogil
+        void (*product)(const double *, const double *, int64_t, int64_t, int64_t,
+                        double *) noexcept nogil
+        void (*cross)(const double *, const double *, int64_t, int64_t, int64_t,
+                      double *) noexcept nogil
+        void (*of_sparse)(const int32_t *, const double *, int64_t, const double *, int64_t,
+                          double *) noexcept nogil
     const level_kernels *nmfscale_kernels(int)
     size_t nmfscale_update_rows_bytes(int, int)
     size_t nmfscale_descend_bytes(int, int64_t, int)

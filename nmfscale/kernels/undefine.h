@@ -24,6 +24,8 @@
 #undef SHIFT_LEFT
 #undef SMALL_INT
 #undef RAISE
+#undef SMALLEST
+#undef EXP_MOST
 #undef MU_MIN
 #undef TILE
 #undef SHORT_TILE

@@ -113,6 +113,16 @@ static void NAME(infer)(const row_problem *p, const slice_counts *s, const slice
     }
 }
 
+/* f(x), given its value for ordinary numbers: limits at 0 and infinity, NaN where f is not defined; log Gamma is 0 at 1 and 2. */
+static REAL NAME(at_limits)(int function, REAL x, REAL value)
+{
+    if (function == LOG_GAMMA)
+        return x == 1 || x == 2 ? 0 : value;
+    if (function == EXP)
+        return x > EXP_MOST ? (REAL)INFINITY : x == x ? value : x;
+    return x > 0 ? (x < (REAL)INFINITY ? value : x) : x == 0 ? -(REAL)INFINITY : (REAL)NAN;
+}
+
 /* Applies a function to each of the n numbers of x; FURTHER extrapolates the logarithm: x (x / before)^momentum. */
 static void NAME(elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out)
 {
@@ -129,12 +139,18 @@ static void NAME(elementwise)(int function, int64_t n, const void *x, const void
         case LOG_GAMMA: value = NAME(vlog_gamma)(value); break;
         case DIGAMMA: value = NAME(vdigamma)(value); break;
         case EXP_DIGAMMA: value = NAME(vexp_digamma)(value); break;
+        case TRIGAMMA: value = NAME(vtrigamma)(value); break;
+        case LOG: value = NAME(vlog)(VMAX(value, SET1(SMALLEST))); break;
+        case EXP: value = NAME(vexp)(value); break;
         default: {
             const VEC moved = NAME(vlog)(VMAX(value, least)) - NAME(vlog)(VMAX(LOAD(lanes[1]), least));
             value *= NAME(vexp)(SET1((REAL)momentum) * moved);
         }
         }
-        STORE(lanes[0], value);
-        memcpy((REAL *)out + i, lanes[0], here * sizeof(REAL));
+        STORE(lanes[1], value);
+        if (function == LOG || function == EXP || function == LOG_GAMMA)
+            for (int j = 0; j < here; j++)
+                lanes[1][j] = NAME(at_limits)(function, lanes[0][j], lanes[1][j]);
+        memcpy((REAL *)out + i, lanes[1], here * sizeof(REAL));
     }
 }
