@@ -13,10 +13,11 @@ from ...counts.names import of_features, of_samples, same_topics, shown
 from ...counts.structure import non_negative
 from ...counts.warn import warn_caller
 from ...engine import progress
-from ...engine.threads import single_blas_thread
+from ...kernels import dense
 from ..factors import MINVAL, rescale
 from .sample_clusters import totals_of_clusters
-from .topic_score import NoSimplexError, singular_vectors, topic_score
+from .singular_vectors import singular_vectors
+from .topic_score import NoSimplexError, topic_score
 
 Array = NDArray[Any]
 FitRows = Callable[[Array, Array], Array]
@@ -30,6 +31,8 @@ LARGEST = 1e15
 # Share of a sample that starts in all clusters instead of its own, and share of overall frequencies
 # in those of a cluster.
 SHARED = 0.1
+# Smaller entries of a singular vector are zeros with rounding errors.
+ROUNDING = 1e-14
 
 
 def initialize(
@@ -40,6 +43,7 @@ def initialize(
     random_state: Any = None,
     dtype: DTypeLike = np.float64,
     fit_rows: FitRows,
+    n_threads: int = 1,
 ) -> tuple[Array, Array]:
     """Return loadings and factors from which a fit can start.
 
@@ -74,6 +78,8 @@ def initialize(
         Type of the result.
     fit_rows : callable
         ``fit_rows(F, L) -> L`` takes a few steps on the loadings with fixed factors.
+    n_threads : int, default=1
+        Number of threads; the result does not depend on it.
 
     Returns
     -------
@@ -115,10 +121,7 @@ def initialize(
     elif init not in STARTS:
         known = ", ".join(map(repr, STARTS))
         raise ValueError(f"init={shown(init)} is not one of {known} or an array of cluster labels.")
-    # One thread, so that sums have a fixed order and the start does not depend on the number of
-    # threads.
-    with single_blas_thread():
-        L, F = _start(counts, n_components, init, rng)
+    L, F = _start(counts, n_components, init, rng, n_threads)
     if L is None:
         F = _floored(F, dtype)
         equal = np.repeat(counts.row_totals[:, np.newaxis] / n_components, n_components, axis=1)
@@ -182,8 +185,9 @@ def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) ->
 
 
 def _start(
-    counts: CountMatrix, n_components: int, init: str | Array, rng: np.random.RandomState
-) -> tuple[Array | None, Array]:
+    counts: CountMatrix, n_components: int, init: str | Array, rng: np.random.RandomState,
+    n_threads: int,
+) -> tuple[Array | None, Array]:  # fmt: skip
     """Make loadings and factors; None for loadings that must still be fitted to the factors."""
     if n_components == 1:
         # One cluster of all samples: the maximum of the likelihood.
@@ -191,15 +195,15 @@ def _start(
     if not isinstance(init, str):
         return _from_clusters(counts, init, n_components)
     if init == "nndsvd":
-        return _from_singular_vectors(counts, n_components, rng)
+        return _from_singular_vectors(counts, n_components, rng, n_threads)
     enough = min(counts.shape) >= 3 * n_components
     if init == "clusters" or (init == "auto" and enough and n_components > MANY):
-        totals = totals_of_clusters(counts, n_components, rng)
+        totals = totals_of_clusters(counts, n_components, rng, n_threads=n_threads)
         # from all samples: a feature may be in none of the drawn ones
         return None, _smoothed(totals, counts.column_totals / max(counts.total, MINVAL))
     if init == "topic-score" or (init == "auto" and enough):
         try:
-            return None, topic_score(counts, n_components, rng)
+            return None, topic_score(counts, n_components, rng, n_threads=n_threads)
         except NoSimplexError as reason:
             if init == "topic-score":
                 warn_caller(
@@ -238,15 +242,15 @@ def _random(
     """Draw uniform F, then uniform L; scale rows of L so that expected totals match the counts."""
     F = rng.uniform(size=(counts.shape[1], n_components))
     L = rng.uniform(size=(counts.shape[0], n_components))
-    expected = L @ F.sum(axis=0)
+    expected = dense.product(L, F.sum(axis=0)[:, np.newaxis])[:, 0]
     return L * (counts.row_totals / np.maximum(expected, MINVAL))[:, np.newaxis], F
 
 
 def _from_singular_vectors(
-    counts: CountMatrix, n_components: int, rng: np.random.RandomState
+    counts: CountMatrix, n_components: int, rng: np.random.RandomState, n_threads: int
 ) -> tuple[Array, Array]:
     """Return the larger of the positive and negative parts of each pair of singular vectors."""
-    left, values, right = singular_vectors(counts, n_components)
+    left, values, right = singular_vectors(counts, n_components, n_threads=n_threads)
     # Zeros are raised to the value at which all of L F^T would be a hundredth of the mean count.
     level = 0.1 * np.sqrt(counts.total / (counts.shape[0] * counts.shape[1] * n_components))
     # The number of singular vectors is limited by rows and columns; further components are random.
@@ -256,16 +260,16 @@ def _from_singular_vectors(
         u, v, weight = _larger_part(left[:, k], right[:, k])
         scale = np.sqrt(value * weight)
         if scale > 0.0:
-            L[:, k] = np.where(u > 0.0, scale * u, level)
-            F[:, k] = np.where(v > 0.0, scale * v, level)
-    expected = L.sum(axis=0) @ F.sum(axis=0)
+            L[:, k] = np.where(u > ROUNDING, scale * u, level)
+            F[:, k] = np.where(v > ROUNDING, scale * v, level)
+    expected = (L.sum(axis=0) * F.sum(axis=0)).sum()
     return L * (counts.total / max(expected, MINVAL)), F
 
 
 def _larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
     """Return the larger parts (by sign) of two vectors, normalised, and their weight."""
     parts = [(np.maximum(sign * u, 0.0), np.maximum(sign * v, 0.0)) for sign in (1.0, -1.0)]
-    norms = [(np.linalg.norm(a), np.linalg.norm(b)) for a, b in parts]
+    norms = [(np.sqrt((a * a).sum()), np.sqrt((b * b).sum())) for a, b in parts]
     weights = [float(a * b) for a, b in norms]
     larger = int(weights[1] > weights[0])
     lengths = norms[larger] if weights[larger] > 0.0 else (1.0, 1.0)

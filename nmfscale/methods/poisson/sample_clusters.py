@@ -5,7 +5,6 @@ Its cost grows with the number of components, not with a power of it.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
 from ...engine import progress
-from .topic_score import drawn_rows, singular_vectors
+from .k_means import k_means
+from .singular_vectors import singular_vectors
+from .topic_score import drawn_rows
 
 Array = NDArray[Any]
 
@@ -21,26 +22,23 @@ Array = NDArray[Any]
 _DIRECTIONS, _ROUNDS = 50, 20
 
 
-def totals_of_clusters(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
+def totals_of_clusters(
+    counts: CountMatrix, n_components: int, rng: np.random.RandomState, *, n_threads: int = 1
+) -> Array:
     """Return counts (n_features, n_components) of non-empty clusters of samples.
 
     If counts are large, a random subset of the samples is clustered, at least three for each
-    cluster. The caller limits BLAS to one thread, so that the result does not depend on the number
-    of threads.
+    cluster.
     """
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
     drawn = drawn_rows(counts, rng, least=3 * n_components)
-    left, values, _ = singular_vectors(counts, min(n_components, _DIRECTIONS), drawn)
+    n_vectors = min(n_components, _DIRECTIONS)
+    left, values, _ = singular_vectors(counts, n_vectors, drawn, n_threads=n_threads)
     places = left * values
     lengths = np.linalg.norm(places, axis=1, keepdims=True)
     places /= np.where(lengths > 0, lengths, 1)
     progress.stage("clusters of samples")
-    k_means = KMeans(min(n_components, len(places)), n_init=1, max_iter=_ROUNDS, random_state=rng)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct places: see below
-        labels = k_means.fit_predict(places.astype(np.float32))
+    n_clusters = min(n_components, len(places))
+    _, labels, _ = k_means(places, n_clusters, rng, max_iter=_ROUNDS, n_threads=n_threads)
     matrix = counts.take_rows(drawn)
     totals = np.zeros((n_components, counts.shape[1]))
     for label in range(n_components):

@@ -69,8 +69,9 @@ def start_of(
         if measured is not None and isinstance(init, str):
             init = "random"
         found, F = initialize(
-            counts, n_components, init, random_state=rng, dtype=dtype, fit_rows=few_steps
-        )
+            counts, n_components, init, random_state=rng, dtype=dtype, fit_rows=few_steps,
+            n_threads=executor.n_threads,
+        )  # fmt: skip
         return found if L is None else L, F
     F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
     equal = counts.row_totals[:, None] / (n_components * F.sum(axis=0))

@@ -7,19 +7,19 @@ single topic (Ke and Wang, 2024, Using SVD for topic modeling, JASA 119, 434-449
 
 from __future__ import annotations
 
-import warnings
 from itertools import combinations
 from math import ceil, comb
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import qr
-from scipy.optimize import nnls
-from scipy.spatial.distance import cdist
 
+from ... import kernels
 from ...counts.base import CountMatrix
 from ...engine import progress
+from ...kernels import dense
+from .k_means import k_means
+from .singular_vectors import singular_vectors
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ _CLUSTERED, _EACH = 100, 5
 _TIE = 1e-12
 # Centres closer than this, relative to the largest distance, count as one.
 _SAME = 1e-3
-# Singular vectors are computed in single precision: smaller values are noise.
+# Singular values come from squares: smaller ones are noise.
 _NOISE = 1e-6
 # Minimum of the first singular vector in a feature, relative to all of its vectors.
 _NEAREST = 0.01
@@ -46,14 +46,15 @@ class NoSimplexError(ValueError):
     """The counts do not span a simplex with the requested number of vertices."""
 
 
-def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomState) -> Array:
+def topic_score(
+    counts: CountMatrix, n_components: int, rng: np.random.RandomState, *, n_threads: int = 1
+) -> Array:
     """Estimate factors (n_features, n_components) whose columns sum to one.
 
-    Raise :class:`NoSimplexError` if the counts have too low a rank or too few features. The caller
-    limits BLAS to one thread, so that the result does not depend on the number of threads.
+    Raise :class:`NoSimplexError` if the counts have too low a rank or too few features.
     """
     drawn = drawn_rows(counts, rng)
-    _, values, vectors = singular_vectors(counts, n_components, drawn)
+    _, values, vectors = singular_vectors(counts, n_components, drawn, n_threads=n_threads)
     if values.size < n_components or not values[-1] > _NOISE * values[0]:
         raise NoSimplexError(f"the counts have no {n_components} singular values above noise")
     if vectors[:, 0].sum() < 0.0:
@@ -75,11 +76,17 @@ def topic_score(counts: CountMatrix, n_components: int, rng: np.random.RandomSta
     else:
         progress.stage("clusters of features")
         weights = np.sqrt(totals[frequent])
-        centers = cluster_centers(ratios[frequent], weights, 3 * n_components, rng)
+        n_centers = min(3 * n_components, len(frequent))
+        # More vertices mean more centres and dimensions, and the start must be short.
+        many = 3 * n_components > 36
+        centers, _, _ = k_means(
+            ratios[frequent], n_centers, rng, weights=weights, n_init=1 if many else 2,
+            max_iter=30 if many else 100, n_threads=n_threads,
+        )  # fmt: skip
         progress.stage("corners among the clusters")
         vertices = hunt_vertices(centers, n_components)
     weights = np.full((counts.shape[1], n_components), 1.0 / n_components)
-    weights[seen] = mixture_weights(ratios[seen], vertices)
+    weights[seen] = mixture_weights(ratios[seen], vertices, n_threads)
     # Features outside the drawn rows belong to no vertex; their size is that of their total.
     size = np.where(seen, size, totals * (size[seen].sum() / totals[seen].sum()))
     factors = weights * size[:, np.newaxis]
@@ -96,49 +103,6 @@ def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, least: int = 1) 
     return drawn
 
 
-def singular_vectors(
-    counts: CountMatrix, n_vectors: int, rows: Array | None = None
-) -> tuple[Array, Array, Array]:
-    """Return U (rows, k), decreasing singular values (k,) and V (features, k), k <= n_vectors.
-
-    There are fewer if the counts, or the selected rows, have fewer rows or columns.
-    """
-    from sklearn.utils.extmath import randomized_svd
-
-    progress.stage("singular vectors")
-    # Sums follow the order of storage, which must not influence the start: it is sorted. The type
-    # does not depend on where the counts are, and is as small as possible.
-    matrix = counts.take_rows(rows).astype(np.float32, copy=False)
-    # Seeded by a constant: the same counts give the same vectors, whatever the random state.
-    n_iter = 4 if n_vectors <= _CLUSTERED else 2
-    U, values, _ = randomized_svd(matrix, n_vectors, n_iter=n_iter, random_state=0)
-    # Computed again from U: exact zeros for features that do not occur, and precise values for rare
-    # ones.
-    V = (matrix.T @ U).astype(np.float64)
-    V /= np.where(values > 0.0, values, 1.0)
-    return U.astype(np.float64), values.astype(np.float64), V
-
-
-def cluster_centers(
-    points: Array, weights: Array, n_centers: int, rng: np.random.RandomState
-) -> Array:
-    """Cluster weighted points to reduce noise."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    k_means = KMeans(
-        min(n_centers, len(points)),
-        # More vertices mean more centres and dimensions, and the start must be short.
-        n_init=2 if n_centers <= 36 else 1,
-        max_iter=100 if n_centers <= 36 else 30,
-        random_state=rng,
-    )
-    with warnings.catch_warnings():
-        # Fewer distinct points than centres are harmless: equal centres are joined later.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return k_means.fit(points, sample_weight=weights).cluster_centers_.astype(np.float64)
-
-
 def hunt_vertices(centers: Array, n_components: int) -> Array:
     """Choose among centres (n_centers, K - 1) the vertices (K, K - 1) of a simplex around them.
 
@@ -148,7 +112,7 @@ def hunt_vertices(centers: Array, n_components: int) -> Array:
     subset spans a simplex: successive projection.
     """
     centers = centers[np.lexsort(centers.T)]
-    squared = cdist(centers, centers, "sqeuclidean")
+    squared = _squared_distances(centers)
     centers = centers[~np.triu(squared <= _SAME**2 * squared.max(), 1).any(axis=0)]
     if len(centers) < n_components:
         raise NoSimplexError(f"the features have only {len(centers)} distinct places")
@@ -156,24 +120,34 @@ def hunt_vertices(centers: Array, n_components: int) -> Array:
     if comb(n_candidates, n_components) <= _MAX_SUBSETS:
         candidates = _far_apart(centers, n_candidates)
         subsets = np.array(list(combinations(range(n_candidates), n_components)))
-        corners = _with_ones(candidates)[subsets]
-        volumes = np.abs(np.linalg.det(corners))
+        inverses, volumes = dense.inverse(_with_ones(candidates)[subsets])
+        volumes = np.abs(volumes)
         solid = volumes > 1e-10 * volumes.max()
         if solid.any():
-            subsets, inverses = subsets[solid], np.linalg.inv(corners[solid])
-            return candidates[_tightest(candidates, subsets, inverses)]
+            return candidates[_tightest(candidates, subsets[solid], inverses[solid])]
     return centers[_successive_projection(centers, n_components)]
 
 
-def mixture_weights(points: Array, vertices: Array) -> Array:
+def mixture_weights(points: Array, vertices: Array, n_threads: int = 1) -> Array:
     """Return points (m, K - 1) as mixtures (m, K) of the vertices; clip points outside."""
-    weights = _with_ones(points) @ np.linalg.inv(_with_ones(vertices))
+    inverse, _ = dense.inverse(_with_ones(vertices))
+    weights: Array = dense.product(_with_ones(points), inverse, n_threads=n_threads)
     np.maximum(weights, 0.0, out=weights)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
+def _squared_distances(points: Array) -> Array:
+    """Return squared distances (n, n) of points (n, d) from each other."""
+    found = np.zeros((len(points), len(points)))
+    for values in points.T:
+        away = values[:, np.newaxis] - values
+        away *= away
+        found += away
+    return found
+
+
 def _far_apart(centers: Array, n_candidates: int) -> Array:
-    squared = cdist(centers, centers, "sqeuclidean")
+    squared = _squared_distances(centers)
     chosen = [int(i) for i in np.unravel_index(np.argmax(squared), squared.shape)]
     while len(chosen) < n_candidates:
         spread = squared[chosen].sum(axis=0)
@@ -189,8 +163,8 @@ def _successive_projection(centers: Array, n_components: int) -> Array:
     height = np.sqrt(np.mean(np.sum(centers**2, axis=1)))
     lifted = np.column_stack([centers, np.full(len(centers), height)])
     # as in a QR decomposition that takes the longest column first
-    R, order = qr(lifted.T, mode="r", pivoting=True, overwrite_a=True, check_finite=False)
-    longest = np.abs(R.diagonal()[:n_components])
+    _, R, order = dense.qr(lifted.T, pivoting=True)
+    longest = R.diagonal()[:n_components]
     if len(longest) < n_components or not longest.min() > _NOISE * height:
         raise NoSimplexError("the features lie in a plane of too few dimensions")
     chosen: Array = order[:n_components]
@@ -206,7 +180,11 @@ def _tightest(candidates: Array, subsets: Array, inverses: Array) -> Array:
     found.
     """
     heights = 1.0 / np.linalg.norm(inverses[:, :-1], axis=1)
-    beyond = -(_with_ones(candidates) @ inverses) * heights[:, np.newaxis]
+    size = inverses.shape[1]
+    all_columns = np.ascontiguousarray(inverses.transpose(1, 0, 2)).reshape(size, -1)
+    places = dense.product(_with_ones(candidates), all_columns)
+    places = places.reshape(len(candidates), -1, size).transpose(1, 0, 2)
+    beyond = -places * heights[:, np.newaxis]
     nearest = np.maximum(beyond.max(axis=2), 0.0)
     bounds = nearest.max(axis=1)
     best, smallest = len(subsets), np.inf
@@ -234,12 +212,11 @@ def _distance(point: Array, corners: Array) -> float:
     """
     edges = (corners - point).T
     scale = np.abs(edges).max()
-    target = np.zeros(len(edges) + 1)
-    target[-1] = scale
-    weights, _ = nnls(
-        np.vstack([edges, np.full(len(corners), scale)]), target, maxiter=100 * len(corners)
-    )
-    return float(np.linalg.norm(edges @ (weights / weights.sum())))
+    gram = dense.cross(np.vstack([edges, np.full(len(corners), scale)]))
+    weights, gain, residual = np.full((len(corners), 1), scale * scale), np.empty(1), np.empty(1)
+    kernels.nnls(gram, weights, gain, residual, n_threads=1)
+    nearest = (edges * (weights[:, 0] / weights.sum())).sum(axis=1)
+    return float(np.sqrt((nearest * nearest).sum()))
 
 
 def _with_ones(points: Array) -> Array:
