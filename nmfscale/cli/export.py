@@ -103,11 +103,11 @@ def _expected_shares(model: Any) -> Any:
 
     F, L = np.asarray(model.components_, np.float64), getattr(model, "loadings_", None)
     if L is not None:
-        weights = np.asarray(L, np.float64).T @ _sizes_of_samples(model)
+        weights = (np.asarray(L, np.float64) * _sizes_of_samples(model)[:, None]).sum(axis=0)
     else:  # fitted in batches: a topic's posterior minus its prior is its counts
         counts = np.asarray(model.topic_word_posterior_, np.float64) - model.topic_word_prior_
         weights = np.maximum(counts, 0).sum(axis=1)
-    expected = weights @ F
+    expected = (weights[:, None] * F).sum(axis=0)
     return expected / max(expected.sum(), np.finfo(np.float64).tiny)
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import gammaln, xlogy
 
+from ..kernels.functions import log_gamma, xlogy
 from .cached import cached_property
 from .names import checked_names
 from .warn import warn_caller
@@ -187,7 +187,7 @@ class CountMatrix(ABC):
     @cached_property
     def row_log_factorials(self) -> NDArray[np.float64]:
         """Sum of log x! over the counts of each sample, (n_samples,)."""
-        return self.row_sums(lambda x: gammaln(x + 1))
+        return self.row_sums(lambda x: log_gamma(x + 1))
 
     @cached_property
     def row_x_log_x(self) -> NDArray[np.float64]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
 
 from .. import kernels
 from ..counts.aligned import aligned_copy, aligned_empty
 from ..counts.sell import LANES
+from ..kernels import functions
 
 Array = NDArray[Any]
 MINVAL = 1e-10
@@ -71,7 +71,7 @@ class Constraints:
 
     def log_scales(self, scales: Array) -> float:
         """Return the change of the log prior when the parameters are scaled back."""
-        total, logs = 0.0, np.log(scales)
+        total, logs = 0.0, functions.log(scales)
         if self.prior_factors is not None:
             total += math.fsum(self.prior_factors[0].sum(axis=0) * logs)
         if self.prior_loadings is not None:
@@ -113,7 +113,7 @@ class Factor:
         if self.pseudo is None or self.rate is None:
             return 0.0
         b = self.values.astype(np.float64)
-        terms = xlogy(self.pseudo, np.maximum(b, 1e-300)) - self.rate * b
+        terms = functions.xlogy(self.pseudo, np.maximum(b, 1e-300)) - self.rate * b
         if weights is not None:
             terms *= weights[:, None]
         return math.fsum(terms[: self.n_rows].sum(axis=0))
@@ -238,6 +238,8 @@ def balancing_scales(
         sums_L, sums_F = (
             total / (K * other) if own is None else own for own, other in (sums, sums[::-1])
         )
-        exponents = np.round(np.log2((sums_F / m) / (sums_L / n)) / 2)
-    exponents[~np.isfinite(exponents) | (np.abs(exponents) < _MOST_APART)] = 0
-    return np.exp2(exponents)
+        ratio = (sums_F / m) / (sums_L / n)
+    # the integer nearest to log2(ratio) / 2; that of 0 is 0
+    exponents = np.frexp(np.where(np.isfinite(ratio), ratio, 0.0))[1] // 2
+    exponents[np.abs(exponents) < _MOST_APART] = 0
+    return np.ldexp(1.0, exponents)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, xlogy
 
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples, same_topics
 from ..counts.structure import non_negative
 from ..engine.threads import resolve_threads
+from ..kernels.functions import log_gamma, xlogy
 from ..readers.open import as_counts
 from .factors import LEAST
 from .transform import log_mu_rows
@@ -52,7 +52,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     """
     counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
-    return log_mu - L @ F.sum(axis=0) - counts.row_log_factorials
+    return log_mu - _sizes(L, F) - counts.row_log_factorials
 
 
 def loglik_multinomial(
@@ -89,9 +89,9 @@ def loglik_multinomial(
     """
     counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
-    sizes = np.maximum(L @ F.sum(axis=0), LEAST)
+    sizes = np.maximum(_sizes(L, F), LEAST)
     totals = counts.row_totals
-    return log_mu - xlogy(totals, sizes) + gammaln(totals + 1) - counts.row_log_factorials
+    return log_mu - xlogy(totals, sizes) + log_gamma(totals + 1) - counts.row_log_factorials
 
 
 def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
@@ -120,7 +120,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     """
     counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
-    return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + L @ F.sum(axis=0))
+    return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + _sizes(L, F))
 
 
 def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
@@ -189,3 +189,9 @@ def checked_factors(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Ar
             "they must agree."
         )
     return counts, factors[0], factors[1]
+
+
+def _sizes(L: Array, F: Array) -> Array:
+    """Return expected totals of the rows, (n,)."""
+    sizes: Array = (L * F.sum(axis=0)).sum(axis=1)
+    return sizes

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from ..kernels import dense
+
 Array = NDArray[Any]
 # The norm of ``f / sqrt(p)`` is at least one; a shorter difference than this is rounding.
 _NO_DIRECTION = 1e-10
@@ -16,7 +18,7 @@ _NO_DIRECTION = 1e-10
 def cosines_of(F: Array, other: Array) -> Array:
     """Return the cosines (K, K') between columns of F (m, K) and of `other` (m, K')."""
     norms = [np.linalg.norm(A, axis=0) for A in (F, other)]
-    cosines: Array = F.T @ other / np.maximum(np.outer(*norms), np.finfo(float).tiny)
+    cosines: Array = dense.cross(F, other) / np.maximum(np.outer(*norms), np.finfo(float).tiny)
     return cosines
 
 
@@ -41,7 +43,7 @@ def lift_correlations_of(F: Array, other: Array) -> Array:
     weight = np.divide(1, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
     centre = mean if min(f.shape[1], g.shape[1]) > 1 else 0 * mean
     here, there = (_directions((A - centre) * (A.any(axis=0) * weight)) for A in (f, g))
-    found = np.maximum(here.T @ there, 0)
+    found = np.maximum(dense.cross(here, there), 0)
     # topics that equal the mean have no direction, and are similar to each other
     alike = np.outer(f.any(axis=0) & ~here.any(axis=0), g.any(axis=0) & ~there.any(axis=0))
     return np.where(alike, 1.0, found)

@@ -24,7 +24,7 @@ def averaged(values: Array, parts: Parts, weights: Array) -> Array:
     kept = []
     for part in parts:
         shares = weights[part] if weights[part].any() else np.ones(len(part))
-        kept.append(values[..., part] @ (shares / shares.sum()))
+        kept.append((values[..., part] * (shares / shares.sum())).sum(axis=-1))
     return np.ascontiguousarray(np.stack(kept, axis=-1).astype(values.dtype))
 
 
@@ -35,7 +35,7 @@ def merged_factors(L: Array, F: Array, parts: Parts) -> tuple[Array, Array]:
     L_new = np.empty((len(L), len(parts)), L.dtype)
     for at, part in enumerate(parts):
         share = sizes[part] / whole[at] if len(part) > 1 and whole[at] > 0 else np.ones(len(part))
-        L_new[:, at] = L[:, part] @ share
+        L_new[:, at] = (L[:, part] * share).sum(axis=1)
     return L_new, F_new
 
 

@@ -24,6 +24,7 @@ from ..counts.base import CountMatrix
 from ..counts.sell import LANES
 from ..engine import progress
 from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
+from ..kernels.functions import log
 from ..storage.atomic import atomic_write
 from .factors import (
     LEAST,
@@ -386,7 +387,7 @@ class LogShares(Step):
         if sizes.ndim == 2:
             sizes = sizes[block["groups"].astype(np.intp)]
         block.put(
-            "log_shares", block["log_mu"] - block["totals"] * np.log(row_sizes(L, sizes))
+            "log_shares", block["log_mu"] - block["totals"] * log(row_sizes(L, sizes))
         )  # fmt: skip
         return {}
 

@@ -7,11 +7,11 @@ import math
 import os
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
+from ..kernels.functions import exp
 from ..methods.poisson.priors import gamma_prior
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import projection, projection_needs
@@ -211,7 +211,7 @@ class HeldFactors(CountModel):
         known = {"measured": measured, "batch": batch}
         self._warn_of_score()
         score = self._score(X, completion, random_state, missing, client, layer, raw, known)
-        return float(np.exp(-score))
+        return float(exp(-score))
 
     def _warn_of_sizes(self, effect: str) -> None:
         """Warn if the fit had sizes of samples, and new samples have none."""

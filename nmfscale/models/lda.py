@@ -16,6 +16,7 @@ from ..counts.base import CountMatrix
 from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor
 from ..engine.threads import single_blas_thread
+from ..kernels.functions import power
 from ..methods.merging import merged_dirichlet, summed
 from ..methods.rows_pass import RowsPass
 from ..methods.variational import lda
@@ -321,7 +322,8 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
                     lambda: Start(topics), alpha, eta, dtype,
                     fresh_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
                 )  # fmt: skip
-                weight = (self.learning_offset + self.n_batch_iter_ + 1) ** -self.learning_decay
+                moment = self.learning_offset + self.n_batch_iter_ + 1
+                weight = float(power(moment, -self.learning_decay))
                 moved = model.online(topics, weight, self.total_samples)
         unseen = self._unseen(counts, {})
         self.unseen_features_ = unseen & (first | getattr(self, "unseen_features_", False))

@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
+from ..kernels.functions import exp
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import projection, projection_needs
 from ..methods.variational.gamma_noise import posterior_of
@@ -223,7 +224,8 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         given, scale = L, 1.0
         if mu is not None and mu.any():
             # a power of two, which keeps all digits: floors assume means that sum to about one
-            scale = 2.0 ** np.round(np.log2(mu.sum()))
+            share, exponent = np.frexp(mu.sum())
+            scale = np.ldexp(1.0, exponent - (share < np.sqrt(0.5)))  # 2^round(log2(sum))
             L, mu = None if L is None else L * scale, mu / scale
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> NoisyTopics:
@@ -297,7 +299,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         noise = posterior_of(self.theta_, self.topic_counts_, self.expected_counts_, n_threads)
         sizes = np.array([math.fsum(each) for each in self.mu_ * noise.mean])
         return projection(
-            counts, (self.mu_ * np.exp(noise.log)).T, n_threads=n_threads, total=sizes,
+            counts, (self.mu_ * exp(noise.log)).T, n_threads=n_threads, total=sizes,
             scored=scored,
         )  # fmt: skip
 

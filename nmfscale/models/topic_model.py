@@ -94,7 +94,7 @@ fixed_samples_, measured_, batch_, moves_
         return self.loadings_, self.components_.T
 
     def _merged(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
-        expected = self.size_factors_.astype(np.float64) @ self.loadings_
+        expected = (self.size_factors_.astype(np.float64)[:, None] * self.loadings_).sum(axis=0)
         # of the loadings of the Poisson NMF
         totals = np.divide(expected, self.scales_, out=expected * 0, where=self.scales_ > 0)
         return {

@@ -24,6 +24,9 @@ from ..counts.names import shown
 from ..engine import progress
 from ..engine.memory import check_stream
 from ..engine.protocol import Needs
+from ..engine.threads import resolve_threads
+from ..kernels import dense
+from ..kernels.functions import exp
 from ..methods.completion import log_shares, split_counts
 from ..methods.measured import Measured
 from ..methods.rows_pass import RowsPass
@@ -33,6 +36,9 @@ from .inputs import CountInputs
 from .validation import npy_target
 
 Array = NDArray[Any]
+
+# Rows of expected counts that are computed at a time.
+_ROWS = 1 << 12
 
 
 class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -323,7 +329,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             As :meth:`transform`.
         """
         score = self._score(X, completion, random_state, missing, client, layer, raw)
-        return float(np.exp(-score))
+        return float(exp(-score))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return expected counts, ``X @ components_``, from loadings.
@@ -359,7 +365,17 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
                 f"X has shape {loadings.shape}; "
                 f"loadings need (n_samples, {self.components_.shape[0]})."
             )
-        return loadings @ self.components_
+        times = dense.of_sparse if sp.issparse(X) else dense.product
+        loadings = sp.csr_array(X) if sp.issparse(X) else loadings
+        found = np.empty(
+            (loadings.shape[0], self.components_.shape[1]),
+            np.result_type(loadings.dtype, self.components_.dtype, np.float32),
+        )
+        n_threads = resolve_threads(getattr(self, "n_threads", None))
+        for first in range(0, len(found), _ROWS):  # not all in float64 at once
+            here = slice(first, first + _ROWS)
+            found[here] = times(loadings[here], self.components_, n_threads=n_threads)
+        return found
 
     @property
     def n_components_(self) -> int:

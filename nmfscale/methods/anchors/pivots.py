@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor
+from ...kernels import dense
+from ...kernels.functions import log
 from ..factors import Array, per_lane
 from .steps import Distance, GramColumns, Squares
 
@@ -46,7 +47,7 @@ def weights_of(counts: CountMatrix, word: str) -> Weights:
     """Return the weights that a named option stands for."""
     if word == "counts":
         return Weights()
-    rarity = np.log((1 + counts.shape[0]) / (1 + counts.column_nnz.astype(np.float64))) + 1
+    rarity = log((1 + counts.shape[0]) / (1 + counts.column_nnz.astype(np.float64))) + 1
     return Weights(None, rarity if word == "tf-idf" else None, unit=True)
 
 
@@ -107,7 +108,8 @@ class Pivots:
     def combination(self, products: Array) -> Array:
         """Return coefficients (k,) of the combination of chosen columns with these products."""
         R = self.triangle()
-        return np.asarray(solve_triangular(R, solve_triangular(R, products, trans="T")))
+        found: Array = dense.solve(R, dense.solve(R.T, products[:, None]))[:, 0]
+        return found
 
     def triangle(self) -> Array:
         """Return the upper triangular factor of the chosen columns."""
@@ -153,7 +155,7 @@ class GramOfCounts:
             w = self._features[names]
         step = Distance(len(self.order), self.lanes[names], combination * w[:-1] / w[-1])
         ((found, _),) = self._executor.run(step)
-        return found["square"] * w[-1] ** 2, found["products"] * w[:-1] * w[-1]
+        return found["square"] * w[-1] * w[-1], found["products"] * w[:-1] * w[-1]
 
 
 class GramOfProjection:
@@ -164,14 +166,16 @@ class GramOfProjection:
 
     def squares(self) -> Array:
         """Return |y_j|^2, (m,)."""
-        return np.einsum("jd,jd->j", self._Y, self._Y)
+        found: Array = (self._Y * self._Y).sum(axis=1)
+        return found
 
     def columns(self, features: Sequence[int]) -> Array:
         """Return y_j'y_p for these features p, (p, m)."""
-        return np.stack([np.einsum("jd,d->j", self._Y, self._Y[p]) for p in features])
+        return np.stack([(self._Y * self._Y[p]).sum(axis=1) for p in features])
 
     def distance(self, features: Sequence[int], combination: Array) -> tuple[float, Array]:
         """Return |y_p - A a|^2 for the last feature p, and its products with earlier ones, A."""
         *others, p = features
-        left = self._Y[p] - np.einsum("kd,k->d", self._Y[others], combination)
-        return float(left @ left), np.einsum("kd,d->k", self._Y[others], left)
+        there = self._Y[others]
+        left = self._Y[p] - (there * combination[:, None]).sum(axis=0)
+        return float((left * left).sum()), (there * left).sum(axis=1)

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Method, Needs
+from ...kernels import dense
 from ..factors import Array
 from ..rows_pass import RowsPass
 from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
@@ -129,7 +129,8 @@ class AnchorSearch(Method):
             if p in self._checked or not pivots.is_doubtful(p):
                 break
             self._checked.add(p)
-            a = solve_triangular(pivots.triangle(), pivots.rows[: len(pivots.chosen), p])
+            products = pivots.rows[: len(pivots.chosen), p]
+            a = dense.solve(pivots.triangle(), products[:, None])[:, 0]
             for _ in range(2):
                 _, products = self._gram.distance([*pivots.chosen, p], a)
                 a = a + pivots.combination(products)
@@ -159,7 +160,8 @@ class AnchorSearch(Method):
         products = outcomes[1].sums[0]
         total = math.fsum(squares if plain else outcomes[2].sums[0][0])
         topics, gain = combinations(products, chosen, self.executor.n_threads)
-        weights = 1 / np.sqrt(np.einsum("kj,kj->k", topics, topics))
+        # one by one: the squares of all would be as large as the topics
+        weights = 1 / np.sqrt([(topic * topic).sum() for topic in topics])
         topics *= weights[:, None]
         error = math.sqrt(max(0.0, total - math.fsum(gain)))
         self._end |= {"components": topics, "diffuseness": weights, "error": np.array(error)}

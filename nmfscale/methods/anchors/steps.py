@@ -171,10 +171,10 @@ class Distance(Step):
             last = min(first + _SLICES, n_slices)
             found = np.zeros(((last - first) * LANES, len(self.lanes)))
             add_columns(block.counts, self.n_features, self.lanes, first, last, found)
-            left = found[:, -1] - np.einsum("ik,k->i", found[:, :-1], self.combination)
+            left = found[:, -1] - (found[:, :-1] * self.combination).sum(axis=1)
             weighted = left if scales is None else left * scales[first * LANES : last * LANES]
-            square += float(np.einsum("i,i->", left, weighted))
-            products += np.einsum("ik,i->k", found[:, :-1], weighted)
+            square += float((left * weighted).sum())
+            products += (found[:, :-1] * weighted[:, None]).sum(axis=0)
         return {"square": square, "products": products}
 
 

@@ -13,11 +13,13 @@ rows of L that sum to one, F is that of PLSA, and L its proportions times the to
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ...engine.protocol import Values
+from ...kernels.functions import log1p
 from ..factors import MINVAL, Array, aligned_copy, at_floor
 from .objective import FactorModel
 from .row_update import EM
@@ -33,7 +35,7 @@ def size_of_columns(total: float) -> float:
 
     Powers of two change no digit of a product of both factors.
     """
-    return 1.0 if total < _MANY else 2.0 ** (np.log2(total) // 2)
+    return 1.0 if total < _MANY else math.ldexp(1.0, (math.frexp(total)[1] - 1) // 2)
 
 
 def penalise(L: Array, history: Array, penalty: float, total: float) -> None:
@@ -43,7 +45,7 @@ def penalise(L: Array, history: Array, penalty: float, total: float) -> None:
     plus log(1 + penalty) sum x (`total` is sum x), so both have the same optima.
     """
     L /= 1 + penalty
-    more = float(np.log1p(penalty)) * total
+    more = float(log1p(penalty)) * total
     history["loglik"] -= more
     # after an update sum L is sum x
     history["deviance"] += 2 * (more - total * penalty / (1 + penalty))

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import gammaln, xlogy
 
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Values
+from ...kernels.functions import log_gamma, xlogy
 from ..declared import DeclaredMethod
 from ..factors import (
     Array,
@@ -47,7 +47,7 @@ class Objective:
     def __init__(self, counts: CountMatrix, layout: Any, totals: Array, weights: Array | None):
         self._log_factorials, self._x_log_x = count_constants(counts, layout, weights)
         self.total = weighted_sum(totals, weights)
-        self._log_total_factorials = weighted_sum(gammaln(totals + 1), weights)
+        self._log_total_factorials = weighted_sum(log_gamma(totals + 1), weights)
         self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # the rows of L are not weighted
         self.scale_F = self.total / counts.shape[1] or 1.0
 
@@ -56,7 +56,7 @@ class Objective:
         K = state.n_components
         expected = terms.get("expected")  # of measured entries, if not all were measured
         if expected is None:
-            expected = float(state.total_L[:K] @ state.total_F[:K])
+            expected = float((state.total_L[:K] * state.total_F[:K]).sum())
         loss = expected - seen.log_mu
         size_terms = terms["log_sizes"] - expected - self._log_total_factorials
         loglik = -loss - self._log_factorials
@@ -191,7 +191,8 @@ def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:
     found = counts.layout(n_threads).count_values()
     if found is not None:
         values, times = (array.astype(np.float64) for array in found)
-        squares, saturated = times @ xlogy(values, values) ** 2, times @ _saturated(values)
+        squares = (times * xlogy(values, values) ** 2).sum()
+        saturated = (times * _saturated(values)).sum()
     else:
         squares = counts.row_sums(lambda x: xlogy(x, x) ** 2).sum()
         saturated = counts.row_sums(_saturated).sum()
@@ -199,7 +200,7 @@ def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:
 
 
 def _saturated(x: Array) -> Array:
-    return gammaln(x + 1) + x - xlogy(x, x)
+    return log_gamma(x + 1) + x - xlogy(x, x)
 
 
 def count_constants(
@@ -209,7 +210,8 @@ def count_constants(
     found = layout.count_values() if weights is None else None
     if found is not None:
         values, times = (array.astype(np.float64) for array in found)
-        return float(times @ gammaln(values + 1)), float(times @ xlogy(values, values))
+        logs = log_gamma(values + 1), xlogy(values, values)
+        return float((times * logs[0]).sum()), float((times * logs[1]).sum())
     sums = [
         weighted_sum(per_lane(per_row, layout.row_order), weights)
         for per_row in (counts.row_log_factorials, counts.row_x_log_x)

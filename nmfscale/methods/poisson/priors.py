@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, xlogy
 
 from ...counts.foreign import refuse_annotated
 from ...counts.names import matched, names_of_topics, of_topics, shown
 from ...counts.structure import non_negative
+from ...kernels.functions import log_gamma, xlogy
 from ..factors import Array
 from ..likelihood import checked_factors, loglik_multinomial, loglik_poisson
 
@@ -219,7 +219,7 @@ def logposterior_poisson(
         if prior is not None:
             pseudo, rate = prior
             total += math.fsum((xlogy(pseudo, np.maximum(values, _LEAST)) - rate * values).ravel())
-            constant = xlogy(pseudo + 1, rate) - gammaln(pseudo + 1)
+            constant = xlogy(pseudo + 1, rate) - log_gamma(pseudo + 1)
             total += math.fsum(constant[rate > 0])
     return total
 
@@ -272,7 +272,7 @@ def logposterior_multinomial(
     if prior is not None:
         pseudo, alpha = prior[0], prior[0] + 1
         total += math.fsum(xlogy(pseudo, np.maximum(F / sums, _LEAST)).ravel())
-        total += math.fsum(gammaln(alpha.sum(axis=0)) - gammaln(alpha).sum(axis=0))
+        total += math.fsum(log_gamma(alpha.sum(axis=0)) - log_gamma(alpha).sum(axis=0))
     return total
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ... import kernels
 from ...counts.base import CountMatrix
+from ...kernels import dense
 from ..factors import LEAST
 
 Array = NDArray[Any]
@@ -79,10 +80,10 @@ class ProfileHessian:
         toward = np.empty((n, K))
         for piece in self._pieces():
             L_here = L[piece.rows]
-            self.gradient -= piece.ratio.T @ L_here
-            own += piece.weight.T @ self._products(L_here)
-            of_rows[piece.rows] = piece.weight @ self._products(F)
-            toward[piece.rows] = F.sum(axis=0) - piece.ratio @ F
+            self.gradient -= dense.of_sparse(piece.ratio.T.tocsr(), L_here)
+            own += dense.of_sparse(piece.weight.T.tocsr(), self._products(L_here))
+            of_rows[piece.rows] = dense.of_sparse(piece.weight, self._products(F))
+            toward[piece.rows] = F.sum(axis=0) - dense.of_sparse(piece.ratio, F)
         self._prior = np.zeros_like(F)
         if prior is not None:
             seen = np.maximum(F, LEAST)
@@ -173,7 +174,7 @@ class ProfileHessian:
         for piece in self._pieces():
             dots = _dots(self._L, piece.row_of, V, piece.column_of)
             seen = _at(piece.ratio, dots).sum(axis=1)
-            out[piece.rows] = seen - self._L[piece.rows] @ total
+            out[piece.rows] = seen - (self._L[piece.rows] * total).sum(axis=1)
         return out
 
     def solve(self, gradient: Array, tol: float, max_iter: int) -> tuple[Array, float, int]:
@@ -188,10 +189,10 @@ class ProfileHessian:
         """
         left = self._without_scales(self.scale * gradient)
         Z, step, n_products = np.zeros_like(left), self._precondition(left), 0
-        slope = first = float(np.vdot(left, step))
+        slope = first = float((left * step).sum())
         while slope > tol**2 * first and n_products < max_iter:
             image, n_products = self.product(step), n_products + 1
-            curvature = float(np.vdot(step, image))
+            curvature = float((step * image).sum())
             if curvature <= 0:
                 raise FloatingPointError(
                     f"the Hessian has the curvature {curvature:.1e} after {n_products} products: "
@@ -201,13 +202,13 @@ class ProfileHessian:
             Z += length * step
             left -= length * image
             better = self._precondition(left)
-            slope, before = float(np.vdot(left, better)), slope
+            slope, before = float((left * better).sum()), slope
             step = better + slope / before * step
         residual = math.sqrt(max(slope, 0.0) / first) if first > 0 else 0.0
         return self.scale * Z, residual, n_products
 
     def _precondition(self, left: Array) -> Array:
-        found = np.einsum("jkl,jl->jk", self._preconditioner, left)
+        found = (self._preconditioner * left[:, None]).sum(axis=2)
         return self._without_scales(found)
 
     def _without_scales(self, values: Array) -> Array:
@@ -221,7 +222,7 @@ class ProfileHessian:
 
 def _dots(A: Array, rows: Array, B: Array, columns: Array) -> Array:
     """Return ``a_i . b_j`` at pairs of rows."""
-    found: Array = np.einsum("pk,pk->p", A[rows], B[columns])
+    found: Array = dense.dots(A, rows, B, columns)
     return found
 
 
@@ -243,8 +244,10 @@ def _outer(values: Array) -> Array:
 
 def _inverse(matrices: Array) -> Array:
     """Return inverses (n, K, K) along eigenvectors of positive eigenvalues, and 0 along others."""
-    values, vectors = np.linalg.eigh(matrices)
+    values, vectors = dense.eigh(matrices)
     seen = values > np.maximum(_RANK * values[:, -1:], 0)
     inverses = np.divide(1, values, out=np.zeros_like(values), where=seen)
-    inverse: Array = vectors * inverses[:, None] @ vectors.transpose(0, 2, 1)
+    inverse = np.zeros(matrices.shape)
+    for k in range(matrices.shape[1]):  # the sum over eigenvectors
+        inverse += _outer(vectors[:, :, k]) * inverses[:, k, None, None]
     return inverse

@@ -73,7 +73,9 @@ class ScaledFit:
         if solver == "joint-em":  # its F sums to one at any scale of the start
             if l1_penalty:
                 weights = given.weights
-                total = counts.total if weights is None else weights @ counts.row_totals
+                total = (
+                    counts.total if weights is None else float((weights * counts.row_totals).sum())
+                )
                 penalise(arrays["L"], history, l1_penalty, total)
         elif not (scales == 1).all():
             history["loglik"] += given.log_scales(scales)

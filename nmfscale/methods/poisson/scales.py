@@ -39,7 +39,7 @@ def scale_of_means(state: PoissonState) -> Array:
     K = state.n_components
     L, F = state.total_L[:K] / state.n_rows, state.total_F[:K] / state.F.n_rows
     ratio = np.maximum(F, LEAST) / np.maximum(L, LEAST)
-    scale: Array = 2.0 ** np.round(np.log2(ratio) / 2)
+    scale: Array = np.ldexp(1.0, np.frexp(ratio)[1] // 2)  # 2^round(log2(ratio) / 2)
     return scale
 
 

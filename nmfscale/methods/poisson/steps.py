@@ -122,15 +122,15 @@ class SampleTerms(Step):
         """Add the terms of a block."""
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
         L = rows.values
-        # not a matrix product: the threads of BLAS stay busy for a while after it
         found: Values = {"log_prior": rows.log_prior(weights)}
         if self.total.ndim == 2:
             own = totals_of_groups(block, self.total, np.float64)
-            sizes = np.einsum("ik,ik->i", L, own, dtype=np.float64)
+            sizes = (L.astype(np.float64) * own).sum(axis=1)
             found["expected"] = weighted_sum(sizes, weights)
         else:
-            sizes = np.einsum("ik,k->i", L, self.total.astype(L.dtype)).astype(np.float64)
-        np.log(np.maximum(sizes, LEAST, out=sizes), out=sizes)
+            sizes = (L * self.total.astype(L.dtype)).sum(axis=1).astype(np.float64)
+        np.maximum(sizes, LEAST, out=sizes)
+        kernels.log(sizes, sizes, n_threads=n_threads)
         np.multiply(block["totals"], sizes, out=sizes)
         return {"log_sizes": weighted_sum(sizes, weights), **found}
 

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from ...kernels import dense
+from ...kernels.functions import log
 from ..factors import Array
 
 ROWS = ("entries",)
@@ -51,7 +53,7 @@ def constant_of(x: Array, w: Array | float, loss: str) -> Array:
     """Return the part of each entry's loss without mu: w x^2, or w (x log x - x)."""
     if loss == "frobenius":
         return w * x * x
-    found: Array = w * (x * np.log(np.where(x > 0, x, 1)) - x)
+    found: Array = w * (x * log(np.where(x > 0, x, 1)) - x)
     return found
 
 
@@ -79,7 +81,7 @@ class BlockEntries:
         mu = np.empty(len(v))
         for first in range(0, len(v), 1 << 16):
             here = slice(first, first + (1 << 16))
-            mu[here] = np.einsum("ek,ek->e", S[lane[here]], A[column[here]])
+            mu[here] = dense.dots(S, lane[here], A, column[here])
         values = v * mu if loss == "frobenius" else v
         self._weights = sp.csr_array((v, (lane, column)), shape)
         self._matrix = sp.csr_array((values, (lane, column)), shape)
@@ -88,12 +90,12 @@ class BlockEntries:
 
     def rows_left(self, of_all: Array) -> Array:
         """Return sum_j w mu a_j, or sum_j w a_j, for every row, from the unweighted sums."""
-        found = of_all + np.asarray(self._matrix @ self._A)
+        found = of_all + dense.of_sparse(self._matrix, self._A)
         for rows in _cancelled(found, of_all):
             w = self._dense(rows)
             if self._loss == "frobenius":
-                w *= np.einsum("ik,jk->ij", self._S[rows], self._A)
-            found[rows] = np.einsum("ij,jk->ik", w, self._A)
+                w *= dense.product(self._S[rows], self._A.T)
+            found[rows] = dense.product(w, self._A)
         return found
 
     def curvature_left_of_rows(self, G: Array) -> tuple[Array, Array]:
@@ -103,9 +105,9 @@ class BlockEntries:
         """
         lower = np.tril_indices(len(G))
         products, diagonal = _products(self._A), np.flatnonzero(lower[0] == lower[1])
-        found: Array = G[lower] + np.asarray(self._weights @ products)
+        found: Array = G[lower] + dense.of_sparse(self._weights, products)
         for rows in _cancelled(found[:, diagonal], np.diag(G)):
-            found[rows] = np.einsum("ij,jp->ip", self._dense(rows), products)
+            found[rows] = dense.product(self._dense(rows), products)
         return _raised(found, G, _LEAST_OF_ROW)
 
     def _dense(self, rows: Array) -> Array:
@@ -114,11 +116,13 @@ class BlockEntries:
 
     def of_columns(self) -> Array:
         """Return sum_i v mu s_i, or sum_i v s_i, for every column."""
-        return np.asarray(self._matrix.T @ self._S)
+        found: Array = dense.of_sparse(self._matrix.T.tocsr(), self._S)
+        return found
 
     def curvature_of_columns(self) -> Array:
         """Return the lower triangles of sum_i v s_i s_i^T for every column."""
-        return np.asarray(self._weights.T @ _products(self._S))
+        found: Array = dense.of_sparse(self._weights.T.tocsr(), _products(self._S))
+        return found
 
 
 def _cancelled(left: Array, of_all: Array) -> Iterator[Array]:

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import xlogy
 
 from ...counts.sell import LANES
 from ...engine.protocol import Block, Values
+from ...kernels import dense
+from ...kernels.functions import xlogy
 from ..factors import LEAST, Array, aligned_copy
 
 # Rows that are processed at a time, so that temporaries are small compared with row arrays.
@@ -58,8 +59,7 @@ def wide(values: Array, n_targets: int) -> Array:
 
 def predicted(S: Array, B: Array) -> Array:
     """Return S B^T."""
-    # not a matrix product: its rounding depends on the library and the processor
-    found: Array = np.einsum("ik,ck->ic", S, B)
+    found: Array = dense.product(S, B.T)
     return found
 
 
@@ -97,8 +97,8 @@ def sums(block: Block, S: Array, B: Array, loss: str, curvature: bool = False) -
         mu = predicted(S[here], B)
         total += loss_of(targets, weights, mu, loss)
         U, V = terms(targets, weights, mu, loss)
-        up += np.einsum("ic,ik->ck", U, S[here])
-        down += np.einsum("ic,ik->ck", V, S[here])
+        up += dense.cross(U, S[here])
+        down += dense.cross(V, S[here])
         if curvature and loss == "kl":
             _add_curvature(H, U / np.maximum(mu, LEAST), S[here])
         elif curvature:  # weights of rows are the same for all targets
@@ -123,8 +123,7 @@ def of_rows(block: Block, S: Array, B: Array, loss: str) -> tuple[Array, Array]:
     for here in pieces(len(S)):
         targets, weights = wide(block[TARGETS][here], T), block[WEIGHTS][here]
         U, V = terms(targets, weights, predicted(S[here], B), loss)
-        np.einsum("ic,ck->ik", U, B, out=up[here])
-        np.einsum("ic,ck->ik", V, B, out=down[here])
+        up[here], down[here] = dense.product(U, B), dense.product(V, B)
     up *= S
     return up, down
 
@@ -141,7 +140,7 @@ def least_of(targets: Array, weights: Array, n_targets: int) -> float:
 def _add_curvature(out: Array, each: Array, S: Array) -> None:
     """Add the lower triangle of sum_i w_ic s_i s_i^T to that of every target c."""
     for k in range(S.shape[1]):
-        out[:, k, : k + 1] += np.einsum("ic,il->cl", each * S[:, k : k + 1], S[:, : k + 1])
+        out[:, k, : k + 1] += dense.cross(each * S[:, k : k + 1], S[:, : k + 1])
 
 
 def in_slices(

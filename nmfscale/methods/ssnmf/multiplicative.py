@@ -30,6 +30,7 @@ from ...counts.base import CountMatrix
 from ...counts.blocks import cut_blocks
 from ...counts.sell import LANES
 from ...engine.protocol import Executor, Needs, Sums, Values
+from ...kernels import dense
 from ..declared import PointMethod
 from ..factors import (
     Array,
@@ -178,7 +179,7 @@ class SemiSupervised(PointMethod):
         (values, sums), point = self._found, self.points["S"]
         A, B = point["A"], point["B"]
         if self.losses.data == "frobenius":
-            down = np.einsum("jk,kl->jl", A, values["gram"])
+            down = dense.product(A, values["gram"])
         else:
             down = np.broadcast_to(values["total"], A.shape)
         if self._weightless is not None:

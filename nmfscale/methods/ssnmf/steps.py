@@ -14,6 +14,8 @@ from ...counts.base import CountMatrix
 from ...counts.sell import LANES
 from ...engine import progress
 from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
+from ...kernels import dense
+from ...kernels.functions import log
 from ..factors import LEAST, Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
 from ..rows_pass import RowsPass
 from ..slices import sliced_counts
@@ -44,11 +46,8 @@ class Losses(NamedTuple):
 
 def gram(values: Array) -> Array:
     """Return values^T values, in float64."""
-    out = np.zeros((values.shape[1],) * 2)
-    for here in labels.pieces(len(values)):
-        columns = np.ascontiguousarray(values[here].T, np.float64)
-        out += np.einsum("ki,li->kl", columns, columns)
-    return out
+    found: Array = dense.cross(values)
+    return found
 
 
 def problem_of(
@@ -161,7 +160,7 @@ class MoveRows(Step):
         if (found := block.get("entries")) is not None:
             # rows have their own sums: the common sum of the kernel is 0
             left = BlockEntries(found, S, self.A, self.losses.data).rows_left(
-                np.einsum("ik,kl->il", S, G) if self.losses.data == "frobenius" else total
+                dense.product(S, G) if self.losses.data == "frobenius" else total
             )
             given, G, total = np.maximum(rate + left, LEAST), 0 * G, 0 * total
         problem = problem_of(self.design, K, self.losses.data, G, total, em_steps=1)
@@ -207,14 +206,14 @@ def _hold_back(
     if left is not None:
         own = left[which]
     else:
-        own = down[k] if data == "kl" else np.einsum("ek,ek->e", S[row], down[k])
+        own = down[k] if data == "kl" else dense.dots(S, row, down, k)
     if data == "kl":
         num, den, q = label / s, down_label, own
         p = r * (den + q) - num
     else:
         p, q, den = label / s, down_label, own
         num = r * (den + q) - p
-    rises = p * (r - 1 - np.log(r)) > (den / 2 + q) * (r - 1) ** 2
+    rises = p * (r - 1 - log(r)) > (den / 2 + q) * (r - 1) ** 2
     c = q - num
     root = np.sqrt(c * c + 4 * den * p)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln, polygamma, psi
 
 from ... import kernels
 from ...engine.protocol import Values
+from ...kernels.functions import digamma, exp, log_gamma, trigamma
 from ..factors import Array
 from .posteriors import PIECE, InferRows
 
@@ -38,8 +38,8 @@ def minus_divergence(values: Array, prior: Any, logs: Array, axis: int, n_thread
     terms, alike = np.empty_like(values), 1 if np.ndim(prior) else values.shape[axis]
     kernels.log_gamma(values, terms, n_threads=n_threads)
     terms += (prior - values) * logs
-    of_prior = gammaln(alike * np.sum(prior)) - alike * np.sum(gammaln(prior))
-    found: Array = terms.sum(axis=axis) - gammaln(values.sum(axis=axis)) + of_prior
+    of_prior = log_gamma(alike * np.sum(prior)) - alike * np.sum(log_gamma(prior))
+    found: Array = terms.sum(axis=axis) - log_gamma(values.sum(axis=axis)) + of_prior
     return found
 
 
@@ -51,7 +51,7 @@ def estimate_alpha(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
     """
 
     def value(a: Array) -> float:
-        return float(gammaln(a.sum()) - gammaln(a).sum() + (a * mean_log).sum())
+        return float(log_gamma(a.sum()) - log_gamma(a).sum() + (a * mean_log).sum())
 
     best = value(alpha)
     for _ in range(100 if len(alpha) > 1 else 0):  # with a single topic it has no information
@@ -70,13 +70,13 @@ def estimate_alpha(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
 
 
 def _newton_step(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
-    total, curved = alpha.sum(), polygamma(1, alpha.sum())
-    slope, diagonal = psi(total) - psi(alpha) + mean_log, -polygamma(1, alpha)
+    total, curved = alpha.sum(), trigamma(alpha.sum())
+    slope, diagonal = digamma(total) - digamma(alpha) + mean_log, -trigamma(alpha)
     if symmetric:
         along = slope.sum() * alpha[0]
-        bend = along + (len(alpha) ** 2 * curved + diagonal.sum()) * alpha[0] ** 2
+        bend = along + (len(alpha) ** 2 * curved + diagonal.sum()) * alpha[0] * alpha[0]
         log_step = -along / bend if bend < 0 else math.copysign(1.0, along)
-        found: Array = alpha * math.expm1(min(max(log_step, -1.0), 1.0))
+        found: Array = alpha * exp(min(max(log_step, -1.0), 1.0)) - alpha
         return found
     common = (slope / diagonal).sum() / (1 / curved + (1 / diagonal).sum())
     found = -(slope - common) / diagonal

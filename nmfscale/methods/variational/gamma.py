@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln
 
 from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.sell import LANES
 from ...engine.protocol import Values
+from ...kernels.functions import log, log_gamma
 from ..factors import Array
 from .posteriors import PIECE, InferRows
 
@@ -74,14 +74,14 @@ class GammaPrior:
         a, terms, logs = self.shape, np.empty_like(values), np.empty_like(values)
         kernels.log_gamma(values, terms, n_threads=n_threads)
         kernels.digamma(values, logs, n_threads=n_threads)
-        terms += (a - values) * logs - a * np.log(own + sums) - gammaln(a)
+        terms += (a - values) * logs - a * log(own + sums) - log_gamma(a)
         found: Array = terms.sum(axis=1)
         if self.drawn is None:
-            return found + float((a * np.log(own)).sum())
+            return found + float((a * log(own)).sum())
         (s, t), u = self.drawn, own[:, 0]
         after = s + a.sum()
-        constant = s * np.log(t) - gammaln(s) + gammaln(after) - after * np.log(after) + after
-        return found + constant + after * np.log(u) - t * u
+        constant = s * log(t) - log_gamma(s) + log_gamma(after) - after * log(after) + after
+        return found + constant + after * log(u) - t * u
 
 
 @dataclass(frozen=True)

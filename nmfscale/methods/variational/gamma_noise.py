@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ... import kernels
+from ...kernels.functions import exp, log, log1p
 from ..factors import Array
 
 # Bounds on theta: with the larger one u deviates from one by 1 %, with the smaller one u is mostly
@@ -47,13 +48,13 @@ def posterior_of(theta: Array, n: Array, m: Array, n_threads: int) -> Posterior:
     E[log p - log q] = g(theta) - n E log u + m E u.
     """
     shape, rate = theta + n, theta + m
-    log_rate, mean = np.log(rate), shape / rate
+    log_rate, mean = log(rate, n_threads=n_threads), shape / rate
     logs, terms, of_theta = np.empty_like(shape), np.empty_like(shape), np.empty_like(shape)
     kernels.digamma(shape, logs, n_threads=n_threads)
     logs -= log_rate
     kernels.log_gamma(shape, terms, n_threads=n_threads)
     kernels.log_gamma(theta, of_theta, n_threads=n_threads)
-    terms += theta * np.log(theta) - of_theta
+    terms += theta * log(theta, n_threads=n_threads) - of_theta
     terms -= shape * log_rate
     terms += m * mean - n * logs
     return Posterior(mean, logs, float(terms.sum()))
@@ -71,18 +72,18 @@ def best_theta(n: Array, m: Array, start: Array, n_threads: int) -> Array:
     falls = _slope(least, n[inside], m[inside], n_threads) <= 0
     out[inside[falls]] = LEAST_THETA
     at = inside[~falls]
-    low, high = np.full(at.size, np.log(LEAST_THETA)), np.full(at.size, np.log(MOST_THETA))
-    now = np.clip(np.log(start[at]), low, high)
+    low, high = np.full(at.size, log(LEAST_THETA)), np.full(at.size, log(MOST_THETA))
+    now = np.clip(log(start[at], n_threads=n_threads), low, high)
     for _ in range(_ROUNDS):
         if not at.size:
             break
-        theta = np.exp(now)
+        theta = exp(now, n_threads=n_threads)
         slope = theta * _slope(theta, n[at], m[at], n_threads)
         low, high = np.where(slope >= 0, now, low), np.where(slope <= 0, now, high)
         bend = slope + theta**2 * _bend(theta, n[at], m[at])
         newton = now - np.divide(slope, bend, out=np.full_like(slope, np.inf), where=bend < 0)
         after = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
-        out[at] = np.exp(after)
+        out[at] = exp(after, n_threads=n_threads)
         moving = np.abs(after - now) > _TOLERANCE
         at, now, low, high = at[moving], after[moving], low[moving], high[moving]
     return out
@@ -94,7 +95,7 @@ def _slope(theta: Array, n: Array, m: Array, n_threads: int) -> Array:
     kernels.digamma(theta + n, found, n_threads=n_threads)
     kernels.digamma(theta, of_theta, n_threads=n_threads)
     found -= of_theta
-    found -= np.log1p(m / theta)
+    found -= log1p(m / theta, n_threads=n_threads)
     found += (m - n) / (theta + m)
     return found
 

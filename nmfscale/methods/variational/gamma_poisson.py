@@ -37,6 +37,7 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Values
+from ...kernels.functions import log
 from ..factors import LEAST, Array, in_lane_order, to_lanes
 from ..poisson.objective import count_constants
 from .gamma import GammaPrior, InferGamma
@@ -87,7 +88,7 @@ class HeldGammas:
         self.bound = bound + float((totals * self.sums).sum())
         logs, shares = np.empty_like(values), np.empty_like(values)
         kernels.digamma(values, logs, n_threads=n_threads)
-        logs -= np.log(rates)
+        logs -= log(rates, n_threads=n_threads)
         self.shift = logs.max(axis=1)
         kernels.exp_digamma(values, shares, n_threads=n_threads)
         shares /= rates

@@ -37,6 +37,8 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Needs, Values
+from ...kernels.functions import exp
+from ...kernels.resample import gamma_draws
 from ..factors import LEAST, Array, in_lane_order, to_lanes
 from ..poisson import solvers
 from .dirichlet import InferDirichlet, estimate_alpha, expected_log, minus_divergence
@@ -74,7 +76,7 @@ class HeldTopics:
                 shares /= total
                 scale_to_largest(shares, logs, self.shift)
             else:  # a topic without counts, and almost no prior
-                shares = np.exp(logs - self.shift[:, None])
+                shares = exp(logs - self.shift[:, None])
         lanes = in_lane_order(m, n_lanes)
         self.design = to_lanes(shares, lanes, kernels.row_stride(K), dtype, LEAST)
 
@@ -102,7 +104,7 @@ def find_start(
 
 def random_topics(rng: Any, shape: tuple[int, int], eta: float) -> Array:
     """Return topics (m, K) that are nearly flat."""
-    drawn: Array = rng.gamma(100.0, 0.01, shape)
+    drawn: Array = 0.01 * gamma_draws(100.0, rng, shape[0] * shape[1]).reshape(shape)
     return drawn if eta > 0 else points_of(drawn)
 
 
@@ -199,7 +201,7 @@ def scale_to_largest(shares: Array, logs: Array, shift: Array) -> None:
     """Divide each row of ``exp(logs)`` by its maximum; `shift` is the log of the maximum."""
     largest = shares.max(axis=1)
     none = largest == 0  # features without counts, and almost no prior
-    shares[none], largest[none] = np.exp(logs[none] - shift[none, None]), 1
+    shares[none], largest[none] = exp(logs[none] - shift[none, None]), 1
     shares /= largest[:, None]
 
 

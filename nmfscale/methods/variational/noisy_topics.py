@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import xlogy
 
 from ...counts.base import CountMatrix
 from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
+from ...kernels.functions import exp, log, xlogy
 from ..factors import LEAST, MINVAL, Array, Factor, per_lane
 from ..poisson import solvers
 from ..poisson.objective import count_constants
@@ -110,7 +110,8 @@ def find_start(
     """Return a start, with loadings and means if these are given."""
     of_topics = None
     if L is None and init == "random":
-        L = rng.gamma(1.0, size=(counts.shape[0], n_components))
+        # exponential numbers, as from rng.gamma(1.0)
+        L = -log(1.0 - rng.random_sample((counts.shape[0], n_components)))
         L *= (counts.row_totals / np.maximum(L.sum(axis=1), LEAST))[:, None]
     elif L is None:
         L, F = solvers.factors_of(
@@ -209,7 +210,7 @@ class NoisyTopics(MeanField):
     def _design(self, noise: Posterior) -> tuple[Array, Array]:
         """Return exp(E log u) for the rows, with features divided by their maximum; log maxima."""
         shift = noise.log.max(axis=1)
-        shares = np.exp(noise.log - shift[:, None])
+        shares = exp(noise.log - shift[:, None], n_threads=self.executor.n_threads)
         return shift, self.lanes_of_columns(shares, LEAST, least=LEAST)
 
     def _next(self, found: Array, noise: Posterior, totals: Array) -> dict[str, Array]:
