@@ -306,7 +306,7 @@ def whole_numbers(sums: Array, n_units: int) -> tuple[Array, Array]:
 
     Even if the largest unit is drawn every time, sums stay below 2^53 and are exact.
     """
-    most = np.frexp(np.abs(sums).max(axis=0))[1] + int(np.ceil(np.log2(n_units)))
+    most = np.frexp(np.abs(sums).max(axis=0))[1] + int(n_units - 1).bit_length()
     return np.rint(np.ldexp(sums, 53 - most)), np.ldexp(1.0, most - 53)
 
 

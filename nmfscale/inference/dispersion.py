@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.functions import log
 from .groups import Labels
 from .labelling import Labelled
 from .loadings import proportions
@@ -39,7 +40,7 @@ def variances_of(tables: Array, sizes: Array) -> Array:
 
 
 def _between_logs(variances: Array, sizes: Array) -> Array:
-    logs, weights = np.log(variances + _LEAST), (sizes - 1) / max(1, (sizes - 1).sum())
+    logs, weights = log(variances + _LEAST), (sizes - 1) / max(1, (sizes - 1).sum())
     mean = (weights * logs).sum(axis=1, keepdims=True)
     found: Array = (weights * (logs - mean) ** 2).sum(axis=1)
     return found

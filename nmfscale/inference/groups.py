@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from ..counts.names import matched, plain, shown
 from ..counts.warn import warn_caller
+from ..kernels.functions import log_gamma
 
 Array = NDArray[Any]
 
@@ -275,7 +275,7 @@ def log10_labellings(sizes: Array) -> float:
     `sizes` are units of each stratum in each group.
     """
     sizes = np.atleast_2d(sizes).astype(float)
-    logs = gammaln(sizes.sum(axis=1) + 1).sum() - gammaln(sizes + 1).sum()
+    logs = log_gamma(sizes.sum(axis=1) + 1).sum() - log_gamma(sizes + 1).sum()
     return max(0.0, float(logs) / math.log(10))
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from ..counts.names import shown
+from ..kernels.functions import sine_and_cosine
+from .quantiles import normal_cdf, normal_quantile
 
 Array = NDArray[Any]
 INTERVALS = ("percentile", "bca")
@@ -37,8 +38,11 @@ def arcsine_interval(estimate: Array, margins: Array) -> tuple[Array, Array]:
     inside = (estimate > 0) & (estimate < 1)
     center = np.where(inside, estimate, 0.5)
     far = margins / (2 * np.sqrt(center * (1 - center)))
-    angle = np.arcsin(np.sqrt(center))
-    lower, upper = (np.sin(np.clip(angle + away, 0, np.pi / 2)) ** 2 for away in (-far, far))
+    # sin(arcsin(root) -+ far)^2 by the addition theorem; angles end at 0 and at a right angle
+    root, other = np.sqrt(center), np.sqrt(1 - center)
+    sine, cosine = sine_and_cosine(np.minimum(far, np.pi / 2))
+    lower = np.where(sine >= root, 0.0, root * cosine - other * sine) ** 2
+    upper = np.where(sine >= other, 1.0, root * cosine + other * sine) ** 2
     return np.where(inside, lower, estimate), np.where(inside, upper, estimate)
 
 
@@ -91,7 +95,7 @@ def acceleration_of(second: Array, third: Array) -> Array:
     Davison and Hinkley 1997, 5.3.2, where l = n_s v, with v centred in each stratum. It is 0 where
     nothing varies.
     """
-    scale = 6 * second**1.5
+    scale = 6 * second * np.sqrt(second)
     return np.divide(third, scale, out=np.zeros(scale.shape), where=scale > 0)
 
 
@@ -110,12 +114,12 @@ def bca(
     """
     n = len(replicates)
     below = (replicates < estimate).sum(axis=0) + (replicates == estimate).sum(axis=0) / 2
-    bias = ndtri(np.clip(below / n, 0.5 / n, 1 - 0.5 / n))
+    bias = normal_quantile(np.clip(below / n, 0.5 / n, 1 - 0.5 / n))
     shares = []
-    for z in ndtri([(1 - level) / 2, (1 + level) / 2]):
+    for z in normal_quantile([(1 - level) / 2, (1 + level) / 2]):
         # beyond its pole the formula is no longer monotonic
         scale = np.maximum(1 - acceleration * (bias + z), 1e-3)
-        shares.append(ndtr(bias + (bias + z) / scale))
+        shares.append(normal_cdf(bias + (bias + z) / scale))
     return _quantiles(replicates, shares)
 
 
@@ -149,15 +153,21 @@ class Jackknife:
     def add(self, without: Array) -> None:
         """Add leave-one-out estimates (n, ...) of a stratum."""
         self._n += len(without)
-        for power, into in enumerate(self._sums, 1):  # of differences: their mean is close to 0
-            into += ((self._estimate - without) ** power).sum(axis=0)
+        away = self._estimate - without  # their mean is close to 0
+        power = np.ones_like(away)
+        for into in self._sums:
+            power = power * away
+            into += power.sum(axis=0)
 
     def end_stratum(self) -> None:
         """Close a stratum: it consists of the estimates added since the last one."""
         n, (first, second, third) = max(self._n, 1), self._sums
         mean = first / n
-        self._second += ((n - 1) / n) ** 2 * np.maximum(second - n * mean**2, 0)
-        self._third += ((n - 1) / n) ** 3 * (third - 3 * mean * second + 2 * n * mean**3)
+        share = (n - 1) / n
+        self._second += share * share * np.maximum(second - n * mean * mean, 0)
+        self._third += (
+            share * share * share * (third - 3 * mean * second + 2 * n * mean * mean * mean)
+        )
         self._n, self._sums = 0, np.zeros_like(self._sums)
 
     def acceleration(self) -> Array:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.names import names_of, shown
 from ..counts.warn import warn_caller
 from ..engine.threads import resolve_threads, single_blas_thread
+from ..kernels.functions import exp, log
 from ..methods.conversion import poisson_to_multinomial
 from ..methods.poisson.priors import gamma_prior
 from ..methods.poisson.profile import ProfileHessian
@@ -24,6 +24,7 @@ from ..readers.open import as_counts
 from .fit_counts import counts_of_fit
 from .groups import Design, Labels, check_resampled, checked_design, checked_labels
 from .intervals import check_interval
+from .quantiles import normal_quantile
 from .replicates import progress_bar
 from .results.jackknife import JackknifeEstimates, JackknifeFit
 from .results.refit import numbers_or_names
@@ -266,8 +267,8 @@ def _group_means(solver: _Solver, L: Array, F: Array, labels: Labels, weights: A
             there = np.where(labels.codes == group, weights, 0.0)
             there /= there.sum()
             gradient = solver.hessian.of_loadings(there[:, None] * in_loadings)
-            gradient += there @ in_sizes
-            mean = there @ shares[:, topic]
+            gradient += (there[:, None] * in_sizes).sum(axis=0)
+            mean = (there * shares[:, topic]).sum()
             direct = there * (shares[:, topic] - mean)
             yield mean, direct + solver.influences(gradient)
 
@@ -285,8 +286,11 @@ def _estimates(
     error = np.sqrt(((influences - means[strata.codes]) ** 2).sum(axis=0))
     inside = (estimate > 0) & (estimate < 1) & (error > 0)
     p = np.where(inside, estimate, 0.5)
-    reach = ndtri((1 + level) / 2) * error / (p * (1 - p))
-    ends = (np.where(inside, expit(logit(p) + sign * reach), estimate) for sign in (-1, 1))
+    reach = normal_quantile((1 + level) / 2) * error / (p * (1 - p))
+    ends = (
+        np.where(inside, 1 / (1 + exp(-(log(p / (1 - p)) + sign * reach))), estimate)
+        for sign in (-1, 1)
+    )
     lower, upper = (end.reshape(shape) for end in ends)
     return JackknifeEstimates(
         estimate.reshape(shape), error.reshape(shape), lower, upper,

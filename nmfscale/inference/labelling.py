@@ -117,7 +117,7 @@ class Labelled:
         n_topics = self.scale.size
         found = sums[:, :, :n_topics].astype(np.float64)
         if self.low:
-            found = found * 2.0**self.low + sums[:, :, n_topics : 2 * n_topics]
+            found = np.ldexp(found, self.low) + sums[:, :, n_topics : 2 * n_topics]
         return found
 
 

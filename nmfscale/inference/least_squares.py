@@ -14,6 +14,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from ..kernels import dense
 from .bootstrap import draw_in_parts
 from .replicates import ReplicateTask
 from .seeds import child_states
@@ -48,10 +49,10 @@ class LeastSquares:
             root = np.sqrt(weights)[:, None]
             X, Y = X * root, Y * root
         norms = np.linalg.norm(X, axis=0)
-        Q, R = np.linalg.qr(X / norms)
-        turn = np.linalg.inv(R).T / norms
-        along = Q.T @ Y
-        E, B = Y - Q @ along, turn.T @ along
+        Q, R, _ = dense.qr(X / norms)
+        turn = dense.inverse(R)[0].T / norms
+        along = dense.cross(Q, Y)
+        E, B = Y - dense.product(Q, along), dense.cross(turn, along)
         # set to 0 what is 0 up to rounding: residuals if X explains all, terms that explain nothing
         least = _NOTHING * (Y**2).sum(axis=0)
         E[:, (E**2).sum(axis=0) <= least] = 0
@@ -61,7 +62,7 @@ class LeastSquares:
     @property
     def dual(self) -> Array:
         """Columns d_j with ``d_j' x_k = 1`` for k = j and 0 otherwise."""
-        found: Array = self.basis @ self.turn
+        found: Array = dense.product(self.basis, self.turn)
         return found
 
     @property
@@ -72,17 +73,17 @@ class LeastSquares:
 
     def directions(self, columns: list[int]) -> Array:
         """Return an orthonormal basis (P, k) of what the other terms do not explain."""
-        found: Array = np.linalg.qr(self.turn[:, columns])[0]
+        found: Array = dense.qr(self.turn[:, columns])[0]
         return found
 
     def inside(self, directions: Array) -> Array:
         """Return the part of Y that some terms explain, in the basis (P, T)."""
-        along = np.linalg.solve(self.turn.T, self.coefficients)
-        parts = directions.T @ along
+        along = dense.solve(self.turn.T, self.coefficients)
+        parts = dense.cross(directions, along)
         total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
         # set to 0 what is 0 up to rounding
         parts[:, (parts**2).sum(axis=0) <= _NOTHING * total] = 0
-        found: Array = directions @ parts
+        found: Array = dense.product(directions, parts)
         return found
 
 
@@ -114,11 +115,13 @@ class CoefficientsTask(ReplicateTask):
                 here = slice(i, min(i + size, part.stop))
                 times = counts[here.start - part.start : here.stop - part.start, self.unit]
                 # one product for each replicate, so that bits do not depend on the batch size
-                products = np.matmul((times[:, :, None] * fit.basis).transpose(0, 2, 1), right)
+                weighted = times[:, None] * fit.basis.T
+                products = dense.product(weighted.reshape(-1, len(right)), right)
+                products = products.reshape(len(times), P, -1)
                 square = products[:, :, :P]
-                lost = np.linalg.eigvalsh(square)[:, 0] < _SINGULAR
+                lost = dense.eigh(square)[0][:, 0] < _SINGULAR
                 square[lost] = np.eye(P)
-                moved = np.matmul(fit.turn.T, np.linalg.solve(square, products[:, :, P:]))
+                moved = dense.products(fit.turn.T, dense.solve(square, products[:, :, P:]))
                 out[here] = (fit.coefficients + moved).transpose(0, 2, 1)
                 singular[here] = lost
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
+
+from .quantiles import beta_quantile
 
 Array = NDArray[Any]
 # Relative difference below which two values are equal up to rounding.
@@ -42,8 +43,8 @@ def interval(
         return p, p
     sides = 2 if alternative == "two-sided" else 1
     tail, b = (1 - level) / 2, n_extreme
-    low = float(betaincinv(b, n - b + 1, tail)) if b > 0 else 0.0
-    high = float(betaincinv(b + 1, n - b, 1 - tail)) if b < n else 1.0
+    low = beta_quantile(tail, b, n - b + 1) if b > 0 else 0.0
+    high = beta_quantile(1 - tail, b + 1, n - b) if b < n else 1.0
     return min(1.0, sides * low), min(1.0, sides * high)
 
 

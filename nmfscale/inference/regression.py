@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..counts.names import shown
 from ..counts.warn import warn_caller
+from ..kernels.functions import power
 from .bootstrap import warn_of_few_units
 from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
@@ -246,7 +247,10 @@ def _ends(
 
     def acceleration() -> Array:
         found = [errors.influences(each) for each in along]
-        second, third = (np.stack([(v**k).sum(axis=0) for v in found], axis=1) for k in (2, 3))
+        second, third = (
+            np.stack([each(v).sum(axis=0) for v in found], axis=1)
+            for each in (lambda v: v * v, lambda v: v * v * v)
+        )
         return acceleration_of(second, third)
 
     return interval_ends(interval, replicates, coefficients, level, acceleration)
@@ -272,7 +276,7 @@ def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: st
             has[design.of_sample[column == value]] = True
             found[name] = min(found.get(name, design.n_units), int(has.sum()))
             n_having = np.bincount(stratum[has], minlength=size.size)
-            kept *= float(1 - np.prod((1 - n_having / size) ** size))
+            kept *= float(1 - np.prod(power(1 - n_having / size, size)))
     names, n_units = tuple(found), np.array(list(found.values()), np.int64)
     if kept < 0.5 and interval != "t":
         least = int(n_units.argmin())

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from ..counts.names import shown
+from ..kernels import dense
 from .least_squares import LeastSquares
+from .quantiles import t_quantile
 
 Array = NDArray[Any]
 # Number of units that moderation adds, as degrees of freedom.
@@ -66,7 +67,8 @@ class RobustErrors:
         if self.shares is None:
             return np.sqrt(squares.sum(axis=0))
         prior = self._prior(along)
-        own, all_topics = (1 - prior) @ squares, float(prior @ squares.sum(axis=1))
+        own = ((1 - prior)[:, None] * squares).sum(axis=0)
+        all_topics = float((prior * squares.sum(axis=1)).sum())
         return np.sqrt(own + self.shares * all_topics)
 
     def _prior(self, along: Array) -> Array:
@@ -76,11 +78,6 @@ class RobustErrors:
     def margins(self, along: Array, level: float) -> Array:
         """Return half-widths (T,) of intervals by Student's t."""
         return self.standard_errors(along) * t_quantile(self.freedom(along), level)
-
-
-def t_quantile(freedom: Any, level: float) -> Any:
-    """Return the two-sided quantile of Student's t at probability `level`."""
-    return stdtrit(np.maximum(freedom, 1.0), (1 + level) / 2)
 
 
 @dataclass(frozen=True)
@@ -105,21 +102,21 @@ class HC3(RobustErrors):
         E = fit.residuals
         spread = np.sqrt((E**2).sum(axis=0) / fit.freedom)
         E = np.where(free[:, None], E / rest[:, None], spread)
-        found: Array = (fit.basis @ (fit.turn @ along))[:, None] * E
+        found: Array = _times(fit.basis, _times(fit.turn, along))[:, None] * E
         return found
 
     def freedom(self, along: Array) -> float:
         """Return degrees of freedom of the standard error under equal variances."""
         fit = self.fit
         free, rest = free_rows(fit)
-        d2 = (fit.basis @ (fit.turn @ along)) ** 2
+        d2 = _times(fit.basis, _times(fit.turn, along)) ** 2
         D2 = np.where(free, d2 / rest**2, 0.0)
         pooled = float(d2[~free].sum())
-        trace = float(D2 @ rest) + pooled
-        within = fit.basis.T @ (D2[:, None] * fit.basis)
-        square = float(D2**2 @ (2 * rest - 1)) + float((within**2).sum())
-        square += pooled**2 / fit.freedom
-        return trace**2 / square if square > 0 else float(fit.freedom)
+        trace = float((D2 * rest).sum()) + pooled
+        within = dense.cross(fit.basis, D2[:, None] * fit.basis)
+        square = float((D2**2 * (2 * rest - 1)).sum()) + float((within**2).sum())
+        square += pooled * pooled / fit.freedom
+        return trace * trace / square if square > 0 else float(fit.freedom)
 
 
 @dataclass(frozen=True)
@@ -138,14 +135,14 @@ class CR3(RobustErrors):
 
     def _influences(self, along: Array) -> Array:
         scores = self.scores()
-        k = self._without(self.fit.turn @ along)
-        found: Array = np.matmul(k[:, None, :], scores)[:, 0]
+        k = self._without(_times(self.fit.turn, along))
+        found: Array = dense.products(k[:, None, :], scores)[:, 0]
         return found
 
     def check(self) -> None:
         """Refuse a unit that alone determines a coefficient: its variance cannot be estimated."""
         rest = np.eye(self.fit.basis.shape[1]) - self.squares()
-        lost = np.flatnonzero(np.linalg.eigvalsh(rest)[:, 0] < ROUNDING)
+        lost = np.flatnonzero(dense.eigh(rest)[0][:, 0] < ROUNDING)
         if lost.size:
             name = lost[0] if self.unit_names is None else self.unit_names[lost[0]]
             raise ValueError(
@@ -168,23 +165,24 @@ class CR3(RobustErrors):
         # rows come in the order of units
         starts = np.flatnonzero(np.diff(self.unit, prepend=-1))
         for u, (first, last) in enumerate(itertools.pairwise([*starts, len(Q)])):
-            out[u] = Q[first:last].T @ right[first:last]
+            out[u] = dense.cross(Q[first:last], right[first:last])
         return out
 
     def _without(self, turned: Array) -> Array:
         """Return ``(1 - Q_u' Q_u)^-1 t`` for vectors t (P,) or (P, k), one for each unit."""
         rest = np.eye(self.fit.basis.shape[1]) - self.squares()
         right = np.broadcast_to(turned.reshape(len(turned), -1), (len(rest), len(turned), 1))
-        return np.linalg.solve(rest, right)[:, :, 0]
+        found: Array = dense.solve(rest, right)[:, :, 0]
+        return found
 
     def freedom(self, along: Array) -> float:
         """Return degrees of freedom of the standard error under equal variances."""
-        B, k = self.squares(), self._without(self.fit.turn @ along)
-        g = np.matmul(B, k[:, :, None])[:, :, 0]
+        B, k = self.squares(), self._without(_times(self.fit.turn, along))
+        g = dense.products(B, k[:, :, None])[:, :, 0]
         f, length = (k * g).sum(axis=1), (g * g).sum(axis=1)
         trace, square = float((f - length).sum()), float((f**2 - 2 * f * length).sum())
-        square += float(((g.T @ g) ** 2).sum())
-        return trace**2 / square if square > 0 else float(len(B))
+        square += float((dense.cross(g) ** 2).sum())
+        return trace * trace / square if square > 0 else float(len(B))
 
 
 def free_rows(fit: LeastSquares) -> tuple[Array, Array]:
@@ -207,3 +205,9 @@ def shares_of(values: Array, weights: Array | None) -> Array:
     found: Array = mean * (1 - mean)
     # with a single topic nothing varies
     return found / (found.sum() or 1.0)
+
+
+def _times(A: Array, x: Array) -> Array:
+    """Return A x for a vector x."""
+    found: Array = (A * x).sum(axis=1)
+    return found

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.threads import single_blas_thread
+from ..kernels import dense
+from ..kernels.functions import cbrt
 from .balance import BALANCED, LIMIT, balance_tables, report
 from .loadings import proportions
 
@@ -52,7 +53,10 @@ class Statistic:
     def summary(self, tables: Array) -> Array:
         """Return the summary from which `of` computes values."""
         # one matrix product for each table, so that bits do not depend on the batch size
-        return np.matmul(tables, tables.transpose(0, 2, 1)) if self.of_products else tables
+        if not self.of_products:
+            return tables
+        found: Array = dense.products(tables, tables.transpose(0, 2, 1))
+        return found
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
         """Return the statistic of some of the groups, one for each table."""
@@ -91,7 +95,7 @@ def balanced(tables: Array, sizes: Array) -> Array:
     """Sum of squared deviations of balanced tables from 1/sqrt(T), which is neutral."""
     found = balance_tables(tables.transpose(0, 2, 1))
     deviations = found.tables - 1 / np.sqrt(tables.shape[2])
-    out = np.einsum("ntr,ntr->n", deviations, deviations)
+    out = (deviations * deviations).sum(axis=(1, 2))
     return np.where(found.status <= LIMIT, out, np.inf)
 
 
@@ -145,13 +149,12 @@ class WelchDistance(Statistic):
     def rows_of(self, amounts: Array, strata: Array) -> Array:
         """Return scaled proportions and their squared norms."""
         rows = within_strata(proportions(amounts), strata)
-        with single_blas_thread():  # the same bits
-            covariance = rows.T @ rows
+        covariance = dense.cross(rows)
         total = float(np.trace(covariance))
         # units that are equal up to rounding
         if total <= 1e-24 * len(rows):
             return np.zeros((len(rows), rows.shape[1] + 1))
-        dimension = total**2 / float(np.sum(covariance**2))
+        dimension = total * total / float(np.sum(covariance**2))
         rows *= np.sqrt(dimension * len(rows) / total)
         return np.column_stack([rows, (rows**2).sum(axis=1)])
 
@@ -183,14 +186,14 @@ def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array)
         variances[:, alone] = (within.sum(axis=1) / n_free[alone][0])[:, None]
     variances += _LEAST_VARIANCE * np.where(dimension > 0, dimension, 1.0)[:, None]
     # no matrix products: their last digits would depend on the number of tables
-    mean = np.einsum("g,ngh,h->n", shares, means, shares)
+    mean = ((means * shares).sum(axis=2) * shares).sum(axis=1)
     between = np.maximum((sizes * norms).sum(axis=1) - sizes.sum() * mean, 0.0)
     parts = (1 - shares) * variances
     expected = parts.sum(axis=1)
     unlike = ((1 - 2 * shares) * variances**2).sum(axis=1) + (shares * variances).sum(axis=1) ** 2
     free = np.maximum(dimension, 1.0) * expected**2
     one, other = 2 / 9 * unlike / free, 2 / 9 * (parts**2 / n_free).sum(axis=1) / free
-    root = np.cbrt(between / expected)
+    root = cbrt(between / expected)
     score: Array = ((1 - other) * root - (1 - one)) / np.sqrt(one + other * root**2)
     return score
 

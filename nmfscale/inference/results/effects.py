@@ -167,7 +167,10 @@ class GroupEffects:
     ) -> tuple[Array, Array]:
         def acceleration() -> Array:
             found = [self.errors.influences(each) for each in along.T]
-            second, third = (np.stack([(v**k).sum(axis=0) for v in found], axis=1) for k in (2, 3))
+            second, third = (
+                np.stack([each(v).sum(axis=0) for v in found], axis=1)
+                for each in (lambda v: v * v, lambda v: v * v * v)
+            )
             return acceleration_of(second, third)
 
         return interval_ends(self.interval, replicates, estimate, self.level, acceleration)

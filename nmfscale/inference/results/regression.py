@@ -261,13 +261,13 @@ class ProportionRegression:
                 given = f"weights[{shown(term)}] is {shown(weight)}"
                 raise ValueError(f"{given}; a finite number is needed.")
             along[self.terms.index(term)] = weight
-        values = self.coefficients @ along
+        values = (self.coefficients * along).sum(axis=-1)
         if self.replicates is None:
             errors = self.errors.standard_errors(along)
             margins = self.errors.margins(along, self.level)
             lower, upper = values - margins, values + margins
         else:
-            replicates = self.replicates @ along
+            replicates = (self.replicates * along).sum(axis=-1)
             errors, (lower, upper) = spread(replicates), percentile(replicates, self.level)
         return pd.DataFrame({
             "topic": list(self.topic_names), "value": values, "lower": lower, "upper": upper,
