@@ -31,6 +31,7 @@ RUNS = """
     bootstrap.py --smoke
     permutation.py --smoke
     convergence.py --smoke
+    optima.py --smoke
     calibration.py --smoke
     ssnmf.py --smoke
     many_topics.py --smoke

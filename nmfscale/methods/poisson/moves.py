@@ -33,6 +33,8 @@ MOST_NONZEROS, FEWEST_ROWS = 200_000, 100
 # Memory for the drawn rows and what is computed of them, in bytes of each nonzero count: the
 # products of all topics, and some temporary arrays.
 BYTES_A_TOPIC, BYTES_A_COUNT = 16, 120
+# Nonzero counts of these rows from which losses of merges are computed.
+MOST_OF_PAIRS = 50_000
 # Pairs of topics that are candidates for a merge.
 MOST_PAIRS = 10
 # Iterations of the power method that finds the direction of a split.
@@ -82,20 +84,28 @@ class _Sample:
 
 
 def merge_losses(sample: _Sample) -> list[tuple[float, int, int]]:
-    """Return (loss, a, b), a < b, of all pairs of topics, smallest first."""
+    """Return (loss, a, b), a < b, of all pairs of topics, smallest first.
+
+    Of many nonzero counts, regularly spaced ones are used.
+    """
     u = sample.F.sum(axis=0)
     amounts = sample.L * u
-    sizes = amounts.sum(axis=0)
-    f = sample.F / np.maximum(u, MINVAL)
+    sizes = np.maximum(amounts.sum(axis=0), MINVAL)
+    every = -(-len(sample.ratio) // MOST_OF_PAIRS)
+    some = slice(None, None, every)
+    of_rows = np.ascontiguousarray(amounts[sample.rows[some]].T)
+    of_columns = np.ascontiguousarray(
+        (sizes * sample.F / np.maximum(u, MINVAL))[sample.columns[some]].T
+    )
+    products = np.ascontiguousarray(sample.products[:, some])
     losses = []
     for b in range(len(u)):
         for a in range(b):
-            merged = sizes[a] * f[:, a] + sizes[b] * f[:, b]
-            merged /= max(sizes[a] + sizes[b], MINVAL)
-            both = sample.products[a] + sample.products[b]
-            one = (amounts[:, a] + amounts[:, b])[sample.rows] * merged[sample.columns]
-            logs = np.log(np.maximum(both, LEAST)) - np.log(np.maximum(one, LEAST))
-            losses.append((float(sample.ratio * both @ logs), a, b))
+            both = products[a] + products[b]
+            one = (of_rows[a] + of_rows[b]) * (of_columns[a] + of_columns[b])
+            one /= sizes[a] + sizes[b]
+            logs = np.log(np.maximum(both, LEAST) / np.maximum(one, LEAST))
+            losses.append((every * float(sample.ratio[some] @ (both * logs)), a, b))
     return sorted(losses)
 
 
@@ -110,15 +120,13 @@ def halved(z: sp.csr_array, rng: np.random.RandomState) -> tuple[float, Array]:
         return 0.0, np.full((z.shape[1], 2), 0.5)
     left = 1 / np.sqrt(of_rows + of_rows.mean())
     right = 1 / np.sqrt(of_columns + of_columns.mean())
-    scaled = sp.diags_array(left) @ z @ sp.diags_array(right)
-    turned = scaled.T.tocsr()
     row_part, column_part = left * of_rows / total, right * of_columns
     direction = rng.standard_normal(z.shape[1])
     for _ in range(_POWER_STEPS):
-        scores = scaled @ direction - row_part * (column_part @ direction)
-        direction = turned @ scores - column_part * (row_part @ scores)
+        scores = left * (z @ (right * direction)) - row_part * (column_part @ direction)
+        direction = right * (z.T @ (left * scores)) - column_part * (row_part @ scores)
         direction /= max(np.linalg.norm(direction), LEAST)
-    scores = scaled @ direction - row_part * (column_part @ direction)
+    scores = left * (z @ (right * direction)) - row_part * (column_part @ direction)
     halves = np.stack([z.T @ (scores > 0), z.T @ (scores <= 0)], axis=1)
     sizes = halves.sum(axis=0)
     gain = xlogy(halves, halves).sum() - xlogy(of_columns, of_columns).sum()

@@ -1,0 +1,228 @@
+"""Local optima: a single fit, a fit with moves, and the best of ten random starts.
+
+For each problem, ten fits start at random, and the best of them is the reference. Fits with default
+settings, and the same with `n_moves`, are compared with it, for ten seeds. Seconds are processor
+time, including the time to arrange the counts, on one thread by default. Peers run from ten seeds,
+too: scikit-learn's NMF with the Kullback-Leibler loss (`--peers`); for fastTopics, the best factors
+in `reference/` are evaluated, if there are any.
+
+    python benchmarks/optima.py
+    python benchmarks/optima.py --problems neurips:10 --moves 8 --append
+    python benchmarks/optima.py --smoke         a few seconds, writes nothing
+
+Writes a row for each fit to results/optima.csv, a picture to results/optima.png, and the table in
+README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+import warnings
+from pathlib import Path
+
+import convergence
+import numpy as np
+import problems
+import report
+from scipy.special import gammaln
+
+PROBLEMS = (
+    "bulk:8", "visium:10", "pbmc_facs:6", "pbmc_facs:10", "neurips:10", "newsgroups:10",
+    "newsgroups:20",
+)  # fmt: skip
+MARKERS = ("<!-- optima:start -->", "<!-- optima:end -->")
+COLUMNS = "problem", "K", "method", "seed", "loglik", "seconds", "iterations", "moves", "kept"
+WITHIN = 10
+
+
+def loglik(X, L: np.ndarray, F: np.ndarray) -> float:
+    """Return the Poisson log-likelihood in float64, by plain NumPy."""
+    total = -float(L.sum(axis=0, dtype=np.float64) @ F.sum(axis=0, dtype=np.float64))
+    for first in range(0, X.shape[0], 256):
+        rows = X[first : first + 256].tocoo()
+        mu = np.einsum("ik,ik->i", np.float64(L)[first + rows.row], np.float64(F)[rows.col])
+        x = rows.data.astype(np.float64)
+        total += float(x @ np.log(np.maximum(mu, 1e-300)) - gammaln(x + 1).sum())
+    return total
+
+
+def fit(X, K: int, seed: int, n_threads: int, **how) -> dict:
+    """Fit, and return a row of the table."""
+    from nmfscale import PoissonNMF
+
+    began = time.process_time()
+    model = PoissonNMF(K, random_state=seed, n_threads=n_threads, **how).fit(X)
+    seconds = time.process_time() - began
+    return {
+        "loglik": f"{model.loglik_:.2f}", "seconds": f"{seconds:.3f}", "iterations": model.n_iter_,
+        "moves": len(model.moves_), "kept": int(model.moves_["kept"].sum()),
+    }  # fmt: skip
+
+
+def fit_sklearn(X, K: int, seed: int, n_iter: int) -> dict:
+    """Fit by scikit-learn's multiplicative updates, from a random start."""
+    from sklearn.decomposition import NMF
+
+    began = time.process_time()
+    model = NMF(
+        K, init="random", solver="mu", beta_loss="kullback-leibler", max_iter=n_iter, tol=0,
+        random_state=seed,
+    )  # fmt: skip
+    L = model.fit_transform(X.astype(np.float64))
+    seconds = time.process_time() - began
+    value = loglik(X, L, model.components_.T)
+    return {"loglik": f"{value:.2f}", "seconds": f"{seconds:.3f}", "iterations": model.n_iter_}
+
+
+def reference_of(name: str, K: int, X) -> list[dict]:
+    """Return a row with the best factors of fastTopics, if there are any."""
+    folder = Path(os.environ.get("NMFSCALE_DATA", "."))
+    for place in (folder / "reference", folder.parent / "reference"):
+        path = place / f"best_{name}_k{K}.npz"
+        if path.exists():
+            with np.load(path) as found:
+                value = loglik(X, found["L"], found["F"])
+            return [{"method": "fastTopics", "seed": "", "loglik": f"{value:.2f}"}]
+    return []
+
+
+def rows_of(problem: str, options) -> list[dict]:
+    """Return the rows of all fits of a problem."""
+    name, K = problem.split(":")[0], int(problem.split(":")[1])
+    X = convergence.counts_of(name, options.smoke)
+    rows = []
+    for seed in range(options.seeds):
+        for method, how in (
+            ("random start", {"init": "random"}),
+            ("single fit", {}),
+            ("moves", {"n_moves": options.moves}),
+        ):
+            row = fit(X, K, seed, options.threads, **how)
+            rows.append({"method": method, "seed": seed} | row)
+        if options.peers:
+            row = fit_sklearn(X, K, seed, options.peer_iterations)
+            rows.append({"method": "scikit-learn", "seed": seed} | row)
+    rows += reference_of(name, K, X)
+    return [{"problem": name, "K": K} | row for row in rows]
+
+
+def ends(rows: list[dict], method: str, column: str = "loglik") -> np.ndarray:
+    """Return a column of the fits by one method, in the order of the seeds."""
+    return np.array([float(row[column]) for row in rows if row["method"] == method])
+
+
+def summary(rows: list[dict]) -> dict[str, str]:
+    """Return the line of a problem in the table."""
+
+    def below(method: str) -> str:
+        found = np.sort(best - ends(rows, method))
+        return " ".join(f"{each + 0:,.0f}" for each in found) or "-"
+
+    best = ends(rows, "random start").max()
+    both = ends(rows, "single fit"), ends(rows, "moves")
+    ratios = ends(rows, "moves", "seconds") / ends(rows, "single fit", "seconds")
+    all_starts = ends(rows, "random start", "seconds").sum()
+    return {
+        "counts": f"{rows[0]['problem']}, K = {rows[0]['K']}",
+        "single fit": below("single fit"),
+        "with moves": below("moves"),
+        f"within {WITHIN}": " / ".join(str((best - found <= WITHIN).sum()) for found in both),
+        "seconds": f"{np.median(ratios):.1f} ({ratios.min():.1f} to {ratios.max():.1f})",
+        "ten starts": f"{all_starts / np.median(ends(rows, 'single fit', 'seconds')):.1f}",
+        "scikit-learn": below("scikit-learn").split(" ")[0],
+        "fastTopics": below("fastTopics"),
+    }
+
+
+def markdown(groups: list[list[dict]]) -> str:
+    """Return the table in Markdown."""
+    found = [summary(rows) for rows in groups]
+    lines = [list(found[0]), ["---"] * len(found[0]), *(list(line.values()) for line in found)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def draw(groups: list[list[dict]], path: Path) -> None:
+    """Plot how far the fits of each problem end below the best of ten random starts."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(groups), figsize=(2.1 * len(groups), 3.6), layout="constrained", squeeze=False,
+        sharey=True,
+    )  # fmt: skip
+    methods = ("random start", "single fit", "moves")
+    for ax, rows in zip(axes[0], groups, strict=True):
+        best = ends(rows, "random start").max()
+        for place, method in enumerate(methods):
+            found = ends(rows, method)
+            at = place + np.linspace(-0.25, 0.25, len(found))
+            ax.plot(at, np.sort(found - best), "o", ms=4, mfc="none")
+        ax.axhline(0, color="0.7", lw=0.8, zorder=0)
+        ax.set_yscale("symlog", linthresh=WITHIN)
+        ax.set_xticks(range(len(methods)), methods, rotation=60)
+        ax.set_title(f"{rows[0]['problem']}, K = {rows[0]['K']}", fontsize=9)
+    axes[0, 0].set_ylabel("log-likelihood - best of the random starts")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def write(rows: list[dict], folder: Path, *, append: bool) -> None:
+    """Write the table, or replace the problems in it; draw the picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, new = folder / "optima.csv", {(row["problem"], str(row["K"])) for row in rows}
+    if append and path.exists():
+        with path.open(newline="") as file:
+            known = list(csv.DictReader(file))
+        rows = [row for row in known if (row["problem"], row["K"]) not in new] + rows
+    order = [tuple(problem.split(":")) for problem in PROBLEMS]
+    keys = {(row["problem"], str(row["K"])) for row in rows}
+    keys = sorted(keys, key=lambda key: order.index(key) if key in order else len(order))
+    groups = [[row for row in rows if (row["problem"], str(row["K"])) == key] for key in keys]
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        table.writerows(row for group in groups for row in group)
+    draw(groups, folder / "optima.png")
+    if folder == report.HERE / "results":
+        report.write_readme(markdown(groups), MARKERS)
+
+
+def main() -> None:
+    """Run every problem, and print its line of the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", nargs="+", metavar="COUNTS:K", default=PROBLEMS)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--moves", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--peers", action="store_true", help="also fit by scikit-learn")
+    parser.add_argument("--peer-iterations", type=int, default=200)
+    parser.add_argument("--append", action="store_true", help="replace problems in the table")
+    parser.add_argument("--smoke", action="store_true", help="a small run for tests")
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    options = parser.parse_args()
+    if options.smoke:
+        options.problems, options.seeds, options.peers = ("visium:3",), 2, True
+        options.peer_iterations = 20
+    warnings.simplefilter("ignore")  # scikit-learn's fits do not converge
+    rows = []
+    for problem in options.problems:
+        if problem.split(":")[0] in problems.REAL and (
+            reason := problems.available(problem.split(":")[0])
+        ):
+            print(reason)
+            continue
+        rows += (found := rows_of(problem, options))
+        print("  ".join(f"{name}: {text}" for name, text in summary(found).items()), flush=True)
+    if rows and not options.smoke:
+        write(rows, options.results, append=options.append)
+
+
+if __name__ == "__main__":
+    main()
