@@ -106,6 +106,7 @@ FITS = {
         "{'row_weights': rng.uniform(0.5, 1, n)}",
     ),
     "PoissonNMF measured": ("PoissonNMF(K, **how)", MEASURED),
+    "PoissonNMF moves": ("PoissonNMF(K, n_moves=2, **how)", "{}"),
     "LDA": ("LDA(K, **how)", "{}"),
     "GammaPoisson hierarchical": ("GammaPoisson(K, hierarchical=True, **how)", "{}"),
     "NoisyTopicModel": ("NoisyTopicModel(K, **how)", "{}"),
@@ -137,8 +138,9 @@ CASES = [
         ["many samples in blocks"], ["fit"],
     ),
     *product(
-        ["PoissonNMF", "PoissonNMF priors, weights", "LDA", "GammaPoisson hierarchical",
-         "NoisyTopicModel", "AnchorNMF tf-idf", "AnchorNMF projection", "SSNMF", "SSNMF cd"],
+        ["PoissonNMF", "PoissonNMF priors, weights", "PoissonNMF moves", "LDA",
+         "GammaPoisson hierarchical", "NoisyTopicModel", "AnchorNMF tf-idf",
+         "AnchorNMF projection", "SSNMF", "SSNMF cd"],
         ["many features"], ["fit"],
     ),
     *product(
