@@ -87,7 +87,7 @@ def _top_features(model: Any, n_top: int) -> Rows:
 
     values, expected = model.components_, _expected_shares(model)
     there = expected > np.finfo(np.float64).tiny  # other features have no lift
-    shares, _, leading = leading_features(values * there, None, n_top, distinctive=True)
+    shares, _, leading = leading_features(values * there, None, n_top)
     names = _features_of(model)
     rows = []
     for k, (topic, order) in enumerate(zip(columns_of_topics(model), leading, strict=True)):

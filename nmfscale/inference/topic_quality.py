@@ -13,7 +13,7 @@ from ..counts.base import CountMatrix, RowRange
 from ..counts.names import shown
 from ..engine.threads import single_blas_thread
 from ..methods.coherence import Cooccurrences
-from ..methods.feature_scores import best_features, frequencies_of, frex_of
+from ..methods.feature_scores import best_features, frex_of
 from ..methods.residual_deviance import ResidualDeviance
 from ..models.base import CountModel
 from ..models.names import matched_counts
@@ -149,7 +149,7 @@ def _measured(
     loadings = model.loadings_[rows] if rows is not None else model.transform(counts)
     L = np.asarray(loadings, np.float64)
     F = np.ascontiguousarray(model.components_.T, np.float64)
-    frequencies = frequencies_of(F.T)
+    frequencies = proportions(F.T)
     leading = [best_features(each, each, n_top) for each in frequencies]
     deviance, null, together = _one_pass(model, counts, rows, L, F, leading, verbose)
     shares = proportions(L * F.sum(axis=0))
@@ -199,7 +199,7 @@ def _one_pass(
 
 def _effective_number(rows: Array) -> Array:
     """Return the exponential of the entropy of the shares in each row; 0 for a row of zeros."""
-    shares = frequencies_of(rows)
+    shares = proportions(rows)
     logs = np.log(np.where(shares > 0, shares, 1))
     return np.where(rows.any(axis=1), np.exp(-(shares * logs).sum(axis=1)), 0.0)
 

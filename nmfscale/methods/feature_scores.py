@@ -10,14 +10,6 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 SCORES = ("divergence", "probability", "lift", "frex", "relevance")
-# Scores that compare a frequency with that of the feature in all samples.
-OF_ALL_SAMPLES = ("lift", "relevance")
-
-
-def frequencies_of(components: Array) -> Array:
-    """Divide each row by its sum; rows of zeros stay zero."""
-    sums = components.sum(axis=1, keepdims=True, dtype=np.float64)
-    return np.divide(components, sums, out=np.zeros(components.shape), where=sums > 0)
 
 
 def feature_scores(

@@ -10,6 +10,8 @@ import numpy as np
 from sklearn.utils import check_scalar
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
+from ..methods.feature_scores import SCORES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -38,7 +40,10 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "kind": [StrOptions({"TwR", "RwT"})],
     "which": [StrOptions({"all", "overall", "pairs"})],
     "gap": [Interval(Real, 0, None, closed="left"), None],
-    "distinctive": ["boolean"],
+    "score": [StrOptions(set(SCORES)), "array-like"],
+    "weight": [Interval(Real, 0, 1, closed="both"), None],
+    "feature_totals": ["array-like", None],
+    "min_count": [Interval(Real, 0, None, closed="left")],
     "random_state": ["random_state"],
     "x": [StrOptions({"seconds", "iteration"})],
     "y": [StrOptions({"loglik", "kkt"})],

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..methods.feature_scores import (
+    SCORES,
+    best_features,
+    feature_scores,
+    largest_elsewhere,
+)
 from .canvas import (
     axes_or_new,
     check_arguments,
@@ -21,20 +27,29 @@ from .canvas import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Default weights: of exclusivity as in the R package stm; of the logarithm of the frequency as
+# Sievert and Shirley (2014) recommend.
+_WEIGHTS = {"frex": 0.5, "relevance": 0.6}
 # Number of panels in a row, if the plot creates the figure.
 _ACROSS = 5
 
 
 def leading_features(
-    components: Any, feature_names: Any, n_top: int, distinctive: bool
-) -> tuple[np.ndarray, list[str], list[np.ndarray]]:
+    components: Any, feature_names: Any, n_top: int, score: Any = "divergence",
+    weight: float | None = None, feature_totals: Any = None, min_count: float = 0,
+) -> tuple[np.ndarray, list[str], list[np.ndarray]]:  # fmt: skip
     """Return frequencies, names, and the indices of each topic's leading features, best first."""
+    columns = _columns_of(components, (feature_names, score, feature_totals))
+    if feature_totals is None:
+        feature_totals = getattr(components, "feature_totals_", None)
     matrix = nonnegative_matrix(
-        components, "components", "topics x features", "the components_ of a fitted model"
-    )
+        getattr(components, "components_", components), "components", "topics x features",
+        "the components_ of a fitted model",
+    )  # fmt: skip
     frequencies = rows_to_one(matrix)
     n_topics, n_features = frequencies.shape
-    columns = getattr(components, "columns", None)
+    if feature_names is None:
+        feature_names = _names_of(components)
     if feature_names is None and type(columns).__name__ != "RangeIndex":
         feature_names = columns
     feature_names = matched_by_name(feature_names, columns, "feature_names", "components")
@@ -48,34 +63,72 @@ def leading_features(
             f"feature_names has {len(feature_names)} entries, and components, of shape "
             f"{matrix.shape}, have {n_features} features{turned}."
         )
-    scores = frequencies
-    if distinctive and n_topics > 1:
-        # Poisson divergence from the largest other frequency g, f log(f/g) - (f - g), if f > g;
-        # the lower bound of g keeps features of a single topic comparable with others.
-        rivals = np.maximum(_largest_elsewhere(frequencies), 0.01 / n_features)
-        ratio = np.maximum(frequencies / rivals, 1)
-        scores = rivals * (ratio * np.log(ratio) - ratio + 1)
-    leading = [_best(scores[k], frequencies[k], n_top) for k in range(n_topics)]
+    totals = _totals_of(feature_totals, columns, n_features, min_count)
+    if isinstance(score, str):
+        overall = None if totals is None or not totals.any() else totals / totals.sum()
+        weight = _WEIGHTS.get(score, 0.5) if weight is None else weight
+        scores = feature_scores(frequencies, score, overall=overall, weight=weight)
+    else:
+        scores = _given_scores(score, columns, frequencies.shape)
+    ranked = frequencies
+    if totals is not None and min_count:
+        ranked = np.where(totals >= min_count, frequencies, 0)
+    leading = [best_features(scores[k], ranked[k], n_top) for k in range(n_topics)]
     return frequencies, names, leading
 
 
-def _best(scores: np.ndarray, frequencies: np.ndarray, n_top: int) -> np.ndarray:
-    """Return the indices of a topic's features with the highest scores, best first.
+def _columns_of(components: Any, arguments: Sequence[Any]) -> Any:
+    """Return an index with the names of the features, or None.
 
-    Features with a score of 0 follow, ordered by frequency.
+    The names of a model become an index only if there are arguments to match with it: pandas is not
+    required otherwise.
     """
-    some = np.flatnonzero(frequencies)
-    if len(some) > n_top:  # sorting a million features would take long
-        least = np.partition(scores[some], -n_top)[-n_top]
-        some = some[scores[some] >= least]
-    return some[np.lexsort((-frequencies[some], -scores[some]))[:n_top]]
+    if hasattr(components, "columns"):
+        return components.columns
+    names = _names_of(components)
+    named = any(hasattr(each, "iloc") or isinstance(each, dict) for each in arguments)
+    if names is None or not named:
+        return None
+    import pandas as pd
+
+    return pd.Index(names, tupleize_cols=False)
 
 
-def _largest_elsewhere(frequencies: np.ndarray) -> np.ndarray:
-    """Return, for each topic and feature, the largest frequency in any other topic."""
-    first, second = -np.partition(-frequencies, 1, axis=0)[:2]
-    holder = frequencies.argmax(axis=0) == np.arange(len(frequencies))[:, None]
-    return np.where(holder, second, first)
+def _names_of(model: Any) -> Any:
+    """Return the names of the features of a fitted model, or None."""
+    names = getattr(model, "feature_names_in_", None)
+    return getattr(model, "feature_labels_", None) if names is None else names
+
+
+def _totals_of(given: Any, columns: Any, n_features: int, min_count: float) -> np.ndarray | None:
+    """Return the total count of each feature, or None."""
+    if given is None:
+        if min_count:
+            raise ValueError(
+                f"min_count={min_count} needs the total count of each feature: pass a fitted "
+                "model, or its feature_totals_ as feature_totals."
+            )
+        return None
+    totals = matched_by_name(given, columns, "feature_totals", "components")
+    found = nonnegative_matrix([totals], "feature_totals", "one for each feature", "numbers")[0]
+    if len(found) != n_features:
+        raise ValueError(
+            f"feature_totals has {len(found)} entries, and components have {n_features} features."
+        )
+    return found
+
+
+def _given_scores(given: Any, columns: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return scores that are an argument, in the order of the features."""
+    if hasattr(given, "columns"):
+        given = matched_by_name(given.T, columns, "score", "components").T
+    scores = np.asarray(given, dtype=np.float64)
+    if scores.shape != shape or not np.isfinite(scores).all():
+        raise ValueError(
+            f"score has shape {scores.shape}: finite numbers of shape {shape}, topics x features, "
+            f"are needed, or one of {', '.join(map(repr, SCORES))}."
+        )
+    return scores
 
 
 def top_features(
@@ -83,22 +136,39 @@ def top_features(
     feature_names: Any = None,
     *,
     n_top: int = 10,
-    distinctive: bool = True,
+    score: Any = "divergence",
+    weight: float | None = None,
+    feature_totals: Any = None,
+    min_count: float = 0,
 ) -> list[list[str]]:
     """Return the names of the leading features of each topic.
 
     Parameters
     ----------
-    components : array-like of shape (n_topics, n_features)
-        Non-negative components; every row is divided by its sum.
+    components : fitted model, or array-like of shape (n_topics, n_features)
+        A model, or non-negative components; every row is divided by its sum.
     feature_names : array-like of str, default=None
-        Names of the features; by default the columns of a DataFrame, or "feature 0",
-        "feature 1", ...
+        Names of the features; by default those of the model, the columns of a DataFrame, or
+        "feature 0", "feature 1", ...
     n_top : int, default=10
         Number of features for each topic.
-    distinctive : bool, default=True
-        True ranks features by the Poisson divergence ``f log(f / g) - f + g`` of their frequency f
-        in the topic from the largest frequency g in another topic.  False ranks them by frequency.
+    score : {"divergence", "probability", "lift", "frex", "relevance"} or array-like of shape \
+            (n_topics, n_features), default="divergence"
+        What ranks features, given their frequency f in the topic.  "divergence": the Poisson
+        divergence ``f log(f / g) - f + g`` from the largest frequency g in another topic.
+        "probability": f.  "lift": f divided by the overall frequency p; use it with `min_count`,
+        because the lift of rare features is large by chance.  "frex": the harmonic mean of the
+        ranks of f and of f divided by its sum over the topics [1]_.  "relevance":
+        ``weight log f + (1 - weight) log(f / p)`` [2]_.  An array has scores such as the z of
+        differential features.
+    weight : float, default=None
+        Weight, between 0 and 1, of exclusivity in "frex" (0.5 by default) or of log f in
+        "relevance" (0.6 by default).
+    feature_totals : array-like of shape (n_features,), default=None
+        Total count of each feature, which overall frequencies are calculated from; by default
+        those of the model, or else overall frequencies are means over the topics.
+    min_count : float, default=0
+        Features with smaller totals are left out.
 
     Returns
     -------
@@ -109,7 +179,14 @@ def top_features(
     ------
     ValueError
         If the components are not a finite non-negative matrix, the names do not match them, or
-        another argument is of the wrong kind.
+        another argument is of the wrong kind; if there is a `min_count` without totals.
+
+    References
+    ----------
+    .. [1] Bischof, Airoldi (2012). Summarizing topical content with word frequency and
+       exclusivity. International Conference on Machine Learning 29.
+    .. [2] Sievert, Shirley (2014). LDAvis: a method for visualizing and interpreting topics.
+       Workshop on Interactive Language Learning, Visualization, and Interfaces.
 
     Examples
     --------
@@ -117,11 +194,13 @@ def top_features(
     >>> components = [[5, 4, 1, 0], [5, 0, 1, 4]]
     >>> top_features(components, ["the", "gene", "of", "word"], n_top=2)
     [['gene', 'the'], ['word', 'the']]
-    >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, distinctive=False)
+    >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, score="probability")
     [['the', 'gene'], ['the', 'word']]
     """
     check_arguments("top_features", **locals())
-    _, names, leading = leading_features(components, feature_names, n_top, distinctive)
+    _, names, leading = leading_features(
+        components, feature_names, n_top, score, weight, feature_totals, min_count
+    )
     return [[names[feature] for feature in order] for order in leading]
 
 
@@ -130,7 +209,10 @@ def top_features_plot(
     feature_names: Any = None,
     *,
     n_top: int = 10,
-    distinctive: bool = True,
+    score: Any = "divergence",
+    weight: float | None = None,
+    feature_totals: Any = None,
+    min_count: float = 0,
     topic_names: Sequence[str] | None = None,
     colors: Sequence[Any] | None = None,
     ax: Axes | None = None,
@@ -143,10 +225,10 @@ def top_features_plot(
 
     Parameters
     ----------
-    components, feature_names, n_top, distinctive
+    components, feature_names, n_top, score, weight, feature_totals, min_count
         As in :func:`top_features`: the features, how many to draw, and how to select them.
     topic_names : sequence of str, default=None
-        Titles of the panels; "topic 0", "topic 1", ... by default.
+        Titles of the panels; by default those of the model, or "topic 0", "topic 1", ...
     colors : sequence of colors, default=None
         One for each topic; :func:`topic_colors` by default.
     ax : matplotlib.axes.Axes, default=None
@@ -168,10 +250,14 @@ def top_features_plot(
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
     check_arguments("top_features_plot", **locals())
-    frequencies, names, leading = leading_features(components, feature_names, n_top, distinctive)
+    frequencies, names, leading = leading_features(
+        components, feature_names, n_top, score, weight, feature_totals, min_count
+    )
+    if topic_names is None:
+        topic_names = getattr(components, "topic_names_", None)
     n_topics = len(frequencies)
     titles, fills = names_and_colors(topic_names, colors, n_topics)
-    elsewhere = _largest_elsewhere(frequencies) if n_topics > 1 else None
+    elsewhere = largest_elsewhere(frequencies) if n_topics > 1 else None
 
     n_rows = -(-n_topics // (_ACROSS if ax is None else max(1, int(size_in_inches(ax)[0] // 1.8))))
     n_columns, height = -(-n_topics // n_rows), _height(frequencies, n_top)

@@ -4,6 +4,7 @@ import sys
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -415,13 +416,58 @@ class TestTopFeatures:
     components = np.array([[50, 4, 10, 0, 2], [50, 0, 10, 4, 1]])
 
     def test_by_frequency(self):
-        by_frequency = top_features(self.components, self.names, n_top=3, distinctive=False)
+        by_frequency = top_features(self.components, self.names, n_top=3, score="probability")
         assert by_frequency == [["the", "of", "gene"], ["the", "of", "word"]]
 
     def test_distinctive_prefers_what_others_lack(self):
         assert [row[0] for row in top_features(self.components, self.names)] == ["gene", "word"]
         # Equal counts of fewer in all are a larger share: "the" and "of" follow in topic 1.
         assert top_features(self.components, self.names)[0][1] == "cell"
+
+    def test_scores_of_an_oracle(self):
+        rng = np.random.default_rng(0)
+        components, totals = rng.gamma(0.3, size=(3, 40)), rng.poisson(20, 40)
+        f = components / components.sum(axis=1, keepdims=True)
+        p = totals / totals.sum()
+        ranks = [pd.DataFrame(each).rank(axis=1).to_numpy() / 40 for each in (f / f.sum(axis=0), f)]
+        oracle = {
+            ("lift", None): f / p,
+            ("frex", 0.3): 1 / (0.3 / ranks[0] + 0.7 / ranks[1]),
+            ("relevance", 0.2): 0.2 * np.log(f) + 0.8 * np.log(f / p),
+        }
+        oracle["relevance", None] = 0.6 * np.log(f) + 0.4 * np.log(f / p)
+        for (score, weight), scores in oracle.items():
+            for min_count in (0, 20):
+                allowed = np.where(totals >= min_count, scores, -np.inf)
+                expected = np.argsort(-allowed, axis=1)[:, :5]
+                options = {"n_top": 5, "feature_totals": totals, "min_count": min_count}
+                found = top_features(components, score=score, weight=weight, **options)
+                assert found == [[f"feature {j}" for j in row] for row in expected]
+                assert top_features(components, score=scores, **options) == found
+        names = pd.Index([f"feature {j}" for j in range(40)])
+        order = rng.permutation(40)
+        by_name = top_features(
+            pd.DataFrame(components, columns=names), score="lift", n_top=5,
+            feature_totals=pd.Series(totals, names).iloc[order],
+        )  # fmt: skip
+        plain = top_features(components, score="lift", n_top=5, feature_totals=totals)
+        assert by_name == plain != top_features(components, score="lift", n_top=5)
+        z = pd.DataFrame(oracle["lift", None], columns=names).iloc[:, order]
+        assert top_features(pd.DataFrame(components, columns=names), score=z, n_top=5) == plain
+
+    def test_of_a_model(self):
+        counts = pd.DataFrame(
+            np.random.default_rng(0).poisson(3, (20, 6)), columns=list("abcdef")
+        ).astype(int)
+        model = TopicModel(2, random_state=0, max_iter=5, tol=0).fit(counts)
+        found = top_features(model, score="lift", n_top=3)
+        options = {"feature_totals": counts.sum(), "n_top": 3}
+        assert found == top_features(model.components_, list("abcdef"), score="lift", **options)
+        turned = counts.sum().iloc[::-1]
+        assert top_features(model, score="lift", n_top=3, feature_totals=turned) == found
+        named = model.rename_topics(["one", "two"])
+        texts = {text.get_text() for text in top_features_plot(named, score="frex").texts}
+        assert {"one", "two"} < texts and len(texts & set("abcdef")) == 6
 
     def test_absent_features_are_not_named(self):
         assert [len(row) for row in top_features(self.components, self.names)] == [4, 4]
@@ -434,12 +480,12 @@ class TestTopFeatures:
     def test_one_topic_and_no_names(self):
         assert top_features([[1, 3, 2]], n_top=2) == [["feature 1", "feature 2"]]
 
-    @pytest.mark.parametrize("distinctive", [True, False])
-    def test_only_the_leading_features_are_sorted(self, monkeypatch, distinctive):
+    @pytest.mark.parametrize("score", ["divergence", "probability"])
+    def test_only_the_leading_features_are_sorted(self, monkeypatch, score):
         components = np.random.default_rng(0).random((3, 1000))
         sort, lengths = np.lexsort, []
         monkeypatch.setattr(np, "lexsort", lambda keys: lengths.append(len(keys[0])) or sort(keys))
-        by_topic = top_features(components, n_top=4, distinctive=distinctive)
+        by_topic = top_features(components, n_top=4, score=score)
         assert [len(topic) for topic in by_topic] == [4] * 3
         assert lengths == [4] * 3
 
@@ -468,7 +514,11 @@ class TestTopFeatures:
             ),
             ({"components": TopicModel(2)}, "dense matrix .* got TopicModel: pass the components_"),
             ({"feature_names": "abc"}, "'feature_names' parameter .* must be an array-like"),
-            ({"distinctive": "yes"}, "'distinctive' parameter .* must be an instance of 'bool'"),
+            ({"score": "log"}, "'score' parameter .* must be a str among .* or an array-like"),
+            ({"score": np.ones((3, 2))}, r"score has shape \(3, 2\): .* of shape \(2, 3\)"),
+            ({"weight": 2}, "'weight' parameter .* must be a float in the range"),
+            ({"min_count": 5}, "min_count=5 needs the total count of each feature"),
+            ({"feature_totals": [1]}, "feature_totals has 1 entries, and components have 3"),
             *[
                 ({"n_top": value}, rf"'n_top' .* an int in .*1, inf.* Got {value!r} i")
                 for value in (0, "a", 1.5, None)

@@ -26,7 +26,7 @@ MAY_IMPORT = {
         "kernels", "counts", "storage", "methods", "models", "engine", "cluster", "readers",
     },
     "datasets": {"counts", "readers"},
-    "plots": set(),
+    "plots": {"methods"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
         "cluster", "counts", "datasets", "plots",
