@@ -4,8 +4,9 @@
     python benchmarks/select_k.py --smoke    small problems, writes nothing
 
 Part 1: the recommended number of topics for twelve sets of simulated counts, and for two sets that
-vary more than Poisson counts. Part 2: processor seconds of the search over K = 2 to 12 on
-pbmc_facs, where a fit starts from the fit before, compared with fits that have their own starts.
+vary much more than Poisson counts, with halves of counts and with samples held out. Part 2:
+processor seconds of the search over K = 2 to 12 on pbmc_facs, where a fit starts from the fit
+before, compared with fits that have their own starts.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def sets(smoke: bool) -> list[tuple[str, int, object, dict]]:
         (f"dispersion {d:g}, seed {seed}", 5, overdispersed(d, seed), {})
         for d, seed in ((0, 0), (0.1, 0), (0.5, 0), (0.5, 1))
     ]
+    varying += [(f"{name}, samples held out", *rest) for name, *rest in varying[2:]]
     if smoke:
         return simulated[:1]
     paper = []
@@ -64,7 +66,10 @@ def find_numbers(smoke: bool) -> list[dict]:
     for name, truth, X, options in sets(smoke):
         estimator = TopicModel(**{"prior_factors": 1.1, "tol": 1e-3} | options)
         numbers = range(2, 6 if smoke else 13)
-        found = select_k(X, numbers, estimator=estimator, random_state=0, n_threads=1)
+        units = range(X.shape[0]) if "samples held out" in name else None
+        found = select_k(
+            X, numbers, estimator=estimator, units=units, random_state=0, n_threads=1
+        )  # fmt: skip
         at = found.n_components.tolist().index(found.best)
         above = found.least_stability[min(at + 1, len(numbers) - 1)]
         rows.append({
@@ -72,7 +77,7 @@ def find_numbers(smoke: bool) -> list[dict]:
             "highest score": int(found.n_components[found.score.argmax()]),
             "smallest similarity there": round(float(found.least_stability[at]), 2),
             "one above": round(float(above), 2),
-            "dispersion": round(found.excess_variance[0], 3),
+            "dispersion": "" if units else round(found.excess_variance[0], 3),
         })  # fmt: skip
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
@@ -120,6 +125,19 @@ def compare_starts(X: sp.csr_array, numbers: range) -> list[dict]:
     return rows
 
 
+def draw(rows: list[dict], path: Path) -> None:
+    """Draw the seconds of the search and of fits with their own starts."""
+    from matplotlib.figure import Figure
+
+    ax = Figure(figsize=(5, 3.4), layout="constrained").subplots()
+    for name in ("the search", "own starts"):
+        seconds = [float(row[f"seconds of {name}"]) for row in rows]
+        ax.plot([int(row["K"]) for row in rows], seconds, "o-", label=name)
+    ax.set(xlabel="number of topics", ylabel="processor seconds, both halves", ylim=(0, None))
+    ax.legend(frameon=False)
+    ax.figure.savefig(path, dpi=120)
+
+
 def write(rows: list[dict], path: Path) -> None:
     """Write rows to a table."""
     with path.open("w", newline="") as file:
@@ -156,6 +174,7 @@ def main() -> None:
     print(f"seconds {sums[0]:.1f} and {sums[1]:.1f}, ratio {sums[0] / max(sums[1], 1e-9):.2f}")
     if not arguments.smoke:
         write(rows, arguments.results / "select_k_speed.csv")
+        draw(rows, arguments.results / "select_k.png")
 
 
 if __name__ == "__main__":

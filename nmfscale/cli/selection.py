@@ -75,7 +75,9 @@ def select_k(arguments: argparse.Namespace) -> int:
         say(f"written         {given}")
     if not found.interrupted:
         return 0
-    log(f"interrupted: the result is that of K = {', '.join(map(str, found.n_components))}")
+    done = ", ".join(map(str, found.n_components))
+    more = "" if folder is None else f"; --resume continues from the checkpoints in {folder}"
+    log(f"interrupted: the result is that of K = {done}{more}")
     return 130
 
 

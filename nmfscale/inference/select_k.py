@@ -22,7 +22,6 @@ from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.matching import best_pairs, lift_correlations_of
 from ..models.topic_model import TopicModel
-from ..readers.open import as_counts
 from ..storage.atomic import user_path
 from .excess_variance import excess_variance
 from .folds import Folds
@@ -31,6 +30,7 @@ from .replicates import Replicates, check_positive, progress_bar, run_replicates
 from .results.select_k import SelectK
 from .seeds import child, seed_of
 from .selection_fits import MOST_ADDED, SelectionTask, check_estimator, goes_on, totals_of
+from .shared_fits import counts_of_job
 
 Array = NDArray[Any]
 
@@ -157,7 +157,8 @@ def select_k(
     if not isinstance(n_folds, Integral) or isinstance(n_folds, bool) or n_folds < 2:
         raise ValueError(f"n_folds is {shown(n_folds)}; an integer of at least 2 is needed.")
     client = resolve_client(client)
-    counts = _whole_counts(X, estimator, numbers, layer=layer, raw=raw)
+    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
+    _check_counts(counts, numbers)
     unit = _checked_units(units, counts, int(n_folds))
     how = {
         "n_threads": n_threads, "client": client, "checkpoint_every": checkpoint_every,
@@ -192,11 +193,7 @@ def _checked_numbers(given: Any) -> list[int]:
     return sorted({int(k) for k in numbers})
 
 
-def _whole_counts(X: Any, estimator: Any, numbers: Sequence[int], **part: Any) -> CountMatrix:
-    limit = estimator.memory_limit
-    counts = as_counts(
-        X, integer="allow", whom="X", in_memory=limit is None, memory_limit=limit, **part
-    )
+def _check_counts(counts: CountMatrix, numbers: Sequence[int]) -> None:
     if not counts.is_integer:
         raise ValueError(
             "only whole counts can be split in parts, and X has fractional counts: "
@@ -209,7 +206,6 @@ def _whole_counts(X: Any, estimator: Any, numbers: Sequence[int], **part: Any) -
         )
     if counts.total < 2:
         raise ValueError("X has no counts to split.")
-    return counts
 
 
 def _checked_units(units: Any, counts: CountMatrix, n_folds: int) -> Array | None:

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..methods.completion import log_shares
-from ..methods.poisson.split_topic import split_topic
+from ..methods.poisson.split_topic import loadings_after_split, split_topic
 from ..methods.transform import project_rows
 from ..models.base import CountModel
 from ..models.poisson_nmf import PoissonNMF
@@ -101,7 +101,8 @@ class SelectionTask(ReplicateTask):
         start: dict[str, Any] = {}
         if self.topics is not None and number < folds.n_folds:
             F = self._with_more(self.topics[at], fold.train, model)
-            start = {"F": F, "L": project_rows(fold.train, F, n_threads=n_threads)}
+            L = project_rows(fold.train, F, n_threads=n_threads)
+            start = {"F": F, "L": loadings_after_split(L)}
         model.fit(fold.train, **start)
         return scores_of(model, fold, folds.n_sums, n_threads)
 

@@ -22,7 +22,7 @@ from nmfscale import (
     write_store,
 )
 from nmfscale.inference.results.select_k import recommendation
-from nmfscale.methods.poisson.split_topic import split_topic
+from nmfscale.methods.poisson.split_topic import loadings_after_split, split_topic
 from nmfscale.readers.thinning import PartOfCounts, Thinning, thinned_in_memory
 
 N = 120
@@ -83,6 +83,7 @@ def test_scores_and_similarities_of_an_oracle(X):
     )
 
 
+@pytest.mark.slow
 def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
     names = [f"cell {i}" for i in range(N)]
     table = pd.DataFrame(X.toarray(), names, [f"gene {j}" for j in range(60)])
@@ -102,16 +103,6 @@ def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
     assert_same(again, expected)
 
 
-def test_units_are_matched_by_name(X):
-    names = [f"cell {i}" for i in range(N)]
-    table, units = pd.DataFrame(X.toarray(), names), pd.Series(np.arange(N) // 5, names)
-    options = {"n_folds": 3, "random_state": 0}
-    expected = select_k(X, [2, 3], units=units.to_numpy(), **options)
-    assert_same(select_k(table, [2, 3], units=units.sample(frac=1), **options), expected)
-    with pytest.raises(ValueError, match="units has no entry for .* such as 'cell 0'"):
-        select_k(table, [2], units=units.rename("old {}".format))
-
-
 def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
     def interrupt(fit, task, folds, number, *words):
         result = fit(task, folds, number, *words)
@@ -127,6 +118,7 @@ def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
     assert_same(select_k(X, range(2, 6), resume=True, **options), found)
 
 
+@pytest.mark.slow
 def test_other_estimators_and_gaps(X, found):
     lda = select_k(X, [2, 3, 4], estimator=LDA(tol=1e-3), random_state=0)
     assert lda.best == 3 and lda.estimator == "LDA"
@@ -198,6 +190,8 @@ def test_the_topic_that_is_split():
     assert topics.shape == (30, 3) and (topics[:, 0] == F[:, 0]).all()
     more = topics[10:, 1] > topics[10:, 2]
     assert more[:10].all() != more[10:].all() and more.sum() == 10
+    L = loadings_after_split(np.array([[5.0, 1.0, 0.0], [0.0, 2.0, 2.0]]))
+    np.testing.assert_allclose(L, [[5, 0.9, 0.1], [0, 2, 2]])
 
 
 @pytest.mark.parametrize(

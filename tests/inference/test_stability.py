@@ -85,6 +85,7 @@ def test_outliers_are_left_out_of_a_consensus():
         assert consensus_of(topics, 1e-9, 3) is None
 
 
+@pytest.mark.slow
 def test_the_same_bits_resumed_and_from_a_store(data, tmp_path, monkeypatch, small_blocks):
     X, options = data[0], {"n_starts": 4, "random_state": 0, "n_threads": 2}
     job = {"checkpoint": tmp_path / "job"}

@@ -62,6 +62,16 @@ def test_questions_about_loadings(question):
         ask(named, lambda values: of_samples(values).rename("old_{}".format))
 
 
+def test_units_of_select_k():
+    options = {"n_folds": 3, "random_state": 0}
+    expected = nmfscale.select_k(X, [1, 2], units=UNITS, **options).to_frame()
+    for extra in (False, True):
+        found = nmfscale.select_k(COUNTS, [1, 2], units=of_samples(UNITS, extra), **options)
+        pd.testing.assert_frame_equal(found.to_frame(), expected)
+    with pytest.raises(ValueError, match="units has no entry for .* such as 'cell0'"):
+        nmfscale.select_k(COUNTS, [2], units=of_samples(UNITS).rename("old_{}".format))
+
+
 def shuffled(values, *names, axis=0):
     """A table of values with these names along one axis or two, in another order."""
     table = pd.DataFrame(np.asarray(values).reshape(len(values), -1))
