@@ -421,6 +421,9 @@ def test_no_counts_score_zero():
 @pytest.mark.parametrize("model", MODELS)
 def test_inverse_transform_is_the_product(model):
     one = fitted(model)
-    assert_array_equal(one.inverse_transform(one.loadings_), one.loadings_ @ one.components_)
+    expected = one.loadings_ @ one.components_
+    np.testing.assert_allclose(one.inverse_transform(one.loadings_), expected, rtol=1e-13)
+    found = one.inverse_transform(sp.csr_array(one.loadings_))
+    np.testing.assert_array_equal(found, one.inverse_transform(one.loadings_))
     with pytest.raises(ValueError, match=r"\(n_samples, 3\)"):
         one.inverse_transform(one.loadings_[:, :2])

@@ -341,7 +341,8 @@ def test_comparison_says_how_fits_went(pair):
     )
     table = found.to_frame()
     assert table.index.tolist() == ["one", "other", "merged"]
-    assert table.loc["one", "similarity"] == 1 and table.loc["other", "least_similarity"] < 1
+    assert table.loc["one", "similarity"] == pytest.approx(1, rel=1e-14)
+    assert table.loc["other", "least_similarity"] < 1 - 1e-9
     last = other.history_[-1]
     assert found.fits[1].objective == "loglik_multinomial"
     expected = other.loglik_, last["seconds"], max(last["kkt_loadings"], last["kkt_factors"])
