@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..engine.threads import resolve_threads
+from ..kernels import dense
 from ..methods.transform import project_rows
 
 Array = NDArray[Any]
@@ -37,7 +38,8 @@ def excess_variance(
     of_rows, of_columns = (
         np.divide(1.0, each, out=np.zeros(each.shape), where=each > 0) for each in (rows, columns)
     )
-    expected = np.einsum("ik,kl,il->i", L[0], (F[0] * of_columns[:, None]).T @ F[1], L[1])
+    expected = dense.product(L[0], dense.cross(F[0] * of_columns[:, None], F[1]))
+    expected = (expected * L[1]).sum(axis=1)
     cross = [_cross(halves[i], L[1 - i], F[1 - i], of_columns) for i in range(2)]
     both = _products(halves[0], halves[1], of_columns)
     above = of_rows * (both - cross[0] - cross[1] + expected)
@@ -58,7 +60,7 @@ def _cross(counts: CountMatrix, L: Array, F: Array, weights: Array) -> Array:
         values = np.empty(len(data))
         for start in range(0, len(data), _PIECE):
             part = slice(start, start + _PIECE)
-            mu = np.einsum("ek,ek->e", L[first + row[part]], F[indices[part]])
+            mu = dense.dots(L, first + row[part], F, indices[part])
             values[part] = mu * data[part] * weights[indices[part]]
         found[first : first + len(indptr) - 1] = np.bincount(row, values, len(indptr) - 1)
     return found

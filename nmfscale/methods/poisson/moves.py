@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.special import xlogy
 
 from ...counts.base import CountMatrix
+from ...kernels import dense
+from ...kernels.functions import log, xlogy
 from ..factors import LEAST, MINVAL, Array
 
 # Rows are drawn until they hold this many nonzero counts, and at least this many rows.
@@ -104,9 +105,14 @@ def merge_losses(sample: _Sample) -> list[tuple[float, int, int]]:
             both = products[a] + products[b]
             one = (of_rows[a] + of_rows[b]) * (of_columns[a] + of_columns[b])
             one /= sizes[a] + sizes[b]
-            logs = np.log(np.maximum(both, LEAST) / np.maximum(one, LEAST))
-            losses.append((every * float(sample.ratio[some] @ (both * logs)), a, b))
+            logs = log(np.maximum(both, LEAST) / np.maximum(one, LEAST))
+            losses.append((every * float((sample.ratio[some] * (both * logs)).sum()), a, b))
     return sorted(losses)
+
+
+def _times(matrix: sp.csr_array, x: Array) -> Array:
+    found: Array = dense.of_sparse(matrix, x[:, None])[:, 0]
+    return found
 
 
 def halved(z: sp.csr_array, rng: np.random.RandomState) -> tuple[float, Array]:
@@ -121,12 +127,14 @@ def halved(z: sp.csr_array, rng: np.random.RandomState) -> tuple[float, Array]:
     left = 1 / np.sqrt(of_rows + of_rows.mean())
     right = 1 / np.sqrt(of_columns + of_columns.mean())
     row_part, column_part = left * of_rows / total, right * of_columns
+    turned = z.T.tocsr()
     direction = rng.standard_normal(z.shape[1])
     for _ in range(_POWER_STEPS):
-        scores = left * (z @ (right * direction)) - row_part * (column_part @ direction)
-        direction = right * (z.T @ (left * scores)) - column_part * (row_part @ scores)
-        direction /= max(np.linalg.norm(direction), LEAST)
-    scores = left * (z @ (right * direction)) - row_part * (column_part @ direction)
+        scores = left * _times(z, right * direction) - row_part * (column_part * direction).sum()
+        direction = right * _times(turned, left * scores)
+        direction -= column_part * (row_part * scores).sum()
+        direction /= max(np.sqrt((direction * direction).sum()), LEAST)
+    scores = left * _times(z, right * direction) - row_part * (column_part * direction).sum()
     halves = np.stack([z.T @ (scores > 0), z.T @ (scores <= 0)], axis=1)
     sizes = halves.sum(axis=0)
     gain = xlogy(halves, halves).sum() - xlogy(of_columns, of_columns).sum()

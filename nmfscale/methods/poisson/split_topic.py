@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
+from ...kernels import dense
 
 Array = NDArray[Any]
 # Nonzero counts of the samples that choose the topic, and of those that show how to split it; and
@@ -91,22 +92,32 @@ class _Residuals:
         weights = np.repeat(self.rows, np.diff(ratios.indptr)) * self.columns[ratios.indices]
         data = ratios.data * weights
         self.matrix = sp.csr_array((data, ratios.indices, ratios.indptr), ratios.shape)
+        self.turned = self.matrix.T.tocsr()
 
     def leading(self, v: Array, n_rounds: int) -> tuple[float, Array]:
         """Return the singular value and the right singular vector after some power iterations."""
         size = 0.0
         for _ in range(n_rounds):
-            u = self.matrix @ v - self.rows * (self.columns @ v)
-            u /= max(float(np.linalg.norm(u)), 1e-300)
-            v = self.matrix.T @ u - self.columns * (self.rows @ u)
-            size = float(np.linalg.norm(v))
+            u = _times(self.matrix, v) - self.rows * (self.columns * v).sum()
+            u /= max(_norm(u), 1e-300)
+            v = _times(self.turned, u) - self.columns * (self.rows * u).sum()
+            size = _norm(v)
             v = v / max(size, 1e-300)
         return size, v
 
 
+def _times(matrix: sp.csr_array, x: Array) -> Array:
+    found: Array = dense.of_sparse(matrix, x[:, np.newaxis])[:, 0]
+    return found
+
+
+def _norm(x: Array) -> float:
+    return float(np.sqrt((x * x).sum()))
+
+
 def _start(f_k: Array) -> Array:
     start = np.sqrt(f_k) * np.random.default_rng(0).normal(size=len(f_k))
-    return np.asarray(start / max(float(np.linalg.norm(start)), 1e-300))
+    return np.asarray(start / max(_norm(start), 1e-300))
 
 
 def _ratios(matrix: sp.csr_array, L: Array, F: Array) -> sp.csr_array:
@@ -115,6 +126,6 @@ def _ratios(matrix: sp.csr_array, L: Array, F: Array) -> sp.csr_array:
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     for start in range(0, matrix.nnz, _PIECE):
         part = slice(start, start + _PIECE)
-        mu = np.einsum("ek,ek->e", L[row[part]], F[matrix.indices[part]])
+        mu = dense.dots(L, row[part], F, matrix.indices[part])
         ratios[part] = matrix.data[part] / np.maximum(mu, 1e-30)
     return sp.csr_array((ratios, matrix.indices, matrix.indptr), matrix.shape)
