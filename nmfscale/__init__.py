@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
     from .inference.balance import balance as balance
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
+    from .inference.cluster_samples import cluster_samples as cluster_samples
     from .inference.effects import group_effects as group_effects
     from .inference.jackknife import jackknife_fit as jackknife_fit
     from .inference.permutation import permutation_test as permutation_test
@@ -67,6 +68,7 @@ _PLACES = {
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
     "inference.balance": "balance",
     "inference.bootstrap": "bootstrap_weights",
+    "inference.cluster_samples": "cluster_samples",
     "inference.effects": "group_effects",
     "inference.jackknife": "jackknife_fit",
     "inference.permutation": "permutation_test",

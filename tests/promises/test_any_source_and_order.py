@@ -84,6 +84,7 @@ QUESTIONS = {
     nmfscale.regress_proportions: (
         dict(covariates=(NUMBERS, SAMPLES)), dict(n_replicates=10, n_permutations=20)
     ),
+    nmfscale.cluster_samples: ({}, dict(n_clusters=2)),
 }  # fmt: skip
 
 
