@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .inference.balance import balance as balance
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
     from .inference.cluster_samples import cluster_samples as cluster_samples
+    from .inference.differential import differential_features as differential_features
     from .inference.effects import group_effects as group_effects
     from .inference.jackknife import jackknife_fit as jackknife_fit
     from .inference.permutation import permutation_test as permutation_test
@@ -69,6 +70,7 @@ _PLACES = {
     "inference.balance": "balance",
     "inference.bootstrap": "bootstrap_weights",
     "inference.cluster_samples": "cluster_samples",
+    "inference.differential": "differential_features",
     "inference.effects": "group_effects",
     "inference.jackknife": "jackknife_fit",
     "inference.permutation": "permutation_test",

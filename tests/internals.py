@@ -55,6 +55,17 @@ def small_blocks(patch, n_nonzeros):
     _set(patch, "counts.blocks.BLOCK_NONZEROS", n_nonzeros)
 
 
+def small_panels(patch, n_entries):
+    """Cut columns into panels of at most this many entries, or of one slice."""
+    _set(patch, "engine.local._SMALL_PANEL", n_entries)
+    _set(patch, "engine.local._SLICES_A_THREAD", 0)
+
+
+def around_column_steps(patch, function):
+    """Wrap the work on one panel of columns, in this process."""
+    _around(patch, "engine.local.run_column_step", function)
+
+
 def threads_share_small_blocks(patch):
     """Arrange even small blocks on several threads."""
     _set(patch, "counts.sell._LEAST_SHARE", 1)

@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
 from scipy.special import gammaln, psi, xlogy
 
 FASTTOPICS_EPS = 1e-8
@@ -653,3 +654,42 @@ def brown_forsythe(y, labels):
         variance = ((here - here.mean()) ** 2).sum() / (n - 1) * n / (n - 1)
         expected += (1 - n / len(y)) * variance
     return between / expected
+
+
+# Differences of features between topics ----------------------------------------------------------
+
+
+def feature_regression(x, A, a=1.0, restriction=None):
+    """Return the coefficients f (K,) of x ~ Poisson(A f) with a prior, and minus its log.
+
+    The prior adds `a` counts to each coefficient, at the mean rate of x. `restriction` (K, r) maps
+    free parameters to the coefficients, which are then equal in some linear sense.
+    """
+    M = np.eye(A.shape[1]) if restriction is None else restriction
+    exposure = a * A.sum() / x.sum()
+
+    def value(t):
+        f = M @ np.exp(t)
+        mu = A @ f
+        gradient = A.sum(axis=0) + exposure - A.T @ (x / mu) - a / f
+        h = mu.sum() - x @ np.log(mu) + (exposure * f - a * np.log(f)).sum()
+        return h, np.exp(t) * (M.T @ gradient)
+
+    start = np.full(M.shape[1], np.log(x.sum() / A.sum()))
+    options = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 10000, "maxls": 50}
+    found = minimize(value, start, jac=True, method="L-BFGS-B", options=options)
+    return M @ np.exp(found.x), found.fun
+
+
+def equal_topics(K, k, other):
+    """Return the restriction of coefficients k and l to be equal."""
+    M = np.delete(np.eye(K), other, axis=1)
+    M[other] = M[k]
+    return M
+
+
+def equal_to_mean(weights, k):
+    """Return the restriction of coefficient k to the weighted mean of others."""
+    M = np.delete(np.eye(len(weights)), k, axis=1)
+    M[k] = np.delete(weights, k)
+    return M

@@ -12,6 +12,7 @@ from .. import __version__
 from ..cli import commands
 from ..counts.sizes import parse_bytes
 from .cluster import cluster
+from .differential import differential
 from .export import export
 from .inference import bootstrap, test
 from .parameters import add_parameters, check_options
@@ -56,6 +57,10 @@ _EXAMPLES = {
   nmfscale select-k counts.npz -k 2-12 -o topics.csv -o topics.png
   nmfscale select-k cells.h5ad -k 5,10,15,20 --units cells.h5ad:patient --folds 5
   nmfscale select-k cells.nmf -k 2-20 --checkpoint state --resume --workers 4""",
+    "differential": """examples:
+  nmfscale differential model.h5 cells.h5ad -o genes.csv.gz
+  nmfscale differential model.h5 counts.nmf --reference mean -o genes.h5 -o topic.png --topic 3
+  nmfscale differential model.h5 counts.nmf -o genes.csv --checkpoint state --workers 4""",
     "export": """examples:
   nmfscale export model.h5 -o proportions.csv
   nmfscale export model.h5 -o genes.tsv.gz --table components
@@ -304,6 +309,35 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     _add_run_options(command)
 
 
+def _differential(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        f"{command.description}\n\n"
+        "Counts of each feature are regressed on the topics of the samples. INPUT has the samples\n"
+        "of the fit, and the same or other features."
+    )
+    add = command.add_argument
+    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
+    _add_input(command)
+    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a plot of --topic, .png, .pdf, .svg"
+    add(
+        "-o", "--output", type=_PATH, metavar="OUT", action="append", default=[],
+        help=f"{what}; repeat for several",
+    )  # fmt: skip
+    what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
+    add("--reference", default="least-extreme", metavar="TOPICS", help=what)
+    what = "counts added to each topic (default: %(default)s)"
+    add("--pseudocount", type=float, default=1.0, metavar="A", help=what)
+    what = "quasi-poisson divides z by the root of the dispersion (default: %(default)s)"
+    add("--family", choices=("poisson", "quasi-poisson"), default="poisson", help=what)
+    what = "features to print for each topic (default: %(default)s)"
+    add("--n-top", type=_COUNT, default=8, metavar="N", help=what)
+    what = "topic of the plot (default: %(default)s)"
+    add("--topic", default="0", metavar="TOPIC", help=what)
+    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
+    _add_job_options(command, "the work", "OUT")
+    _add_run_options(command)
+
+
 def _export(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
@@ -365,6 +399,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "test": (test, "test whether groups of samples differ in their topics", _test),
     "bootstrap": (bootstrap, "how heavy topics are in groups, with intervals", _bootstrap),
     "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
+    "differential": (differential, "which features make each topic, with tests", _differential),
     "export": (export, "write tables of a model", _export),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
 }

@@ -7,12 +7,17 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ..counts.aligned import aligned_empty
+from ..counts.panels import panel_slices
 from ..counts.sell import LANES, SellBlock
 from .protocol import (
     Array,
     ColumnStep,
     Executor,
+    KnownPanel,
+    NotePanel,
     Outcome,
     Panel,
     RowArrays,
@@ -25,6 +30,8 @@ from .runner import StepRunner, combine, join_panels, run_column_step, run_step
 # Number of spare row arrays whose memory is kept for new ones of the same shape: a fit that returns
 # to its best point drops three at once and needs them again soon after.
 _MOST_SPARE = 3
+# Entries of a small panel, and least number of its slices for each thread.
+_SMALL_PANEL, _SLICES_A_THREAD = 1 << 21, 4
 
 
 class _RowArray:
@@ -178,14 +185,31 @@ class LocalExecutor(Executor):
         pairs = zip(runner.values, runner.sums(), strict=True)
         return [Outcome(combine(values), sums) for values, sums in pairs]
 
-    def run_columns(self, step: ColumnStep) -> dict[str, Array]:
+    def run_columns(
+        self, step: ColumnStep, *, known: KnownPanel | None = None, note: NotePanel | None = None
+    ) -> dict[str, Array]:
         """Run a step on every panel of columns."""
         arrays = {name: self.get(name) for name in step.uses if name in self._arrays}
         found = []
-        for slices, counts in self.layout.visit_panels():
+        panels = self.layout.visit_panels()
+        for slices, counts in panels if note is None else self._small(panels):
             lanes = slice(slices.start * LANES, slices.stop * LANES)
-            found.append(run_column_step(step, Panel(lanes, counts, arrays), self.n_threads))
+            values = None if known is None else known(lanes)
+            if values is None:
+                values = run_column_step(step, Panel(lanes, counts, arrays), self.n_threads)
+                if note is not None:
+                    note(lanes, values)
+            found.append(values)
         return join_panels(found)
+
+    def _small(self, panels: Iterator[tuple[slice, SellBlock]]) -> Iterator[tuple[slice, Any]]:
+        """Cut panels into small ones, each with enough slices for all threads."""
+        for slices, counts in panels:
+            steps = np.diff(counts.offset)
+            enough = _SLICES_A_THREAD * self.n_threads * LANES * int(steps.max(initial=0))
+            for part in panel_slices(steps, max(_SMALL_PANEL, enough)):
+                first = slices.start
+                yield slice(first + part.start, first + part.stop), counts.slices(part)
 
     def stream(self, output: str, *steps: Step) -> Iterator[tuple[Any, Array]]:
         """Run steps block by block; yield one of the row arrays that they make, and keep none."""

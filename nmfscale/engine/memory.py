@@ -145,6 +145,29 @@ def free_bytes(memory_limit: int | float | str | None) -> int:
     return max(0, limit - held)
 
 
+def check_columns(
+    counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, *,
+    n_threads: int = 1,
+) -> int:  # fmt: skip
+    """Return the bytes that a pass over panels of columns needs; refuse it if memory is too small.
+
+    `needs.row` is for each row, `needs.shared` for everything else except the counts.
+    """
+    # built first, so that its memory is part of the current memory
+    layout = counts.layout(n_threads)
+    held, limit = _held_and_limit(memory_limit)
+    peak = held + _BESIDES + needs.shared + counts.shape[0] * needs.row
+    if counts.from_file:
+        peak += layout.buffer_bytes + layout.panel_bytes()
+    else:
+        several = len(cut_blocks(counts.row_nnz)) > 2
+        peak += (SLICE_BYTES + several * _WHOLE_COLUMN_BYTES) * counts.nnz
+    if peak > limit:
+        remedy = f"{_more(memory_limit)}, or pass fewer features at a time"
+        raise _too_much("the regressions of the features need", peak, limit, remedy)
+    return peak
+
+
 def _bytes_of_fit(counts: CountMatrix, needs: Needs) -> int:
     """Return the bytes that a fit needs beyond row arrays and counts."""
     # the current sum of `FAN_IN` blocks, and branches of the tree that wait for their neighbours

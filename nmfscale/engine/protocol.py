@@ -13,7 +13,7 @@ run, and `nmfscale.engine.runner` checks their results.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from ..counts.sell import SellBlock
 Array = NDArray[Any]
 Values = dict[str, Any]
 Sums = list[Array]
+KnownPanel = Callable[[slice], dict[str, Array] | None]
+NotePanel = Callable[[slice, dict[str, Array]], None]
 
 
 class Block(Protocol):
@@ -195,10 +197,14 @@ class Executor(ABC):
         """Run steps on every block, one step after the other."""
 
     @abstractmethod
-    def run_columns(self, step: ColumnStep) -> dict[str, Array]:
+    def run_columns(
+        self, step: ColumnStep, *, known: KnownPanel | None = None, note: NotePanel | None = None
+    ) -> dict[str, Array]:
         """Run a step on every panel; return its arrays with an entry for each lane of the columns.
 
-        Every count is read once.
+        Every count is read once. With ``note(lanes, arrays)``, panels are small enough to show
+        progress, and it receives the arrays of each panel as soon as they are there, in any order.
+        ``known(lanes)`` returns the arrays of a panel on which the step need not run, or None.
         """
 
     @abstractmethod

@@ -19,6 +19,8 @@ Array = NDArray[Any]
 # Beyond it a normal distribution has less than 1e-17 of its mass.
 _FAR = 9.0
 _MOST_TERMS = 10_000
+# From here on, the tail is a continued fraction, of this many terms.
+_NEAR, _FRACTIONS = 3.0, 100
 
 
 def normal_cdf(x: ArrayLike) -> Array:
@@ -33,6 +35,18 @@ def normal_cdf(x: ArrayLike) -> Array:
         total = total + term
     half = np.minimum(total * exp(-z * z / 2) / math.sqrt(2 * math.pi), 0.5)
     found: Array = np.where(np.asarray(x) < 0, 0.5 - half, 0.5 + half)
+    return found
+
+
+def normal_tail(x: ArrayLike) -> Array:
+    """Return the probability beyond x >= 0 of a standard normal, to 1e-12 relative."""
+    x = np.asarray(x, np.float64)
+    far = np.maximum(x, _NEAR)
+    fraction = far  # Laplace: phi(x) / (x + 1 / (x + 2 / (x + 3 / ...)))
+    for i in range(_FRACTIONS, 0, -1):
+        fraction = far + i / fraction
+    beyond = exp(-far * far / 2) / (math.sqrt(2 * math.pi) * fraction)
+    found: Array = np.where(x < _NEAR, normal_cdf(-x), beyond)
     return found
 
 

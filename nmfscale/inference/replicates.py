@@ -168,6 +168,11 @@ def _check(n: Any, batch_size: Any, checkpoint: Any, every: Any, resume: bool) -
     check_positive("the number of replicates", n)
     if batch_size is not None:
         check_positive("batch_size", batch_size)
+    check_every(checkpoint, every, resume)
+
+
+def check_every(checkpoint: Any, every: Any, resume: bool) -> None:
+    """Refuse to resume without a folder, and an invalid number of seconds between checkpoints."""
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
     if not isinstance(every, Real) or not float(every) >= 0:

@@ -53,6 +53,7 @@ from .operands import (
 )
 from .profile import PROFILE_PIECES, profile_product
 from .rows import (
+    contrasts,
     correlations,
     descend,
     descend_jointly,
@@ -89,6 +90,7 @@ __all__ = [
     "SlicedCounts",
     "available_levels",
     "build_flags",
+    "contrasts",
     "correlations",
     "descend",
     "descend_jointly",

@@ -8,3 +8,4 @@ cdef const level_kernels *kernels_in_use() noexcept
 cdef size_t update_rows_bytes(int n_components, int real_bytes) noexcept
 cdef size_t descend_bytes(int n_components, int64_t longest, int real_bytes) noexcept
 cdef size_t solve_bytes(int n_components, int64_t longest, int real_bytes) noexcept
+cdef size_t contrasts_bytes(int n_components) noexcept

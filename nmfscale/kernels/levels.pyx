@@ -2,8 +2,8 @@
 import os
 
 from .slices cimport (
-    level_kernels, nmfscale_descend_bytes, nmfscale_kernels, nmfscale_solve_bytes,
-    nmfscale_update_rows_bytes,
+    level_kernels, nmfscale_contrasts_bytes, nmfscale_descend_bytes, nmfscale_kernels,
+    nmfscale_solve_bytes, nmfscale_update_rows_bytes,
 )
 
 cdef extern from *:
@@ -83,3 +83,7 @@ cdef size_t descend_bytes(int n_components, int64_t longest, int real_bytes) noe
 
 cdef size_t solve_bytes(int n_components, int64_t longest, int real_bytes) noexcept:
     return nmfscale_solve_bytes(n_components, longest, real_bytes)
+
+
+cdef size_t contrasts_bytes(int n_components) noexcept:
+    return nmfscale_contrasts_bytes(n_components)

@@ -196,6 +196,39 @@ def correlations(
     of these weights.
     """
 
+def contrasts(
+    counts: SlicedCounts, problem: RowProblem, mean: Array, out: Array, *, pseudo: float,
+    bounds: bool, n_threads: int, weights: Array | None = None,
+) -> None:  # fmt: skip
+    """Fit every row with the held factor as design, and test equality of its coefficients.
+
+    The coefficients b minimise ``sum_k (total_k + pseudo / mean) b_k - sum_j y_j log(a_j . b) -
+    pseudo sum_k log b_k``, the loss h. See contrasts.h.
+
+    Parameters
+    ----------
+    counts, problem
+        As in `update_rows`; the factor is float64, with at least two components.
+    mean : float64 array of shape (n_lanes,)
+        Positive coefficients at which the prior of a row has its mode, and from which it starts.
+    out : float64 array of shape (n_slices, 5 K + 2, 16)
+        Output, for each row: K coefficients; the coefficient that each is compared with, -1 if
+        there are weights; the standard error of the log of their ratio; the likelihood ratio
+        ``2 (min h under equality - min h)``; the least such ratio with any other coefficient, or
+        again the ratio if there are weights; the sum of y_j mu_j; the largest squared Newton
+        decrement at which a minimum ended.
+    pseudo : float
+        Pseudo-counts of each coefficient, positive.
+    bounds : bool
+        Whether all counts and `pseudo` are at least 1. Pairs of coefficients are then left out as
+        soon as their ratio is certainly not the least.
+    n_threads : int
+        Number of threads.
+    weights : float64 array of shape (K, K), optional
+        Row k holds the weights of the mean that coefficient k is compared with; they sum to one,
+        and that of k is 0. By default, each is compared with the one nearest to it in the log.
+    """
+
 def gather_dot(
     counts: SlicedCounts, problem: RowProblem, start: Array, out: Array, *, n_threads: int
 ) -> None:

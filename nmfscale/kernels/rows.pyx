@@ -11,11 +11,14 @@ from libc.stdlib cimport free, malloc
 
 import numpy as np
 
-from .levels cimport descend_bytes, kernels_in_use, solve_bytes, update_rows_bytes
+from .levels cimport (
+    contrasts_bytes, descend_bytes, kernels_in_use, solve_bytes, update_rows_bytes,
+)
 from .operands cimport Extrapolation, RowBuffers, RowProblem, SlicedCounts, address
 from .slices cimport (
     CURVATURE_RESCALE, DIAGONAL, DIGAMMA, EXP, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG,
-    LOG_GAMMA, TRIGAMMA, move_kernel, row_kernels, slice_counts, slice_rows, values_kernel,
+    LOG_GAMMA, TRIGAMMA, contrast_problem, level_kernels, move_kernel, row_kernels, slice_counts,
+    slice_rows, values_kernel,
 )
 
 from .operands import SQUARES, packed_size, statistics_size
@@ -272,6 +275,41 @@ def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] 
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1])}")
     values(problem.kernels.correlations, counts, problem, start, &out[0, 0], out.shape[1],
            out.shape[0], first, every, n_threads)
+
+
+def contrasts(SlicedCounts counts, RowProblem problem, const double[::1] mean,
+              double[:, :, ::1] out, *, double pseudo, bint bounds, int n_threads,
+              const double[:, ::1] weights=None):
+    """Fit every row, and compare each of its coefficients with others: see contrasts.h."""
+    cdef Py_ssize_t s, K = problem.c.n_components, n_slices = counts.n_slices
+    if problem.dtype != "float64" or mean.shape[0] != n_slices * LANES or K < 2:
+        raise ValueError("contrasts need a float64 design of two components, and a mean per lane")
+    if (out.shape[0], out.shape[1], out.shape[2]) != (n_slices, 5 * K + 2, LANES):
+        raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
+    if weights is not None and (weights.shape[0], weights.shape[1]) != (K, K):
+        raise ValueError(f"weights have shape {(weights.shape[0], weights.shape[1])}")
+    check_design(counts, problem)
+    cdef contrast_problem to
+    cdef const level_kernels *kernels = kernels_in_use()
+    cdef size_t size = contrasts_bytes(K)
+    to.pseudo, to.bounds, to.mean, to.weights = pseudo, bounds, NULL, NULL
+    if weights is not None:
+        to.weights = &weights[0, 0]
+    cdef char *memory = workspace(size, n_threads)
+    for s in prange(n_slices, nogil=True, schedule="dynamic", num_threads=n_threads,
+                    use_threads_if=n_slices > 1):
+        contrasts_of_slice(kernels, counts, problem, to, s, &mean[s * LANES], &out[s, 0, 0],
+                           piece(memory, size, threadid()))
+    free(memory)
+
+
+cdef void contrasts_of_slice(const level_kernels *kernels, SlicedCounts counts, RowProblem problem,
+                             contrast_problem to, Py_ssize_t s, const double *mean, double *out,
+                             char *memory) noexcept nogil:
+    cdef slice_counts x
+    counts.slice(s, &x)
+    to.mean = mean
+    kernels.contrasts(&problem.c, &x, &to, out, memory)
 
 
 def gather_dot(SlicedCounts counts, RowProblem problem, start, double[::1] out, *, int n_threads):

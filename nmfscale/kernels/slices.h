@@ -85,6 +85,14 @@ typedef struct {
     void (*elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out);
 } row_kernels;
 
+/* Regressions of the rows of a slice on the held factor, and contrasts of their coefficients: see contrasts.h. */
+typedef struct {
+    const double *mean;            /* (16) equal coefficients of each row, from which it starts */
+    const double *weights;         /* (K, K) weights of the coefficients that each one is compared with; NULL: the nearest one */
+    double pseudo;                 /* pseudo-counts of each coefficient; their rate is pseudo / mean */
+    int bounds;                    /* whether no count and no pseudo-count is below 1 */
+} contrast_problem;
+
 enum { PANEL = 16 };                                      /* columns of a panel of integers */
 enum { WIDE = 8 };                                        /* numbers of a row of a dense matrix are padded to a multiple */
 
@@ -94,6 +102,7 @@ typedef struct {
     void (*product)(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out);          /* see dense.h */
     void (*cross)(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out);
     void (*of_sparse)(const int32_t *index, const double *count, int64_t n_entries, const double *B, int64_t m, double *out);
+    void (*contrasts)(const row_problem *, const slice_counts *, const contrast_problem *, double *out, void *workspace);
 } level_kernels;
 extern const level_kernels nmfscale_baseline, nmfscale_neon, nmfscale_avx2, nmfscale_avx512;
 
@@ -102,5 +111,6 @@ const level_kernels *nmfscale_kernels(int level);
 size_t nmfscale_update_rows_bytes(int n_components, int real_bytes);
 size_t nmfscale_descend_bytes(int n_components, int64_t max_entries, int real_bytes);
 size_t nmfscale_solve_bytes(int n_components, int64_t max_entries, int real_bytes);
+size_t nmfscale_contrasts_bytes(int n_components);
 
 #endif

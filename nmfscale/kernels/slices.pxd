@@ -75,6 +75,11 @@ cdef extern from "slices.h" nogil:
         values_kernel correlations, gather_dot
         void (*elementwise)(int, int64_t, const void *, const void *, double,
                             void *) noexcept nogil
+    ctypedef struct contrast_problem:
+        const double *mean
+        const double *weights
+        double pseudo
+        int bounds
     ctypedef struct level_kernels:
         row_kernels f32, f64
         void (*gather_sum)(const int32_t *, const uint32_t *, int64_t, int32_t *) noexcept nogil
@@ -84,7 +89,10 @@ cdef extern from "slices.h" nogil:
                       double *) noexcept nogil
         void (*of_sparse)(const int32_t *, const double *, int64_t, const double *, int64_t,
                           double *) noexcept nogil
+        void (*contrasts)(const row_problem *, const slice_counts *, const contrast_problem *,
+                          double *, void *) noexcept nogil
     const level_kernels *nmfscale_kernels(int)
     size_t nmfscale_update_rows_bytes(int, int)
     size_t nmfscale_descend_bytes(int, int64_t, int)
     size_t nmfscale_solve_bytes(int, int64_t, int)
+    size_t nmfscale_contrasts_bytes(int)

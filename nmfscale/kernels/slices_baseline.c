@@ -43,3 +43,9 @@ size_t nmfscale_solve_bytes(int n_components, int64_t max_entries, int real_byte
     size_t padded = PAD((size_t)n_components), entries = PAD((size_t)max_entries);
     return (padded * (7 + TILE + padded) + 3 * entries) * real_bytes + (padded + entries) * sizeof(int32_t);
 }
+
+size_t nmfscale_contrasts_bytes(int n_components)
+{
+    size_t stride = (size_t)(n_components + GROUP - 1) / GROUP * GROUP, packed = (size_t)n_components * (n_components + 1) / 2;
+    return ((12 + TILE) * stride + 3 * packed) * LANES * sizeof(double);
+}

@@ -6,6 +6,7 @@ and returns the Axes.  No function calls ``show`` or changes matplotlib's settin
 """
 
 from .canvas import detached_axes, topic_colors
+from .differential import ma_plot, topic_scatter, volcano_plot
 from .features import top_features, top_features_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
@@ -16,6 +17,7 @@ from .structure import structure_plot
 __all__ = [
     "detached_axes",
     "forest_plot",
+    "ma_plot",
     "null_plot",
     "progress_plot",
     "select_k_plot",
@@ -25,4 +27,6 @@ __all__ = [
     "top_features",
     "top_features_plot",
     "topic_colors",
+    "topic_scatter",
+    "volcano_plot",
 ]

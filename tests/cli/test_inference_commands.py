@@ -311,3 +311,21 @@ def test_number_of_topics(folder, tmp_path, capsys):
     assert "--resume needs --checkpoint" in misuse(capsys, "select-k", counts, "--resume")
     words = "select-k", counts, "--model", "lda", "--prior", 2
     assert "--prior is for --model topic and poisson" in misuse(capsys, *words)
+
+
+def test_features_that_make_topics(folder, tmp_path, capsys):
+    counts, model = folder / "counts.npz", folder / "model.h5"
+    table, arrays = tmp_path / "features.csv", tmp_path / "features.h5"
+    words = ["differential", model, counts, "--reference", "mean", "-q", "--topic", 1]
+    assert run(*words, "-o", table, "-o", arrays, "-o", tmp_path / "volcano.png") == 0
+    out = capsys.readouterr().out
+    expected = nmfscale.differential_features(nmfscale.load(model), counts, reference="mean")
+    assert "relative to mean" in out and f"({expected.z[0].max():.1f})" in out
+    pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame(), check_dtype=False)
+    with h5py.File(arrays) as file:
+        assert_array_equal(file["z"][()], expected.z)
+        assert file.attrs["format"] == b"nmfscale-result"
+    assert (tmp_path / "volcano.png").stat().st_size > 0
+    assert "--resume needs --checkpoint" in misuse(
+        capsys, "differential", model, counts, "--resume"
+    )

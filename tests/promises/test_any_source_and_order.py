@@ -186,6 +186,12 @@ def check_a_case(draw):
             )
         )  # fmt: skip
         np.testing.assert_allclose(of_topics, same, rtol=1e-4)
+        source = source_of(kind, names, dtype, folder, columns)
+        of_features = nmfscale.differential_features(expected.loadings_, source)
+        there = np.arange(M) if columns is None else np.argsort(columns)
+        assert_same(
+            of_features.z[:, there], nmfscale.differential_features(expected.loadings_, X).z, dtype
+        )
         ask = draw(st.sampled_from(list(QUESTIONS)))
         arguments, options = QUESTIONS[ask]
         plain, drawn = arguments_of(draw, arguments, names, some=False)

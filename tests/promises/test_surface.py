@@ -29,7 +29,7 @@ MODULES = sorted(
 )
 COMMANDS = (
     "demo", "fit", "store", "transform", "info", "plot", "test", "bootstrap", "select-k",
-    "export", "cluster",
+    "differential", "export", "cluster",
 )  # fmt: skip
 
 
@@ -91,7 +91,10 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "n_pictures"), [("grouped_topics", 2), ("number_of_topics", 1)])
+@pytest.mark.parametrize(
+    ("name", "n_pictures"),
+    [("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1)],
+)
 def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/ when they have changed."""
     monkeypatch.chdir(tmp_path)

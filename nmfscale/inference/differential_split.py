@@ -1,0 +1,76 @@
+"""Counts split at random: topics are fitted to one part, and features tested in the other."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from ..counts.base import CountMatrix
+from ..counts.names import shown
+from ..models.poisson_nmf import PoissonNMF
+from ..readers.file_counts import FileCounts
+from ..readers.thinning import PartOfCounts, Thinning
+from .fit_counts import counts_of_fit
+from .seeds import child, seed_of
+
+Array = NDArray[Any]
+# Largest number of parts of equal size into which counts are split.
+_MOST_PARTS = 20
+
+
+def checked_split(split: Any) -> Fraction:
+    """Return the share of the counts for the fit, as a fraction."""
+    try:
+        share = Fraction(float(split)).limit_denominator(_MOST_PARTS)
+    except (TypeError, ValueError, OverflowError):
+        share = Fraction(0)
+    if isinstance(split, bool) or not 0 < share < 1:
+        raise ValueError(
+            f"split={shown(split)}: a share of the counts for the fit, such as 0.5, is needed."
+        )
+    return share
+
+
+def fitted_to_part(
+    model: Any, X: Any, counts: CountMatrix, split: Any, random_state: Any, n_threads: int | None
+) -> tuple[Any, CountMatrix]:
+    """Return the model fitted to a random part of the counts, and the other part.
+
+    The fit starts from the factors of the model, so that topics keep their order.
+    """
+    share = checked_split(split)
+    if not isinstance(model, PoissonNMF) or not hasattr(model, "components_"):
+        raise ValueError(
+            f"split={shown(split)} fits the topics again: a fitted PoissonNMF or TopicModel is "
+            f"needed, not a {type(model).__name__}."
+        )
+    counts, given = counts_of_fit(model, X, counts)
+    if not counts.is_integer:
+        raise ValueError("split: only counts that are whole numbers can be split.")
+    words = child(seed_of(random_state), 0).generate_state(2, np.uint64).tolist()
+    thinning = Thinning(words[0] | words[1] << 64, share.denominator)
+    fit_part, other = (
+        _part(counts, thinning, parts)
+        for parts in (range(share.numerator), range(share.numerator, share.denominator))
+    )
+    L, F = model.poisson_factors()
+    again = clone(model).set_params(
+        n_init=1, n_moves=0, verbose=0, callback=None, random_state=0, n_threads=n_threads
+    )
+    weights = None if getattr(model, "row_weights_", None) is None else given.weights
+    start = np.ascontiguousarray(L[given.rows]) * float(share)
+    again.fit(fit_part, L=start, F=F, row_weights=weights, **given.fixed)
+    if hasattr(model, "topic_names_"):
+        again.topic_names_ = model.topic_names_
+    # the samples are those of the other part, in the same order
+    again.sample_totals_ = np.array(other.row_totals, np.float64)
+    return again, other
+
+
+def _part(counts: CountMatrix, thinning: Thinning, parts: range) -> CountMatrix:
+    part = PartOfCounts(counts, thinning=thinning, parts=parts)
+    return FileCounts(part) if counts.from_file else part.in_memory()

@@ -1,0 +1,237 @@
+"""Plots of differences of features between topics, with labels that do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .canvas import PALETTE, axes_or_new, check_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_PLAIN, _FOUND = "0.75", PALETTE[5]
+_SIZE = 4.6, 3.8
+# Distances of labels from their points, in points, and directions that are tried one after another.
+_DISTANCES = 3, 9, 16, 24, 34
+_DIRECTIONS = (1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1)
+_FONT = 7
+
+
+def volcano_plot(
+    result: Any, topic: Any, *, level: float = 0.05, n_labels: int = 15, ax: Axes | None = None
+) -> Axes:
+    """Draw the evidence for a difference of each feature against its log-fold change.
+
+    Parameters
+    ----------
+    result : DifferentialFeatures
+        Result of :func:`nmfscale.differential_features`.
+    topic : str or int
+        The topic, by name or number.
+    level : float, default=0.05
+        Features whose q-value is at most this are coloured.
+    n_labels : int, default=15
+        Number of leading features to name. Labels do not overlap; one without room is left out.
+    ax : matplotlib.axes.Axes, default=None
+        Axes to draw on; by default a new pyplot figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes: log2-fold changes, and absolute z-scores, whose p-values would be too small to
+        tell leading features apart.
+
+    Raises
+    ------
+    ValueError
+        If `result` is not a result of differential_features or has no such topic.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel, differential_features, pl, simulate_topic_counts
+    >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
+    >>> model = TopicModel(3, random_state=0).fit(X)
+    >>> ax = pl.volcano_plot(differential_features(model, X), 0)
+    >>> ax.get_xlabel()
+    'log2-fold change relative to least-extreme'
+    """
+    k = _checked("volcano_plot", result, topic, n_labels, ax)
+    ax = axes_or_new(ax, *_SIZE)
+    _draw(ax, result, k, result.lfc[k], np.abs(result.z[k]), level, n_labels)
+    ax.axvline(0, color="0.6", linewidth=0.6, zorder=0)
+    ax.set(xlabel=f"log2-fold change relative to {result.reference}", ylabel="|z|")
+    return ax
+
+
+def ma_plot(
+    result: Any, topic: Any, *, level: float = 0.05, n_labels: int = 15, ax: Axes | None = None
+) -> Axes:
+    """Draw the log-fold change of each feature against its mean count.
+
+    Parameters
+    ----------
+    result, topic, level, n_labels, ax
+        As in :func:`volcano_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes. Features without counts are left out.
+
+    Raises
+    ------
+    ValueError
+        As in :func:`volcano_plot`.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel, differential_features, pl, simulate_topic_counts
+    >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
+    >>> model = TopicModel(3, random_state=0).fit(X)
+    >>> ax = pl.ma_plot(differential_features(model, X, reference="mean"), 0)
+    >>> ax.get_ylabel()
+    'log2-fold change relative to mean'
+    """
+    k = _checked("ma_plot", result, topic, n_labels, ax)
+    ax = axes_or_new(ax, *_SIZE)
+    mean = np.where(result.base_mean > 0, result.base_mean, np.nan)
+    _draw(ax, result, k, mean, result.lfc[k], level, n_labels, x_log=True)
+    ax.axhline(0, color="0.6", linewidth=0.6, zorder=0)
+    ax.set(xlabel="mean count", ylabel=f"log2-fold change relative to {result.reference}")
+    return ax
+
+
+def topic_scatter(
+    result: Any, topic: Any, *, level: float = 0.05, n_labels: int = 15, ax: Axes | None = None
+) -> Axes:
+    """Draw the frequency of each feature in a topic against its highest frequency in the others.
+
+    Features above the diagonal are more frequent in this topic than in any other.
+
+    Parameters
+    ----------
+    result, topic, level, n_labels, ax
+        As in :func:`volcano_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes, both with logarithmic scales. Features without counts are left out.
+
+    Raises
+    ------
+    ValueError
+        As in :func:`volcano_plot`.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel, differential_features, pl, simulate_topic_counts
+    >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
+    >>> model = TopicModel(3, random_state=0).fit(X)
+    >>> ax = pl.topic_scatter(differential_features(model, X), 0)
+    >>> ax.get_ylabel()
+    'frequency in topic 0'
+    """
+    k = _checked("topic_scatter", result, topic, n_labels, ax)
+    ax = axes_or_new(ax, *_SIZE)
+    frequencies = np.where(result.frequencies > 0, result.frequencies, np.nan)
+    others = np.delete(frequencies, k, axis=0).max(axis=0)
+    _draw(ax, result, k, others, frequencies[k], level, n_labels, x_log=True, y_log=True)
+    ends = np.array([np.nanmin(frequencies), np.nanmax(frequencies)])
+    ax.plot(ends, ends, color="0.6", linewidth=0.6, zorder=0)
+    ax.set(
+        xlabel="highest frequency in other topics",
+        ylabel=f"frequency in topic {result.topic_names[k]}",
+    )
+    return ax
+
+
+def _checked(function: str, result: Any, topic: Any, n_labels: Any, ax: Any) -> int:
+    """Check the arguments; return the number of the topic."""
+    check_arguments(function, ax=ax)
+    if not hasattr(result, "lfc") or not hasattr(result, "topic_number"):
+        raise ValueError(
+            f"result is a {type(result).__name__}: pass the result of differential_features."
+        )
+    if not isinstance(n_labels, int | np.integer) or n_labels < 0:
+        raise ValueError(f"n_labels={n_labels!r}: a number of labels, at least 0, is needed.")
+    k = int(result.topic_number(topic))
+    if k in result.own_reference:
+        raise ValueError(f"topic {topic!r} is the reference: it has no differences.")
+    return k
+
+
+def _draw(
+    ax: Axes, result: Any, k: int, x: np.ndarray, y: np.ndarray, level: float, n_labels: int, *,
+    x_log: bool = False, y_log: bool = False,
+) -> None:  # fmt: skip
+    """Draw the features as points, those with small q-values in colour, and name the leading."""
+    found = result.qvalues[k] <= level
+    for these, color, label in ((~found, _PLAIN, None), (found, _FOUND, f"q <= {level:g}")):
+        ax.scatter(x[these], y[these], s=5, color=color, linewidths=0, label=label, rasterized=True)
+    if x_log:
+        ax.set_xscale("log")
+    if y_log:
+        ax.set_yscale("log")
+    ax.set_title(f"topic {result.topic_names[k]}", size=9, parse_math=False)
+    ax.legend(fontsize=7, frameon=False, loc="upper left")
+    leading = result.order(k)[:n_labels]
+    names = [str(name) for name in np.asarray(result.feature_labels)[leading]]
+    label_points(ax, x[leading], y[leading], names)
+
+
+def label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> None:
+    """Name points, the first one first, where labels overlap neither each other nor these points.
+
+    A label without room is left out.
+    """
+    from matplotlib.text import Text
+
+    root: Any = ax.figure.canvas.figure
+    root.draw_without_rendering()  # the layout decides where points are
+    places = ax.transData.transform(np.column_stack([x, y]))
+    taken: list[tuple[float, ...]] = [(px - 2, py - 2, px + 2, py + 2) for px, py in places]
+    inside = ax.get_window_extent().extents
+    for (px, py), at, name in zip(places, zip(x, y, strict=True), names, strict=True):
+        if not np.isfinite([px, py]).all():
+            continue
+        label = ax.annotate(
+            name, at, (0, 0), textcoords="offset points", size=_FONT, parse_math=False,
+            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.5, "shrinkA": 0},
+        )  # fmt: skip
+        for offset, alignment in _offsets():
+            label.set(position=offset, **alignment)
+            label.get_window_extent()  # moves the text to its new position
+            extent = tuple(Text.get_window_extent(label).extents)  # without the line to its point
+            if _contains(inside, extent) and not any(_overlap(extent, each) for each in taken):
+                taken.append(extent)
+                break
+        else:
+            label.remove()
+
+
+def _offsets() -> Iterator[tuple[tuple[float, float], dict[str, str]]]:
+    """Yield offsets of labels from their points, the nearest first, and their alignments."""
+    for distance, (right, up) in product(_DISTANCES, _DIRECTIONS):
+        yield (
+            (right * distance, up * distance),
+            {
+                "horizontalalignment": ("center", "left", "right")[right],
+                "verticalalignment": ("center", "bottom", "top")[up],
+            },
+        )
+
+
+def _contains(outer: Any, inner: Any) -> bool:
+    return bool(
+        outer[0] <= inner[0] and outer[1] <= inner[1] and inner[2] <= outer[2]
+        and inner[3] <= outer[3]
+    )  # fmt: skip
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    return bool(one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3])

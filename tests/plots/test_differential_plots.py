@@ -1,0 +1,54 @@
+"""Plots of differential features: what they draw, and labels that do not overlap."""
+
+from itertools import combinations
+
+import matplotlib
+import numpy as np
+import pytest
+
+from nmfscale import differential_features, pl
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def result():
+    rng = np.random.default_rng(0)
+    frequencies = np.full((3, 80), 4.0) * rng.gamma(2, 0.5, 80)
+    for k in range(3):
+        frequencies[k, 10 * k : 10 * k + 10] *= 9
+    loadings = rng.dirichlet([0.3] * 3, 150)
+    X = rng.poisson(loadings @ frequencies)
+    X[:, 79] = 0
+    return differential_features(loadings, X)
+
+
+@pytest.mark.parametrize("draw", [pl.volcano_plot, pl.ma_plot, pl.topic_scatter])
+def test_leading_features_are_named_without_overlaps(result, draw, tmp_path):
+    ax = draw(result, 1, ax=pl.detached_axes(4.6, 3.8)[0])
+    ax.figure.savefig(tmp_path / "plot.png")
+    labels = [text for text in ax.texts if text.get_text()]
+    names = {text.get_text() for text in labels}
+    assert len(names) >= 8 and names <= set(map(str, result.order(1)[:15]))
+    boxes = [matplotlib.text.Text.get_window_extent(text) for text in labels]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    shown = [np.ma.filled(points.get_offsets(), np.nan) for points in ax.collections]
+    known = np.isfinite(np.concatenate(shown)).all(axis=1)
+    assert known.sum() == 80 - (draw is not pl.volcano_plot)  # one feature has no counts
+
+
+def test_what_is_drawn(result):
+    volcano = pl.volcano_plot(result, 0, n_labels=0)
+    shown = np.concatenate([points.get_offsets() for points in volcano.collections])
+    expected = np.column_stack([result.lfc[0], np.abs(result.z[0])])
+    np.testing.assert_allclose(np.sort(shown, axis=0), np.sort(expected, axis=0))
+    matplotlib.pyplot.close("all")
+
+
+def test_wrong_arguments_are_named(result):
+    with pytest.raises(ValueError, match="topic=5 is not a topic; topics are 0, 1, 2"):
+        pl.volcano_plot(result, 5)
+    with pytest.raises(ValueError, match="pass the result of differential_features"):
+        pl.ma_plot(np.ones(3), 0)
+    with pytest.raises(ValueError, match="n_labels=-1: a number of labels"):
+        pl.topic_scatter(result, 0, n_labels=-1)
