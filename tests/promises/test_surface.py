@@ -95,6 +95,7 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
     ("name", "n_pictures"),
     [("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1)],
 )
+@pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
 def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/ when they have changed."""
     monkeypatch.chdir(tmp_path)
