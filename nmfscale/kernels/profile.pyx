@@ -35,8 +35,8 @@ def profile_product(indptr, const int32_t[::1] index, const double[::1] count,
             f"moved has shape {(n, K)}, L {(L.shape[0], L.shape[1])}, F and V "
             f"{(both.shape[0], both.shape[1])}, out {(out.shape[0], m, out.shape[2])}"
         )
-    if not index.shape[0] == count.shape[0] == indptr[-1]:
-        raise ValueError(f"indptr ends at {indptr[-1]}: there are {index.shape[0]} indices")
+    if not index.shape[0] == count.shape[0] == indptr[n]:
+        raise ValueError(f"indptr ends at {indptr[n]}: there are {index.shape[0]} indices")
     if len(index) and not 0 <= np.min(index) <= np.max(index) < m:
         raise ValueError(f"indices must be from 0 to {m - 1}")
     if not K or not n or not m:
