@@ -118,8 +118,8 @@ def summary(rows: list[dict]) -> dict[str, str]:
     """Return the line of a problem in the table."""
 
     def below(method: str) -> str:
-        found = np.sort(best - ends(rows, method))
-        return " ".join(f"{each + 0:,.0f}" for each in found) or "-"
+        found = np.round(np.sort(best - ends(rows, method))) + 0.0  # no -0
+        return " ".join(f"{each:,.0f}" for each in found) or "-"
 
     best = ends(rows, "random start").max()
     both = ends(rows, "single fit"), ends(rows, "moves")
