@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .inference.balance import balance as balance
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
     from .inference.cluster_samples import cluster_samples as cluster_samples
+    from .inference.compare_fits import compare_fits as compare_fits
     from .inference.differential import differential_features as differential_features
     from .inference.effects import group_effects as group_effects
     from .inference.jackknife import jackknife_fit as jackknife_fit
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from .methods.poisson.priors import logposterior_multinomial as logposterior_multinomial
     from .methods.poisson.priors import logposterior_poisson as logposterior_poisson
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
-    from .models.comparison import compare_fits as compare_fits
     from .models.comparison import match_topics as match_topics
     from .models.gamma_poisson import GammaPoisson as GammaPoisson
     from .models.lda import LDA as LDA
@@ -70,6 +70,7 @@ _PLACES = {
     "inference.balance": "balance",
     "inference.bootstrap": "bootstrap_weights",
     "inference.cluster_samples": "cluster_samples",
+    "inference.compare_fits": "compare_fits",
     "inference.differential": "differential_features",
     "inference.effects": "group_effects",
     "inference.jackknife": "jackknife_fit",
@@ -86,7 +87,7 @@ _PLACES = {
     "methods.poisson.priors": "dirichlet_to_gamma gamma_to_dirichlet logposterior_multinomial "
     "logposterior_poisson",
     "models.anchor_nmf": "AnchorNMF",
-    "models.comparison": "compare_fits match_topics",
+    "models.comparison": "match_topics",
     "models.gamma_poisson": "GammaPoisson",
     "models.lda": "LDA",
     "models.noisy_topic_model": "NoisyTopicModel",

@@ -357,6 +357,33 @@ def test_comparison_says_how_fits_went(pair):
         nmfscale.compare_fits([model])
 
 
+def test_comparison_of_scores_stability_and_quality(pair):
+    counts = pd.DataFrame(X, columns=NAMES)
+    starts = nmfscale.stability(counts, 4, n_starts=3, random_state=0)
+    fits = dict(zip(("one", "other"), pair, strict=True))
+    found = nmfscale.compare_fits(
+        fits, counts, held_out=counts.iloc[::2], stability={"one": starts, "other": 0.5},
+        n_top=5, random_state=0,
+    )  # fmt: skip
+    table = found.to_frame()
+    others = np.arange(3) != starts.best
+    assert table.stability.tolist() == [pytest.approx(starts.similarities[others].mean()), 0.5]
+    for name, fit in fits.items():
+        quality = nmfscale.topic_quality(fit, counts, n_top=5)
+        assert table.loc[name, "npmi"] == quality.npmi.mean()
+        assert table.loc[name, "diversity"] == quality.diversity
+        assert table.loc[name, "deviance_explained"] == quality.deviance_explained
+        assert table.loc[name, "held_out"] < table.loc[name, "score"] < 0
+    assert "held out" in repr(found) and "NPMI" in repr(found)
+    assert "held out" not in repr(nmfscale.compare_fits(fits))
+    for wrong, complaint in (
+        ({"third": 1.0}, "names of the fits: 'one', 'other'"),
+        ({"one": "high"}, r"stability\['one'\] is 'high': a finite number"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            nmfscale.compare_fits(fits, stability=wrong)
+
+
 def test_comparison_scores_a_layer_and_no_classifier(pair):
     anndata = pytest.importorskip("anndata")
     counts = pd.DataFrame(X, columns=NAMES)

@@ -93,8 +93,11 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "n_pictures"),
-    [("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1)],
-)
+    [
+        ("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1),
+        ("topic_quality", 1),
+    ],
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
 def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/ when they have changed."""

@@ -74,12 +74,16 @@ class SampleClusters:
             index=pd.Index(names, name="sample", tupleize_cols=False),
         )
 
+    def _name(self, topic: int) -> str:
+        name = self.topic_names[topic]
+        return name if isinstance(name, str) else f"topic {name}"
+
     def __repr__(self) -> str:
         """Sizes and largest topics of the clusters."""
         lines = []
         for cluster, (size, center) in enumerate(zip(self.sizes, self.centers, strict=True)):
             largest = np.argsort(-center, kind="stable")[:_SHOWN]
-            topics = ", ".join(f"{self.topic_names[k]} {center[k]:.0%}" for k in largest)
+            topics = ", ".join(f"{self._name(k)} {center[k]:.0%}" for k in largest)
             lines.append(f"cluster {cluster}: {size:,} samples, {topics}")
         if self.silhouettes:
             best = self.silhouettes[self.n_clusters]
