@@ -7,6 +7,8 @@ NMFSCALE_DEBUG=1    bounds checks in the Cython code, assertions and -O1 in the 
 """
 
 import os
+import shutil
+import subprocess
 import sys
 from glob import glob
 from multiprocessing.pool import ThreadPool
@@ -32,13 +34,29 @@ COMPILE_ARGS = [
     "-fno-trapping-math",
     "-fstrict-overflow",  # overrides Python's -fwrapv, which makes the kernels a sixth slower
 ]
-OPENMP_ARGS = {  # platform: (compiler arguments, linker arguments)
-    "darwin": (["-Xpreprocessor", "-fopenmp"], ["-lomp"]),
-    "win32": (["-fopenmp"], ["-fopenmp"]),
-}
-OPENMP_COMPILE, OPENMP_LINK = (
-    OPENMP_ARGS.get(sys.platform, (["-fopenmp"], ["-fopenmp"])) if OPENMP else ([], [])
-)
+
+
+def openmp_arguments():
+    """Return compiler and linker arguments for OpenMP.
+
+    Apple's compiler takes -fopenmp in its preprocessor only and comes without the library. That of
+    Homebrew is not in a folder that compilers search. LDFLAGS may name another folder.
+    """
+    if not OPENMP:
+        return [], []
+    if sys.platform != "darwin":
+        return ["-fopenmp"], ["-fopenmp"]
+    compile_args, link_args = ["-Xpreprocessor", "-fopenmp"], ["-lomp"]
+    if shutil.which("brew") and "LDFLAGS" not in os.environ:
+        found = subprocess.run(["brew", "--prefix", "libomp"], capture_output=True, text=True)
+        prefix = found.stdout.strip()
+        if os.path.isdir(f"{prefix}/lib"):
+            compile_args.append(f"-I{prefix}/include")
+            link_args += [f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib"]
+    return compile_args, link_args
+
+
+OPENMP_COMPILE, OPENMP_LINK = openmp_arguments()
 
 HEADERS = sorted(glob("nmfscale/*/*.h") + glob("nmfscale/*/*.pxd"))
 
@@ -92,7 +110,8 @@ class BuildExt(build_ext):
         except (CompileError, LinkError) as error:
             if not OPENMP:
                 raise
-            remedy = "If the compiler lacks OpenMP, set NMFSCALE_OPENMP=0 and build again."
+            remedy = "If the compiler lacks OpenMP, set NMFSCALE_OPENMP=0 and build again"
+            remedy += ", or install it: brew install libomp." if sys.platform == "darwin" else "."
             raise type(error)(f"{error}\n{remedy}") from error
 
 
