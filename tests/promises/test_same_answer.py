@@ -106,19 +106,6 @@ def test_any_number_of_threads_at_every_level(level, solver):
     assert len(found) == 1
 
 
-def test_avx2_and_avx512_agree():
-    if not {"avx2", "avx512"} <= set(kernels.available_levels()):
-        pytest.skip("needs a processor with AVX-512")
-    before, found = kernels.level(), set()
-    try:
-        for level in ("avx2", "avx512"):
-            kernels.use_level(level)
-            found.add(" ".join(bits(fit(solver=solver)) for solver in SOLVERS))
-    finally:
-        kernels.use_level(before)
-    assert len(found) == 1
-
-
 def test_repeated_fits_agree():
     assert bits(fit()) == bits(fit())
 
