@@ -138,6 +138,7 @@ def _fits():
     yield poisson, start | {"solver": "scd", "inner_iter": 3, "extrapolate": False}, {}
     yield poisson, start | {"solver": "joint-em", "l1_penalty": 0.5}, {}
     yield poisson, start | {"n_init": 2}, {}
+    yield poisson, {"n_moves": 1, "max_iter": 30, "random_state": 0}, {}
     for solver in ("auto", "em", "scd"):
         yield poisson, start | {"solver": solver}, {"row_weights": WEIGHTS}
         yield poisson, start | {"solver": solver, "prior_factors": 1.1, "prior_loadings": 1.2}, {}
@@ -177,6 +178,9 @@ def _results():
     yield nmfscale.bootstrap_fit, (model, X), drawn | {"n_replicates": 2}
     converged = nmfscale.TopicModel(3, tol=1e-7, gain_tol=0, n_threads=1).fit(X, **THREE)
     yield nmfscale.jackknife_fit, (converged, X), {"groups": GROUPS}
+    short = {"estimator": nmfscale.TopicModel(3, max_iter=3, n_threads=1)}
+    yield nmfscale.select_k, (X, range(2, 4)), drawn | short
+    yield nmfscale.stability, (X, 3), drawn | short | {"n_starts": 3, "density_threshold": 2.0}
 
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {"n_iter": 20}
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {}
