@@ -5,8 +5,8 @@
 
 Part 1: the recommended number of topics for twelve sets of simulated counts, and for two sets that
 vary much more than Poisson counts, with halves of counts and with samples held out. Part 2:
-processor seconds of the search over K = 2 to 12 on pbmc_facs, where a fit starts from the fit
-before, compared with fits that have their own starts.
+processor seconds and ends of fits with K = 2 to 12 to both halves of pbmc_facs, with starts of
+their own, and continued from the fit with one topic less.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.random import SeedSequence
 
-from nmfscale import TopicModel, select_k, simulate_topic_counts
-from nmfscale.inference import selection_fits
+from nmfscale import TopicModel, as_counts, select_k, simulate_topic_counts
+from nmfscale.inference.folds import Folds
+from nmfscale.inference.selection_fits import SelectionTask
 
 HERE = Path(__file__).resolve().parent
 
@@ -84,44 +86,31 @@ def find_numbers(smoke: bool) -> list[dict]:
 
 
 def compare_starts(X: sp.csr_array, numbers: range) -> list[dict]:
-    """Return a row for each number of topics: the search, and fits with their own starts."""
-    spent: dict[tuple[str, int], list] = {}
-    original = selection_fits.SelectionTask._fit
+    """Return a row for each number of topics: fits with own starts, and from the fit before.
 
-    def timed(task, folds, number, seed, n_threads):
-        begin = time.process_time()
-        found = original(task, folds, number, seed, n_threads)
-        how = "own" if number >= folds.n_folds or task.topics is None else "continued"
-        spent.setdefault((mode, task.n_components), []).append(
-            (time.process_time() - begin, number % folds.n_folds, how, float(found["objective"]))
-        )
-        return found
-
-    selection_fits.SelectionTask._fit = timed
-    continues = selection_fits.goes_on
-    from nmfscale.inference import select_k as module
-
-    options = {"random_state": 0, "n_threads": 1}
-    for mode in ("search", "own starts"):
-        module_goes_on = module.goes_on
-        if mode == "own starts":
-            module.goes_on = selection_fits.goes_on = lambda estimator: False
-        found = select_k(X, numbers, **options)
-        module.goes_on, selection_fits.goes_on = module_goes_on, continues
-        print(found)
-    selection_fits.SelectionTask._fit = original
-    rows = []
+    The fit to a half of the counts with one topic less is continued by a split of a topic.
+    """
+    folds = Folds(as_counts(X), 2, SeedSequence(0), None)
+    estimator = TopicModel(prior_factors=1.1, tol=1e-3)
+    rows, before = [], None
     for K in numbers:
-        search, own = spent["search", K], spent["own starts", K]
-        ends = [max(each[3] for each in search if each[1] == f) for f in (0, 1)]
-        others = [max(each[3] for each in own if each[1] == f) for f in (0, 1)]
-        rows.append({
-            "K": K, "seconds of the search": round(sum(each[0] for each in search), 2),
-            "fits": len(search), "seconds of own starts": round(sum(each[0] for each in own), 2),
-            "search - own starts": " ".join(
-                f"{a - b:+,.1f}" for a, b in zip(ends, others, strict=True)
-            ),
-        })  # fmt: skip
+        row: dict = {"K": K}
+        tasks = {"own starts": SelectionTask(estimator, folds, K)}
+        if before is not None:
+            tasks["continued"] = SelectionTask(estimator, folds, K, before)
+        ends = {}
+        for name, task in tasks.items():
+            begin = time.process_time()
+            found = task.run(range(2), SeedSequence(1), 1)
+            row[f"seconds of {name}"] = round(time.process_time() - begin, 2)
+            row[f"iterations of {name}"] = int(found["n_iter"].sum())
+            ends[name] = found["objective"]
+            if name == list(tasks)[-1]:
+                before = tuple(found["topics"])
+        gain = ends["continued"] - ends["own starts"] if len(ends) > 1 else np.zeros(2)
+        row["continued - own starts"] = " ".join(f"{each:+,.0f}" for each in gain)
+        rows.append(row)
+        print(row, flush=True)
     return rows
 
 
@@ -130,9 +119,10 @@ def draw(rows: list[dict], path: Path) -> None:
     from matplotlib.figure import Figure
 
     ax = Figure(figsize=(5, 3.4), layout="constrained").subplots()
-    for name in ("the search", "own starts"):
-        seconds = [float(row[f"seconds of {name}"]) for row in rows]
-        ax.plot([int(row["K"]) for row in rows], seconds, "o-", label=name)
+    for name in ("own starts", "continued"):
+        found = [row for row in rows if row.get(f"seconds of {name}")]
+        seconds = [float(row[f"seconds of {name}"]) for row in found]
+        ax.plot([int(row["K"]) for row in found], seconds, "o-", label=name)
     ax.set(xlabel="number of topics", ylabel="processor seconds, both halves", ylim=(0, None))
     ax.legend(frameon=False)
     ax.figure.savefig(path, dpi=120)
@@ -141,7 +131,7 @@ def draw(rows: list[dict], path: Path) -> None:
 def write(rows: list[dict], path: Path) -> None:
     """Write rows to a table."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
+        writer = csv.DictWriter(file, rows[-1].keys())
         writer.writeheader()
         writer.writerows(rows)
 
@@ -168,10 +158,12 @@ def main() -> None:
     else:
         X = sp.csr_array(sp.load_npz(Path(folder) / "pbmc_facs.npz"))
     rows = compare_starts(X, range(2, 5 if arguments.smoke else 13))
-    sums = [sum(row[f"seconds of {name}"] for row in rows) for name in ("the search", "own starts")]
-    for row in rows:
-        print(row)
-    print(f"seconds {sums[0]:.1f} and {sums[1]:.1f}, ratio {sums[0] / max(sums[1], 1e-9):.2f}")
+    sums = [
+        sum(row[f"{what} of {name}"] for row in rows[1:])
+        for what in ("seconds", "iterations") for name in ("continued", "own starts")
+    ]  # fmt: skip
+    print(f"continued / own starts: seconds {sums[0] / max(sums[1], 1e-9):.2f}, "
+          f"iterations {sums[2] / sums[3]:.2f}")  # fmt: skip
     if not arguments.smoke:
         write(rows, arguments.results / "select_k_speed.csv")
         draw(rows, arguments.results / "select_k.png")

@@ -112,12 +112,11 @@ def select_k(
 
     Notes
     -----
-    Fits of :class:`PoissonNMF` and :class:`TopicModel` start from the fit with the next smaller
-    number of topics, of which the topic is split whose samples are explained worst. If the held-out
-    score does not rise, another fit has a start of its own, and the one with the higher objective
-    is used. If up to three numbers of topics are left out, topics are split one after the other,
-    with a few iterations in between. Fits of other estimators, or after larger gaps, have starts of
-    their own.
+    If the held-out score does not rise, a second fit of a :class:`PoissonNMF` or
+    :class:`TopicModel` starts from the topics of the fit before, of which the topic is split whose
+    samples are explained worst, and the fit with the higher objective is used. If up to three
+    numbers of topics are left out, topics are split one after the other, with a few iterations in
+    between.
 
     The recommendation is the smallest number of topics whose held-out score is within one standard
     error of the best. The error is that of the difference between both, from the differences of the
@@ -249,7 +248,6 @@ class _Search:
         self.interrupted = False
         # of each number of topics that is done, the results of the best fit to each fold
         self.done: dict[int, dict[str, Array]] = {}
-        self.n_own: dict[int, int] = {}
 
     def run(self, numbers: Sequence[int]) -> None:
         """Fit, until all is done or Ctrl-C is pressed."""
@@ -267,26 +265,31 @@ class _Search:
 
     def _add(self, n_topics: int, before: int | None) -> bool:
         """Fit with one number of topics; return False if Ctrl-C was pressed before the end."""
-        n, topics = self.folds.n_folds, None
-        if before is not None and n_topics - before <= MOST_ADDED and goes_on(self.estimator):
-            topics = tuple(self.done[before]["next"])
-        task = SelectionTask(self.estimator, self.folds, n_topics, topics)
+        n = self.folds.n_folds
+        task = SelectionTask(self.estimator, self.folds, n_topics)
         job = self._run(task, n * self.n_init, "", self.advance)
         if not job.done.all():
             return False
-        found, n_own = dict(job.rows), 0 if topics is not None else n
+        found = dict(job.rows)
         best = self._best(found)
-        if topics is not None and before is not None and not job.interrupted:
-            last_score = self.done[before]["held_out"].sum()
-            if best["held_out"].sum() <= last_score:
-                task = SelectionTask(self.estimator, self.folds, n_topics, None, n * self.n_init)
-                more = self._run(task, n, "-own", lambda _: None)
-                if not more.done.all():
-                    return False
-                found = {name: np.concatenate([found[name], more.rows[name]]) for name in found}
-                best, n_own = self._best(found), n
-        self.done[n_topics], self.n_own[n_topics] = best, n_own
+        if self._continues(n_topics, before, best) and not job.interrupted:
+            assert before is not None
+            topics = tuple(self.done[before]["topics"])
+            task = SelectionTask(self.estimator, self.folds, n_topics, topics, n * self.n_init)
+            job = self._run(task, n, "-split", lambda _: None)
+            if not job.done.all():
+                return False
+            best = self._best({
+                name: np.concatenate([found[name], job.rows[name]]) for name in found
+            })  # fmt: skip
+        self.done[n_topics] = best
         return not job.interrupted
+
+    def _continues(self, n_topics: int, before: int | None, best: dict[str, Array]) -> bool:
+        """Whether to fit again from the topics before: the held-out score has not risen."""
+        if before is None or n_topics - before > MOST_ADDED or not goes_on(self.estimator):
+            return False
+        return bool(best["held_out"].sum() <= self.done[before]["held_out"].sum())
 
     def _run(self, task: SelectionTask, n: int, suffix: str, advance: Any) -> Replicates:
         name = f"topics-{task.n_components:05d}{suffix}"

@@ -54,8 +54,8 @@ def with_options(estimator: Any, **options: Any) -> Any:
 class SelectionTask(ReplicateTask):
     """Fits with `n_components` topics: replicate r is of fold r modulo the number of folds.
 
-    `topics` holds topics (m, K') for each fold, from which its first replicate starts. All others
-    have starts of their own, with child r + `first` of the seed.
+    Fits have starts of their own, with child r + `first` of the seed. If `topics` are given, (m,
+    K') of fewer topics for each fold, they start from these, some of which are split.
     """
 
     estimator: Any
@@ -99,7 +99,7 @@ class SelectionTask(ReplicateTask):
             random_state=state, n_threads=n_threads,
         )  # fmt: skip
         start: dict[str, Any] = {}
-        if self.topics is not None and number < folds.n_folds:
+        if self.topics is not None:
             F = self._with_more(self.topics[at], fold.train, model)
             L = project_rows(fold.train, F, n_threads=n_threads)
             start = {"F": F, "L": loadings_after_split(L)}
@@ -107,12 +107,14 @@ class SelectionTask(ReplicateTask):
         return scores_of(model, fold, folds.n_sums, n_threads)
 
     def _with_more(self, topics: Array, train: CountMatrix, model: Any) -> Array:
-        """Return topics (m, K), split one by one after a few iterations each."""
-        while topics.shape[1] < self.n_components:
+        """Return topics (m, K), split one by one, with a few iterations in between."""
+        while True:
+            L = project_rows(train, topics, n_threads=model.n_threads)
+            topics = split_topic(train, L, topics)
+            if topics.shape[1] == self.n_components:
+                return topics
             few = with_options(model, n_components=topics.shape[1], max_iter=SHORT, tol=0)
-            few.fit(train, F=topics)
-            topics = next_topics(few, train)
-        return topics
+            topics = np.asarray(few.fit(train, F=topics).components_.T, np.float64)
 
 
 def loadings_of(model: Any, counts: CountMatrix) -> Array:
@@ -122,17 +124,8 @@ def loadings_of(model: Any, counts: CountMatrix) -> Array:
     return np.asarray(model._seen_loadings(model._explained(counts)))
 
 
-def next_topics(model: Any, train: CountMatrix) -> Array:
-    """Return topics (m, K + 1) from which a fit with one more topic can start."""
-    L, F = model.loadings_, np.asarray(model.components_.T, np.float64)
-    sizes = (L * F.sum(axis=0)).sum(axis=1)
-    totals = train.row_totals
-    L = L * np.divide(totals, sizes, out=np.zeros_like(totals), where=sizes > 0)[:, None]
-    return split_topic(train, L, F)
-
-
 def scores_of(model: Any, fold: Fold, n_sums: int, n_threads: int) -> dict[str, Array]:
-    """Return sums of log-probabilities of a fitted model, its topics, and one to add."""
+    """Return sums of log-probabilities of a fitted model, and its topics."""
     train, seen, held, sums, sums_of_train = fold
     F = np.asarray(model._seen_factors, np.float64)
     L = loadings_of(model, train)
@@ -152,8 +145,6 @@ def scores_of(model: Any, fold: Fold, n_sums: int, n_threads: int) -> dict[str, 
         "n_iter": np.asarray(getattr(model, "n_iter_", 0)),
         "converged": np.asarray(getattr(model, "converged_", True)),
     }  # fmt: skip
-    if goes_on(model):
-        found["next"] = next_topics(model, train)
     return found
 
 
