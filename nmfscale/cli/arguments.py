@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import __version__
 from ..cli import commands
-from ..counts.sizes import parse_bytes
 from .cluster import cluster
 from .differential import differential
 from .export import export
 from .inference import bootstrap, test
+from .option_groups import (
+    COUNT,
+    PATH,
+    PORT,
+    add_cluster_options,
+    add_input,
+    add_job_options,
+    add_labels,
+    add_results,
+    add_run_options,
+    at_least,
+    size,
+)
 from .parameters import add_parameters, check_options
 from .selection import MODELS, numbers, select_k
 
@@ -80,42 +90,6 @@ _EXAMPLES = {
   nmfscale bootstrap model.h5 --groups groups.txt --kind fit --counts counts.npz -o means.h5""",
 }
 
-# A file or folder; the shell does not expand ~ in --option=~/file and in quotation marks.
-_PATH = os.path.expanduser
-# Tens of thousands of threads would kill the process without a message.
-_MOST_THREADS = 4096
-
-
-def at_least(
-    kind: Callable[[str], Any], least: float, most: float = math.inf
-) -> Callable[[str], Any]:
-    """Return a type for argparse: a number within limits."""
-
-    def number(text: str) -> Any:
-        value = kind(text)
-        if not value >= least:
-            raise argparse.ArgumentTypeError(f"{text} is below {least}")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{text} is above {most}")
-        return value
-
-    number.__name__ = kind.__name__  # for argparse's message "invalid int value"
-    return number
-
-
-_COUNT, _PORT = at_least(int, 1), at_least(int, 0, 65535)
-
-
-def _size(text: str) -> str:
-    """Check a number of bytes, and return the text: models store it as it was written."""
-    try:
-        parse_bytes(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size; pass bytes or a text such as 2GB or 500MB"
-        ) from None
-    return text
-
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser of all commands; options of slow commands only if `words` name them."""
@@ -146,59 +120,59 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def _demo(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     what = "default: %(default)s"
-    add("-o", "--output", type=_PATH, metavar="DIR", default="nmfscale-demo", help=what)
-    _add_run_options(command)
+    add("-o", "--output", type=PATH, metavar="DIR", default="nmfscale-demo", help=what)
+    add_run_options(command)
 
 
 def _fit(command: argparse.ArgumentParser) -> None:
-    _add_input(command)
+    add_input(command)
     add = command.add_argument
-    add("-k", type=_COUNT, required=True, help="number of topics")
+    add("-k", type=COUNT, required=True, help="number of topics")
     what = "default: %(default)s"
-    add("-o", "--output", type=_PATH, metavar="MODEL.h5", default="model.h5", help=what)
+    add("-o", "--output", type=PATH, metavar="MODEL.h5", default="model.h5", help=what)
     add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
     what = (
         "for --model ssnmf: on each line a label, or name TAB label (comma in a .csv), empty if "
         "there is none; or a column of a table with a header, or of obs of an .h5ad (COLUMN alone: "
         "of INPUT)"
     )
-    add("--labels", type=_PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
+    add("--labels", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     add(
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="time between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
-    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
-    _add_job_options(command, "the fit", "MODEL.h5")
-    _add_run_options(command)
+    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add_job_options(command, "the fit", "MODEL.h5")
+    add_run_options(command)
 
 
 def _store(command: argparse.ArgumentParser) -> None:
-    _add_input(command, packed=False)
+    add_input(command, packed=False)
     add = command.add_argument
-    add("output", type=_PATH, metavar="OUT.nmf", help="the packed store to write")
+    add("output", type=PATH, metavar="OUT.nmf", help="the packed store to write")
     what = "such as 2GB: text files that need more than a quarter of it are sorted on disk"
-    add("--memory-limit", type=_size, metavar="SIZE", help=what)
-    _add_run_options(command)
+    add("--memory-limit", type=size, metavar="SIZE", help=what)
+    add_run_options(command)
 
 
 def _transform(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
-    _add_input(command)
+    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_input(command)
     what = ".npy, written during the work; .npz; .csv or .tsv, also with .gz"
-    add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=what)
+    add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
     what = (
         "features of the model that INPUT lacks: raise an error; ignore them, as they were not "
         "measured (restrict); or set their counts to 0, as for words that do not occur (zero)"
     )
     add("--missing", choices=("error", "restrict", "zero"), default="error", help=what)
-    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
-    _add_cluster_options(command, "the work")
-    _add_run_options(command)
+    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add_cluster_options(command, "the work")
+    add_run_options(command)
 
 
 def _info(command: argparse.ArgumentParser) -> None:
-    _add_input(command, nargs="?")
+    add_input(command, nargs="?")
     what = "versions, instruction sets, threads"
     command.add_argument("--build", action="store_true", help=what)
 
@@ -206,8 +180,8 @@ def _info(command: argparse.ArgumentParser) -> None:
 def _plot(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     what = "files written by fit; several for --kind progress"
-    add("models", type=_PATH, metavar="MODEL", nargs="+", help=what)
-    add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=".png, .pdf or .svg")
+    add("models", type=PATH, metavar="MODEL", nargs="+", help=what)
+    add("-o", "--output", required=True, type=PATH, metavar="OUT", help=".png, .pdf or .svg")
     add(
         "--kind", choices=("structure", "progress", "top"), default="structure",
         help="topic proportions of the samples, progress of the fit, or leading features "
@@ -217,9 +191,9 @@ def _plot(command: argparse.ArgumentParser) -> None:
         "for structure: on each line a label, or name TAB label (comma in a .csv); or a column of "
         "obs of a .h5ad, or of a table with a header whose first column names the samples"
     )
-    add("--groups", type=_PATH, metavar="FILE[:COLUMN]", help=what)
+    add("--groups", type=PATH, metavar="FILE[:COLUMN]", help=what)
     what = "for top: number of features of each topic (default: %(default)s)"
-    add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
+    add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     what = "for progress: the horizontal axis (default: %(default)s)"
     add("--x", choices=("seconds", "iteration"), default="seconds", help=what)
     add("--force", action="store_true", help="replace existing files")
@@ -229,7 +203,7 @@ def _test(command: argparse.ArgumentParser) -> None:
     from ..inference.statistics import STATISTICS
 
     command.description = f"{command.description}\n\n{_UNITS}"
-    _add_labels(command)
+    add_labels(command)
     add = command.add_argument
     what = f"{_TAKEN} (default: %(default)s)"
     add("--loadings", choices=_LOADINGS, default="proportions", help=what)
@@ -238,8 +212,8 @@ def _test(command: argparse.ArgumentParser) -> None:
     what = "units that are permuted to test a pair: its own, or all (default: %(default)s)"
     add("--scope", choices=("pair", "all"), default="pair", help=what)
     what = "random labellings; all labellings if there are not more (default: %(default)s)"
-    add("--permutations", type=_COUNT, default=9999, metavar="N", help=what)
-    _add_results(command, "the tests")
+    add("--permutations", type=COUNT, default=9999, metavar="N", help=what)
+    add_results(command, "the tests")
 
 
 def _bootstrap(command: argparse.ArgumentParser) -> None:
@@ -249,11 +223,11 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
         "frequency of a topic. They need only the model, and little time. fit: mean proportions\n"
         "of models fitted to bootstrap samples, which takes about as long as that many fits."
     )
-    _add_labels(command)
+    add_labels(command)
     add = command.add_argument
     what = "weights of topics in groups, or mean proportions (default: %(default)s)"
     add("--kind", choices=("weights", "fit"), default="weights", help=what)
-    _add_input(command, option="--counts")
+    add_input(command, option="--counts")
     what = f"for weights: {_TAKEN} (default: proportions)"
     add("--loadings", choices=_LOADINGS, help=what)
     what = "give equal weight to units, or to samples (default: %(default)s)"
@@ -267,14 +241,14 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     add("--within", choices=("groups", "corpus"), help=what)
     what = "for weights (default: percentile)"
     add("--interval", choices=("percentile", "bca"), help=what)
-    add("--replicates", type=_COUNT, metavar="N", help="default: 1000 for weights, 200 for fits")
+    add("--replicates", type=COUNT, metavar="N", help="default: 1000 for weights, 200 for fits")
     what = "nominal coverage of the intervals (default: %(default)s)"
     add("--level", type=at_least(float, 0.5, 0.999), default=0.95, metavar="X", help=what)
     what = "print at most N heaviest and N lightest topics (default: %(default)s)"
-    add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
+    add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     what = "in plots: groups within topics, or topics within groups (default: %(default)s)"
     add("--draw", choices=("RwT", "TwR"), default="RwT", help=what)
-    _add_results(command, "the bootstrap")
+    add_results(command, "the bootstrap")
 
 
 def _select_k(command: argparse.ArgumentParser) -> None:
@@ -284,12 +258,12 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         "the other one. With --units, the samples of whole units are held out. Topics that are\n"
         "not found again in the other half, or in other units, are not a property of the data."
     )
-    _add_input(command)
+    add_input(command)
     add = command.add_argument
     what = "numbers of topics, as 2-20 or 5,10,20 (default: 2-20)"
     add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
     what = "a table, .csv or .tsv, also with .gz; a plot, .png, .pdf or .svg; repeat for several"
-    add("-o", "--output", type=_PATH, metavar="OUT", action="append", default=[], help=what)
+    add("-o", "--output", type=PATH, metavar="OUT", action="append", default=[], help=what)
     what = "default: %(default)s"
     add("--model", choices=MODELS, default="topic", help=what)
     what = "prior of the topics of --model topic and poisson, 1 for none (default: 1.1)"
@@ -298,15 +272,15 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         "hold out units, such as patients: on each line a label, or name TAB label (comma in a "
         ".csv); or a column of obs of a .h5ad, or of a table with a header"
     )
-    add("--units", type=_PATH, metavar="FILE[:COLUMN]", help=what)
+    add("--units", type=PATH, metavar="FILE[:COLUMN]", help=what)
     what = "parts of the counts, or groups of units (default: %(default)s)"
     add("--folds", type=at_least(int, 2), default=2, metavar="N", help=what)
     what = "fits of each part with each number (default: %(default)s)"
-    add("--starts", type=_COUNT, default=1, metavar="N", help=what)
+    add("--starts", type=COUNT, default=1, metavar="N", help=what)
     add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
-    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
-    _add_job_options(command, "the fits", "OUT")
-    _add_run_options(command)
+    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add_job_options(command, "the fits", "OUT")
+    add_run_options(command)
 
 
 def _differential(command: argparse.ArgumentParser) -> None:
@@ -316,11 +290,11 @@ def _differential(command: argparse.ArgumentParser) -> None:
         "of the fit, and the same or other features."
     )
     add = command.add_argument
-    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
-    _add_input(command)
+    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_input(command)
     what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a plot of --topic, .png, .pdf, .svg"
     add(
-        "-o", "--output", type=_PATH, metavar="OUT", action="append", default=[],
+        "-o", "--output", type=PATH, metavar="OUT", action="append", default=[],
         help=f"{what}; repeat for several",
     )  # fmt: skip
     what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
@@ -330,12 +304,12 @@ def _differential(command: argparse.ArgumentParser) -> None:
     what = "quasi-poisson divides z by the root of the dispersion (default: %(default)s)"
     add("--family", choices=("poisson", "quasi-poisson"), default="poisson", help=what)
     what = "features to print for each topic (default: %(default)s)"
-    add("--n-top", type=_COUNT, default=8, metavar="N", help=what)
+    add("--n-top", type=COUNT, default=8, metavar="N", help=what)
     what = "topic of the plot (default: %(default)s)"
     add("--topic", default="0", metavar="TOPIC", help=what)
-    add("--memory-limit", type=_size, metavar="SIZE", help=_READ_FROM_FILE)
-    _add_job_options(command, "the work", "OUT")
-    _add_run_options(command)
+    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add_job_options(command, "the work", "OUT")
+    add_run_options(command)
 
 
 def _export(command: argparse.ArgumentParser) -> None:
@@ -347,15 +321,15 @@ def _export(command: argparse.ArgumentParser) -> None:
         "expected counts (1: no difference). Topics are numbered from 0."
     )
     add = command.add_argument
-    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
+    add("model", type=PATH, metavar="MODEL", help="file written by fit")
     what = "a table: .csv or .tsv, also with .gz; or a folder for all tables"
-    add("-o", "--output", required=True, type=_PATH, metavar="OUT", help=what)
+    add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
     what = "the table to write (default: loadings; all tables for a folder)"
     add("--table", choices=("loadings", "components", "top"), help=what)
     what = "format of the tables in a folder (default: csv)"
     add("--format", choices=("csv", "tsv", "csv.gz", "tsv.gz"), help=what)
     what = "for top: number of features of each topic (default: %(default)s)"
-    add("--n-top", type=_COUNT, default=10, metavar="N", help=what)
+    add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     add("--force", action="store_true", help="replace existing files")
 
 
@@ -367,19 +341,19 @@ def _cluster(command: argparse.ArgumentParser) -> None:
     )
     add = command.add_argument
     what = "number of processes, each runs one task at a time (default: one for every 4 CPUs)"
-    add("--workers", type=_COUNT, metavar="N", help=what)
+    add("--workers", type=COUNT, metavar="N", help=what)
     what = "address to listen on; all but loopback addresses need --tls (default: %(default)s)"
     add("--host", metavar="ADDRESS", default="127.0.0.1", help=what)
     what = "port of the scheduler; 0: any free port (default: %(default)s)"
-    add("--port", type=_PORT, default=8786, metavar="N", help=what)
+    add("--port", type=PORT, default=8786, metavar="N", help=what)
     what = "always on 127.0.0.1; another port if this one is taken (default: %(default)s)"
-    add("--dashboard-port", type=_PORT, default=8787, metavar="N", help=what)
+    add("--dashboard-port", type=PORT, default=8787, metavar="N", help=what)
     what = "use TLS, and accept only the certificates in this folder; created if missing"
-    add("--tls", type=_PATH, metavar="DIR", help=what)
+    add("--tls", type=PATH, metavar="DIR", help=what)
     what = "limit of each worker, such as 8GB (default: an equal share of the machine's memory)"
-    add("--memory-limit", type=_size, metavar="SIZE", help=what)
+    add("--memory-limit", type=size, metavar="SIZE", help=what)
     what = "folder for temporary files of the workers (default: the system's)"
-    add("--local-directory", type=_PATH, metavar="DIR", help=what)
+    add("--local-directory", type=PATH, metavar="DIR", help=what)
 
 
 _UNITS = """First identify the sampling unit. Beers of a brewery, posts of a blog, or cells of a
@@ -403,86 +377,3 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "export": (export, "write tables of a model", _export),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
 }
-
-
-def _add_labels(command: argparse.ArgumentParser) -> None:
-    """Add the model and labels of its samples."""
-    add = command.add_argument
-    add("model", type=_PATH, metavar="MODEL", help="file written by fit")
-    what = (
-        "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
-        "or of a table with a header whose first column names the samples; samples without a label "
-        "(empty, NA) are left out"
-    )
-    add("--groups", required=True, type=_PATH, metavar="FILE[:COLUMN]", help=what)
-    what = "sampling units, such as patients; same formats (default: samples)"
-    add("--units", type=_PATH, metavar="FILE[:COLUMN]", help=what)
-    what = "units are permuted, or resampled, only within strata; same formats"
-    add("--strata", type=_PATH, metavar="FILE[:COLUMN]", help=what)
-
-
-def _add_results(command: argparse.ArgumentParser, job: str) -> None:
-    """Add options for outputs, the seed and the run."""
-    add = command.add_argument
-    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a plot, .png, .pdf or .svg"
-    add(
-        "-o", "--output", type=_PATH, metavar="OUT", action="append", default=[],
-        help=f"{what}; repeat for several",
-    )  # fmt: skip
-    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
-    _add_job_options(command, job, "OUT")
-    _add_run_options(command)
-
-
-def _add_job_options(command: argparse.ArgumentParser, job: str, result: str) -> None:
-    """Add options of long jobs: checkpoints and clusters."""
-    add = command.add_argument
-    add("--checkpoint", type=_PATH, metavar="DIR", help=f"folder for the state of {job}")
-    what = f"continue from the newest checkpoint, if there is one; then replaces {result}"
-    add("--resume", action="store_true", help=what)
-    _add_cluster_options(command, job)
-
-
-def _add_cluster_options(command: argparse.ArgumentParser, job: str) -> None:
-    """Add the options that choose a Dask cluster for a job."""
-    add = command.add_argument
-    where = command.add_mutually_exclusive_group().add_argument
-    where("--scheduler", metavar="ADDRESS", help="a running Dask cluster, as tcp://host:8786")
-    where("--workers", type=_COUNT, metavar="N", help=f"start N processes of Dask for {job}")
-    what = "certificates of the cluster, see nmfscale cluster --help"
-    add("--tls", type=_PATH, metavar="DIR", help=what)
-
-
-def _add_input(
-    command: argparse.ArgumentParser, *, packed: bool = True, option: str | None = None,
-    **options: Any,
-) -> None:  # fmt: skip
-    add = command.add_argument
-    what = (
-        f"{'' if option is None else 'for fit: '}counts, samples x features: "
-        f"{'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
-        "or a 10x folder"
-    )
-    add(option or "input", type=_PATH, metavar="INPUT", help=what, **options)
-    what = "names of the features, one on each line"
-    add("--feature-names", type=_PATH, metavar="FILE", help=what)
-    add("--sample-names", type=_PATH, metavar="FILE", help="names of the samples, one on each line")
-    add("--layer", help=".h5ad: layer to read in place of X")
-    add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
-    add("--genome", help="10x: genome to read")
-    what = "10x: such as 'Antibody Capture', or all (default: genes, if there are several types)"
-    add("--feature-type", metavar="TYPE", help=what)
-    what = ".npz, .mtx: rows are features, or not (default for .mtx: inferred from files of names)"
-    add("--transpose", action=argparse.BooleanOptionalAction, default=None, help=what)
-
-
-def _add_run_options(command: argparse.ArgumentParser) -> None:
-    add, threads = command.add_argument, at_least(int, 1, _MOST_THREADS)
-    add(
-        "--threads",
-        type=threads,
-        metavar="N",
-        help="default: NMFSCALE_NUM_THREADS, or all CPUs; one for small fits",
-    )
-    add("-q", "--quiet", action="store_true", help="no progress on standard error")
-    add("--force", action="store_true", help="replace existing files")

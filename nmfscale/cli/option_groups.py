@@ -1,0 +1,132 @@
+"""Groups of options that several commands share, and the types of their values."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ..counts.sizes import parse_bytes
+
+# A file or folder; the shell does not expand ~ in --option=~/file and in quotation marks.
+PATH = os.path.expanduser
+# Tens of thousands of threads would kill the process without a message.
+MOST_THREADS = 4096
+
+
+def at_least(
+    kind: Callable[[str], Any], least: float, most: float = math.inf
+) -> Callable[[str], Any]:
+    """Return a type for argparse: a number within limits."""
+
+    def number(text: str) -> Any:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{text} is below {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text} is above {most}")
+        return value
+
+    number.__name__ = kind.__name__  # for argparse's message "invalid int value"
+    return number
+
+
+COUNT, PORT = at_least(int, 1), at_least(int, 0, 65535)
+
+
+def size(text: str) -> str:
+    """Check a number of bytes, and return the text: models store it as it was written."""
+    try:
+        parse_bytes(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size; pass bytes or a text such as 2GB or 500MB"
+        ) from None
+    return text
+
+
+def add_labels(command: argparse.ArgumentParser) -> None:
+    """Add the model and labels of its samples."""
+    add = command.add_argument
+    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    what = (
+        "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
+        "or of a table with a header whose first column names the samples; samples without a label "
+        "(empty, NA) are left out"
+    )
+    add("--groups", required=True, type=PATH, metavar="FILE[:COLUMN]", help=what)
+    what = "sampling units, such as patients; same formats (default: samples)"
+    add("--units", type=PATH, metavar="FILE[:COLUMN]", help=what)
+    what = "units are permuted, or resampled, only within strata; same formats"
+    add("--strata", type=PATH, metavar="FILE[:COLUMN]", help=what)
+
+
+def add_results(command: argparse.ArgumentParser, job: str) -> None:
+    """Add options for outputs, the seed and the run."""
+    add = command.add_argument
+    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a plot, .png, .pdf or .svg"
+    add(
+        "-o", "--output", type=PATH, metavar="OUT", action="append", default=[],
+        help=f"{what}; repeat for several",
+    )  # fmt: skip
+    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
+    add_job_options(command, job, "OUT")
+    add_run_options(command)
+
+
+def add_job_options(command: argparse.ArgumentParser, job: str, result: str) -> None:
+    """Add options of long jobs: checkpoints and clusters."""
+    add = command.add_argument
+    add("--checkpoint", type=PATH, metavar="DIR", help=f"folder for the state of {job}")
+    what = f"continue from the newest checkpoint, if there is one; then replaces {result}"
+    add("--resume", action="store_true", help=what)
+    add_cluster_options(command, job)
+
+
+def add_cluster_options(command: argparse.ArgumentParser, job: str) -> None:
+    """Add the options that choose a Dask cluster for a job."""
+    add = command.add_argument
+    where = command.add_mutually_exclusive_group().add_argument
+    where("--scheduler", metavar="ADDRESS", help="a running Dask cluster, as tcp://host:8786")
+    where("--workers", type=COUNT, metavar="N", help=f"start N processes of Dask for {job}")
+    what = "certificates of the cluster, see nmfscale cluster --help"
+    add("--tls", type=PATH, metavar="DIR", help=what)
+
+
+def add_input(
+    command: argparse.ArgumentParser, *, packed: bool = True, option: str | None = None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Add the file of counts, as an argument or as `option`, and the options of its format."""
+    add = command.add_argument
+    what = (
+        f"{'' if option is None else 'for fit: '}counts, samples x features: "
+        f"{'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
+        "or a 10x folder"
+    )
+    add(option or "input", type=PATH, metavar="INPUT", help=what, **options)
+    what = "names of the features, one on each line"
+    add("--feature-names", type=PATH, metavar="FILE", help=what)
+    add("--sample-names", type=PATH, metavar="FILE", help="names of the samples, one on each line")
+    add("--layer", help=".h5ad: layer to read in place of X")
+    add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
+    add("--genome", help="10x: genome to read")
+    what = "10x: such as 'Antibody Capture', or all (default: genes, if there are several types)"
+    add("--feature-type", metavar="TYPE", help=what)
+    what = ".npz, .mtx: rows are features, or not (default for .mtx: inferred from files of names)"
+    add("--transpose", action=argparse.BooleanOptionalAction, default=None, help=what)
+
+
+def add_run_options(command: argparse.ArgumentParser) -> None:
+    """Add the number of threads and what a command prints and replaces."""
+    add, threads = command.add_argument, at_least(int, 1, MOST_THREADS)
+    add(
+        "--threads",
+        type=threads,
+        metavar="N",
+        help="default: NMFSCALE_NUM_THREADS, or all CPUs; one for small fits",
+    )
+    add("-q", "--quiet", action="store_true", help="no progress on standard error")
+    add("--force", action="store_true", help="replace existing files")
