@@ -39,7 +39,7 @@ class DrawnRows(RowStream):
 
     def __init__(self, L, F, n_rows: int, groups: int):
         self.L, self.F, self.n_groups = L, np.ascontiguousarray(F), groups
-        self.shape, self.dtype, self.whom = (n_rows, len(F)), np.dtype(np.int32), "drawn counts"
+        self.shape, self.dtype, self.subject = (n_rows, len(F)), np.dtype(np.int32), "drawn counts"
         self.about: dict[str, object] = {}  # neither names nor notes
         self._made: dict[int, object] = {}
 

@@ -56,7 +56,7 @@ class ObjectTypeError(TypeError, ValueError):
     """An object is not a matrix of counts (also a ValueError, like NumPy's own refusals)."""
 
 
-def known_matrix(X: Any, whom: str = "X") -> Any:
+def known_matrix(X: Any, subject: str = "X") -> Any:
     """Return an object that NumPy or SciPy can convert to a matrix at once; refuse any other.
 
     Arrays of pydata's ``sparse`` become SciPy matrices, Arrow tables become DataFrames.
@@ -66,10 +66,10 @@ def known_matrix(X: Any, whom: str = "X") -> Any:
     if X is None or isinstance(X, np.ndarray | Number) or sp.issparse(X):
         return X
     if isinstance(X, _LISTS):
-        _check_list(X, whom)
+        _check_list(X, subject)
         return X
     if "sparse" in packages:
-        return _of_sparse(X, whom)
+        return _of_sparse(X, subject)
     if "pyarrow" in packages and hasattr(kind, "to_pandas") and hasattr(kind, "column_names"):
         return X.to_pandas()
     if "dask" in packages and hasattr(kind, "numblocks"):
@@ -79,7 +79,7 @@ def known_matrix(X: Any, whom: str = "X") -> Any:
     remedy = _remedy(kind, _REMEDIES)
     if remedy is None and (_has(kind, _ARRAYS) or _is_buffer(X)):
         return X
-    _refuse(X, whom, remedy or _remedy_of_collection(kind))
+    _refuse(X, subject, remedy or _remedy_of_collection(kind))
 
 
 def refuse_annotated(values: Any, argument: str) -> None:
@@ -94,8 +94,8 @@ def refuse_annotated(values: Any, argument: str) -> None:
         )
 
 
-def _refuse(X: Any, whom: str, remedy: str) -> NoReturn:
-    what = f"{whom} is {_type_name(type(X))}, which is not a supported matrix of counts"
+def _refuse(X: Any, subject: str, remedy: str) -> NoReturn:
+    what = f"{subject} is {_type_name(type(X))}, which is not a supported matrix of counts"
     raise ObjectTypeError(f"{what}. {remedy}")
 
 
@@ -138,13 +138,13 @@ def _is_buffer(X: Any) -> bool:
     return not isinstance(X, bytes | bytearray)
 
 
-def _of_sparse(X: Any, whom: str) -> Any:
+def _of_sparse(X: Any, subject: str) -> Any:
     """Convert an array of pydata's sparse to a SciPy matrix."""
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead. Reshape your data.")
     if X.fill_value != 0:
         what = f"a {type(X).__name__} with fill_value={X.fill_value}"
-        raise ValueError(f"{whom} is {what}: entries that are not stored must be 0.")
+        raise ValueError(f"{subject} is {what}: entries that are not stored must be 0.")
     # DOK arrays lack to_scipy_sparse
     return (X if hasattr(X, "to_scipy_sparse") else X.to_coo()).to_scipy_sparse()
 
@@ -152,25 +152,25 @@ def _of_sparse(X: Any, whom: str) -> Any:
 # Lists ----------------------------------------------------------------------------------------
 
 
-def _check_list(X: Any, whom: str) -> None:
+def _check_list(X: Any, subject: str) -> None:
     """Refuse a list of anything but numbers or rows of numbers; look only at the items' types."""
-    _check_items(X, whom, "a list")
+    _check_items(X, subject, "a list")
     rows = [row for row in X if isinstance(row, _LISTS)]
     if any(_has_lists(row) for row in rows):
         pairs = all(isinstance(item, _LISTS) and len(item) == 2 for row in rows for item in row)
         what = "a list of lists of pairs" if pairs else "a list of lists of lists"
         remedy = f"If they are words with counts, as in gensim: {_CORPUS}" if pairs else _KNOWN
-        raise ObjectTypeError(f"{whom} is {what}, not of rows of numbers. {remedy}")
+        raise ObjectTypeError(f"{subject} is {what}, not of rows of numbers. {remedy}")
     for row in rows:
-        _check_items(row, whom, "a list of lists")
+        _check_items(row, subject, "a list of lists")
     lengths = list(map(len, rows))
     if len(rows) == len(X) and len(set(lengths)) > 1:
         odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
         has_text = any(isinstance(item, str) for row in rows for item in row)
         remedy = _TEXTS if has_text else "Complete the short rows, or leave them out."
         raise ValueError(
-            f"{whom} is a list of rows of different lengths: row 0 has {lengths[0]} entries, row "
-            f"{odd} has {lengths[odd]}. {remedy}"
+            f"{subject} is a list of rows of different lengths: row 0 has {lengths[0]} entries, "
+            f"row {odd} has {lengths[odd]}. {remedy}"
         )
 
 
@@ -178,12 +178,12 @@ def _has_lists(row: Any) -> bool:
     return any(issubclass(kind, _LISTS) for kind in set(map(type, row)))
 
 
-def _check_items(X: Any, whom: str, what: str) -> None:
+def _check_items(X: Any, subject: str, what: str) -> None:
     for kind in set(map(type, X)):
         remedy = None if issubclass(kind, _LISTS | Number | bytes) else _remedy_of_item(X, kind)
         if remedy is not None:
             at = next(i for i, item in enumerate(X) if type(item) is kind)
-            found = f"{whom} is {what}, and item {at} is {_type_name(kind)}"
+            found = f"{subject} is {what}, and item {at} is {_type_name(kind)}"
             raise ObjectTypeError(f"{found}, not {_NUMBERS[what]}. {remedy}")
 
 

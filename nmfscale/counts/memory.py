@@ -120,13 +120,13 @@ class Counts(CountMatrix):
 
 
 def checked_counts(
-    matrix: Any, *, whom: str = "X", notes: Sequence[str] = (), kind: Any = Counts, **about: Any
+    matrix: Any, *, subject: str = "X", notes: Sequence[str] = (), kind: Any = Counts, **about: Any
 ) -> Any:
     """Check a dense or sparse matrix, unless it is checked, and build counts with its names."""
     # a part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
-        names = EntryNames(whom, about.get("sample_names"), about.get("feature_names"))
+        names = EntryNames(subject, about.get("sample_names"), about.get("feature_names"))
         rows = compressed_rows(rows, names)
     return kind(
         *rows.rows[1:], rows.shape, has_sorted_indices=rows.has_sorted_indices,

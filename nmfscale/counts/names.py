@@ -106,7 +106,8 @@ _ATTRIBUTES = (
 
 
 def matched(
-    values: Any, names: Any, argument: str, *, axis: int = 0, of: str = "samples", whom: str = "X"
+    values: Any, names: Any, argument: str, *, axis: int = 0, of: str = "samples",
+    subject: str = "X",
 ) -> Any:  # fmt: skip
     """Return an argument with its entries in the order of `names`, if both sides have names.
 
@@ -123,7 +124,7 @@ def matched(
         The axis of the argument with an entry for each name.
     of : str, default="samples"
         Noun for the named things in messages, in the plural.
-    whom : str, default="X"
+    subject : str, default="X"
         Name in messages of the object that has these samples or features.
 
     Returns
@@ -141,11 +142,11 @@ def matched(
     if isinstance(values, Mapping):
         if names is None:
             raise ValueError(
-                f"{argument} is a dict, but the {of} of {whom} have no names to look up in it: "
+                f"{argument} is a dict, but the {of} of {subject} have no names to look up in it: "
                 "pass a list in their order."
             )
         entries = list(values.values())
-        places = places_of(list(values), names, argument, of=of, whom=whom)
+        places = places_of(list(values), names, argument, of=of, subject=subject)
         return entries if places is None else [entries[at] for at in places]
     if names is None or not hasattr(values, "iloc"):
         return values
@@ -154,7 +155,7 @@ def matched(
         return values
     by_position = "reset_index(drop=True)" if axis == 0 else "to_numpy()"
     places = places_of(
-        given, names, argument, of=of, whom=whom,
+        given, names, argument, of=of, subject=subject,
         remedy=f"or pass {argument}.{by_position} to match entries by position",
     )  # fmt: skip
     if places is None:
@@ -186,7 +187,7 @@ def of_topics(values: Any, topics: Any) -> Any:
     given = names_of(values, axis) if hasattr(values, "iloc") else None
     if topics is None or given is None or sorted_text(topics) != sorted_text(given):
         return values
-    return matched(values, topics, "factors", axis=axis, of="topics", whom="loadings")
+    return matched(values, topics, "factors", axis=axis, of="topics", subject="loadings")
 
 
 def names_of_topics(L: Any, F: Any) -> Array | None:
@@ -201,7 +202,7 @@ def sorted_text(names: Iterable[Any]) -> list[str]:
 
 
 def places_of(
-    given: Any, names: Any, argument: str, *, of: str = "samples", whom: str = "X",
+    given: Any, names: Any, argument: str, *, of: str = "samples", subject: str = "X",
     remedy: str = "",
 ) -> Array | None:  # fmt: skip
     """Return the position in `given` of each of `names`, or None if both are equal in order, too.
@@ -216,13 +217,13 @@ def places_of(
     place, wanted = {name: at for at, name in enumerate(given_names)}, set(names)
     if lacking := [name for name in names if name not in place]:
         others = [name for name in given_names if name not in wanted]
-        beside = f"; it has {such_as(others)}, which {whom} does not have" if others else ""
+        beside = f"; it has {such_as(others)}, which {subject} does not have" if others else ""
         raise ValueError(
-            f"{argument} has no entry for {len(lacking):,} of the {len(names):,} {of} of {whom}, "
-            f"such as {such_as(lacking)}{beside}. If both sides have names, {of} are matched by "
-            f"name: add the missing entries{end}"
+            f"{argument} has no entry for {len(lacking):,} of the {len(names):,} {of} of "
+            f"{subject}, such as {such_as(lacking)}{beside}. If both sides have names, {of} are "
+            f"matched by name: add the missing entries{end}"
         )
-    for side, whose in ((names, whom), (given_names, argument)):
+    for side, whose in ((names, subject), (given_names, argument)):
         if repeated := repeated_names(side, wanted):
             raise ValueError(
                 f"{whose} has several {of} of the same name, such as {such_as(repeated)}, so "

@@ -39,7 +39,7 @@ def readable(n_bytes: float) -> str:
 
 
 def check_table_size(
-    shape: tuple[int, ...], whom: str, memory_limit: int | float | str | None, n_bytes: int = 0
+    shape: tuple[int, ...], subject: str, memory_limit: int | float | str | None, n_bytes: int = 0
 ) -> None:
     """Refuse a table that needs too much memory, for its rows and columns and `n_bytes` more."""
     needed = n_bytes + _MARGIN_BYTES * sum(int(size) for size in shape)
@@ -49,7 +49,7 @@ def check_table_size(
         limit, remedy = parse_bytes(memory_limit), "raise memory_limit"
     if needed > limit:
         raise MemoryLimitError(
-            f"{whom} has the shape {tuple(shape)} and needs {readable(needed)} of memory "
+            f"{subject} has the shape {tuple(shape)} and needs {readable(needed)} of memory "
             f"({needed:,} bytes), but may use {readable(limit)}: {remedy}, or leave out rows "
             "and columns without counts."
         )

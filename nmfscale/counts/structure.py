@@ -25,57 +25,57 @@ def check_shape(shape: tuple[int, ...]) -> None:
             raise ValueError(f"{found} while a minimum of 1 is required.")
 
 
-def corrupt(whom: str, what: str) -> ValueError:
+def corrupt(subject: str, what: str) -> ValueError:
     """Return the error for a sparse matrix with invalid index arrays."""
-    return ValueError(f"Corrupt sparse matrix {whom}: {what}.")
+    return ValueError(f"Corrupt sparse matrix {subject}: {what}.")
 
 
-def check_parts(matrix: Any, whom: str) -> None:
+def check_parts(matrix: Any, subject: str) -> None:
     """Check the index arrays of a sparse matrix."""
     n_rows, n_columns = matrix.shape
     if matrix.format == "coo":
         if not len(matrix.row) == len(matrix.col) == len(matrix.data):
-            raise corrupt(whom, "row, col and data differ in length")
-        check_range(matrix.row, n_rows, "row", whom)
-        check_range(matrix.col, n_columns, "col", whom)
+            raise corrupt(subject, "row, col and data differ in length")
+        check_range(matrix.row, n_rows, "row", subject)
+        check_range(matrix.col, n_columns, "col", subject)
     elif matrix.format in ("csr", "csc", "bsr"):
         height, width = matrix.blocksize if matrix.format == "bsr" else (1, 1)
         sizes = (n_rows // height, n_columns // width)
         n_major, n_minor = sizes[::-1] if matrix.format == "csc" else sizes
-        last = check_pointers(matrix.indptr, matrix.indices, matrix.data, n_major, whom)
-        check_rising(matrix.indptr, whom)
-        check_range(matrix.indices[:last], n_minor, "indices", whom)
+        last = check_pointers(matrix.indptr, matrix.indices, matrix.data, n_major, subject)
+        check_rising(matrix.indptr, subject)
+        check_range(matrix.indices[:last], n_minor, "indices", subject)
 
 
-def check_pointers(indptr: Any, indices: Any, data: Any, n_major: int, whom: str) -> int:
+def check_pointers(indptr: Any, indices: Any, data: Any, n_major: int, subject: str) -> int:
     """Check dtypes and sizes of index arrays or HDF5 datasets; return the last pointer."""
     for numbers, name in ((indptr, "indptr"), (indices, "indices")):
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise corrupt(whom, f"{name} is not a 1-d array of integers")
+            raise corrupt(subject, f"{name} is not a 1-d array of integers")
     if len(indptr) != n_major + 1:
-        raise corrupt(whom, f"indptr has {len(indptr)} entries, not {n_major + 1}")
+        raise corrupt(subject, f"indptr has {len(indptr)} entries, not {n_major + 1}")
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0:
-        raise corrupt(whom, f"indptr starts at {first}, not at 0")
+        raise corrupt(subject, f"indptr starts at {first}, not at 0")
     if not 0 <= last <= min(len(indices), len(data)):
         sizes = f"{len(indices)} indices and {len(data)} values"
-        raise corrupt(whom, f"indptr ends at {last}, but there are {sizes}")
+        raise corrupt(subject, f"indptr ends at {last}, but there are {sizes}")
     return last
 
 
-def check_rising(indptr: Array, whom: str, offset: int = 0) -> None:
+def check_rising(indptr: Array, subject: str, offset: int = 0) -> None:
     """Check that pointers never fall; the first of them is entry `offset` of the whole array."""
     falls = np.flatnonzero(indptr[1:] < indptr[:-1])
     if falls.size:
-        raise corrupt(whom, f"indptr falls after entry {offset + int(falls[0])}")
+        raise corrupt(subject, f"indptr falls after entry {offset + int(falls[0])}")
 
 
-def check_range(numbers: Array, size: int, what: str, whom: str, offset: int = 0) -> None:
+def check_range(numbers: Array, size: int, what: str, subject: str, offset: int = 0) -> None:
     """Check that indices are from 0 to size - 1; the first is entry `offset` of the whole array."""
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
         at = int(np.flatnonzero((numbers < 0) | (numbers >= size))[0])
         found = f"entry {offset + at} of {what} is {numbers[at]}"
-        raise corrupt(whom, f"{found}, outside 0 to {size - 1}")
+        raise corrupt(subject, f"{found}, outside 0 to {size - 1}")
 
 
 def non_negative(

@@ -37,25 +37,25 @@ class EntryTypeError(TypeError, ValueError):
 
 
 class EntryNames(NamedTuple):
-    """Names used in error messages: the caller or file (`whom`), the rows and the columns."""
+    """Names used in error messages: the caller or file (`subject`), the rows and the columns."""
 
-    whom: str
+    subject: str
     sample_names: Any = None
     feature_names: Any = None
 
     @property
     def holder(self) -> str:
         """What holds the counts: a file, or X, and the estimator to which it was passed."""
-        return f"X passed to {self.whom}" if self._is_estimator else self.whom
+        return f"X passed to {self.subject}" if self._is_estimator else self.subject
 
     @property
     def where(self) -> str:
         """Where the counts were found: passed to an estimator, or in a file or an argument."""
-        return f"{'passed to' if self._is_estimator else 'in'} {self.whom}"
+        return f"{'passed to' if self._is_estimator else 'in'} {self.subject}"
 
     @property
     def _is_estimator(self) -> bool:
-        caller = self.whom.split(" (")[0]
+        caller = self.subject.split(" (")[0]
         return caller != "X" and caller.isidentifier()
 
     def entry(self, row: int, column: int, value: Any) -> str:
@@ -90,7 +90,7 @@ def compressed_rows(
 ) -> CompressedRows:
     """Check a matrix and bring it to canonical form; messages number its rows from `first`."""
     if not isinstance(matrix, list):  # lists were checked when they arrived
-        matrix = known_matrix(matrix, names.whom)
+        matrix = known_matrix(matrix, names.subject)
     if sp.issparse(matrix):
         rows, shape = rows_of_sparse(matrix, names)
     else:
@@ -126,7 +126,7 @@ def rows_of_sparse(matrix: Any, names: EntryNames) -> tuple[RowRange, tuple[int,
         raise ValueError(f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data.")
     check_shape(matrix.shape)
     check_kind(matrix.dtype, names, None)
-    check_parts(matrix, names.whom)
+    check_parts(matrix, names.subject)
     rows = _rows_of_triplets(matrix, names) if matrix.format == "coo" else matrix.tocsr()
     n_stored = int(rows.indptr[-1])
     indptr, indices = (_index_array(numbers) for numbers in (rows.indptr, rows.indices[:n_stored]))
@@ -279,16 +279,20 @@ def _entry(rows: RowRange, at: int, names: EntryNames) -> str:
 
 def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
     """Raise an error that names the first entry of a range that cannot be a count."""
-    values, whom = rows.data, names.where
+    values, subject = rows.data, names.where
     for found, fault, remedy in (
-        (np.isnan(values), f"Input X contains NaN, {whom}", "leave out its row or fill in a count"),
-        (np.isinf(values), f"Input X contains infinity, {whom}", "correct the entry"),
+        (
+            np.isnan(values),
+            f"Input X contains NaN, {subject}",
+            "leave out its row or fill in a count",
+        ),
+        (np.isinf(values), f"Input X contains infinity, {subject}", "correct the entry"),
         (
             values < 0,
-            f"Negative values in data {whom}",
+            f"Negative values in data {subject}",
             "pass the raw counts, not scaled or log-transformed values",
         ),
-        (values > LARGEST_COUNT, f"A count above 2**53 {whom}", "rescale the counts"),
+        (values > LARGEST_COUNT, f"A count above 2**53 {subject}", "rescale the counts"),
     ):
         if found.any():
             raise ValueError(f"{fault}: {_entry(rows, int(found.argmax()), names)}; {remedy}.")

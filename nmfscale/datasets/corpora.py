@@ -131,7 +131,7 @@ def docstrings(
             "documents: lower min_words or min_count, or name more packages."
         )
     corpus: Corpus = checked_counts(
-        table[filled], whom="docstrings", kind=Corpus, feature_names=words,
+        table[filled], subject="docstrings", kind=Corpus, feature_names=words,
         sample_names=[documents[at].name for at in filled], groups=[groups[at] for at in filled],
     )  # fmt: skip
     return corpus

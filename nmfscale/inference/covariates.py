@@ -83,7 +83,7 @@ def design_matrix(
     Rows of a table, and the columns of a mapping, are matched with `sample_names`.
     """
     if not isinstance(covariates, Mapping):
-        covariates = matched(covariates, sample_names, "covariates", whom="loadings")
+        covariates = matched(covariates, sample_names, "covariates", subject="loadings")
     columns, terms = [], []
     owners: list[Any] = []
     references: dict[str, Array] = {}
@@ -111,7 +111,10 @@ def _columns(covariates: Any, names: Any, sample_names: Any) -> Iterator[tuple[A
         raise ValueError("names is for an array: columns of covariates have names already.")
     if isinstance(covariates, Mapping):
         for name, values in covariates.items():
-            yield name, matched(values, sample_names, f"covariates[{shown(name)}]", whom="loadings")
+            yield (
+                name,
+                matched(values, sample_names, f"covariates[{shown(name)}]", subject="loadings"),
+            )
     elif is_table and covariates.ndim == 2:
         for j, name in enumerate(covariates.columns):
             yield name, covariates.iloc[:, j]

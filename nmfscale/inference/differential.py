@@ -189,7 +189,7 @@ def differential_features(
         raise ValueError(f"family={shown(family)} is not one of {', '.join(map(repr, FAMILIES))}.")
     client = resolve_client(client)
     counts = as_counts(
-        X, integer="allow", whom="X", layer=layer, raw=raw,
+        X, integer="allow", subject="X", layer=layer, raw=raw,
         in_memory=memory_limit is None and client is None, memory_limit=memory_limit,
     )  # fmt: skip
     if split is not None:

@@ -50,13 +50,13 @@ class Labels:
 
 
 def checked_labels(
-    values: Any, n_samples: int, name: str, sample_names: Any = None, whom: str = "loadings"
+    values: Any, n_samples: int, name: str, sample_names: Any = None, subject: str = "loadings"
 ) -> Labels:
     """Return labels of any type: a list, an array, a pandas Series or Categorical.
 
-    A Series or a dict is matched by name with the samples of `whom` if these have names.
+    A Series or a dict is matched by name with the samples of `subject` if these have names.
     """
-    values = matched(values, sample_names, name, whom=whom)
+    values = matched(values, sample_names, name, subject=subject)
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise ValueError(
             f"{name}={reprlib.repr(values)}: one label for each of {n_samples:,} samples is "
@@ -162,7 +162,7 @@ class Design:
 
 def checked_design(
     groups: Labels, units: Any = None, strata: Any = None, *, nested: bool = True,
-    sample_names: Any = None, whom: str = "loadings",
+    sample_names: Any = None, subject: str = "loadings",
 ) -> Design:  # fmt: skip
     """Check groups, units and strata of samples, and return the design.
 
@@ -172,7 +172,7 @@ def checked_design(
     """
     n = len(groups)
     one = Labels(np.zeros(n, np.int64), (None,))
-    named = (sample_names, whom)
+    named = (sample_names, subject)
     strata = one if strata is None else checked_labels(strata, n, "strata", *named)
     if units is None:
         return Design(np.arange(n), n, groups, strata)

@@ -167,11 +167,11 @@ def jackknife_fit(
             "model was fitted with measured=, which the jackknife does not support: use "
             "bootstrap_fit."
         )
-    counts = as_counts(X, integer="allow", whom="X", layer=layer, raw=raw)
+    counts = as_counts(X, integer="allow", subject="X", layer=layer, raw=raw)
     counts, given = counts_of_fit(model, X, counts)
     n, m = counts.shape
     chosen = _checked_entries(entries, model, counts.feature_names, m)
-    named: Any = {"sample_names": given.sample_names, "whom": "X"}
+    named: Any = {"sample_names": given.sample_names, "subject": "X"}
     labels = None if groups is None else checked_labels(groups, n, "groups", **named)
     if not len(chosen) and labels is None:
         raise ValueError("nothing to estimate: give entries, groups or both.")

@@ -170,7 +170,7 @@ def bootstrap_fit(
     n, m = counts.shape
     design = checked_design(
         checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False,
-        sample_names=given.sample_names, whom="X",
+        sample_names=given.sample_names, subject="X",
     )  # fmt: skip
     check_resampled(design)
     labels = None

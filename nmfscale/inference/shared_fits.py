@@ -34,7 +34,7 @@ def counts_of_job(X: Any, memory_limit: Any, client: Any, **part: Any) -> CountM
     """Open counts; other files than packed stores are streamed here, with a limit only."""
     in_memory = memory_limit is None or client is not None
     counts = as_counts(
-        X, integer="allow", whom="X", in_memory=in_memory, memory_limit=memory_limit, **part
+        X, integer="allow", subject="X", in_memory=in_memory, memory_limit=memory_limit, **part
     )
     if client is not None and counts.from_file and not isinstance(counts, StoredCounts):
         raise ValueError(

@@ -132,7 +132,7 @@ def topic_quality(
         raise ValueError(f"frex_weight is {shown(frex_weight)}; a number from 0 to 1 is needed.")
     limit = model.memory_limit
     counts = as_counts(
-        X, integer="allow", whom="X", in_memory=limit is None, memory_limit=limit, layer=layer,
+        X, integer="allow", subject="X", in_memory=limit is None, memory_limit=limit, layer=layer,
         raw=raw,
     )  # fmt: skip
     counts = matched_counts(model, X, counts, remedy="add columns of 0 for them.")[0]

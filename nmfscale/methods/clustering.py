@@ -75,7 +75,7 @@ def clustering_score(
     >>> clustering_score(loadings, ["a", "b", "b", "b"], soft=True).of_topics.round(2).tolist()
     [0.75, 0.92]
     """
-    groups = matched(groups, names_of(loadings), "groups", whom="loadings")
+    groups = matched(groups, names_of(loadings), "groups", subject="loadings")
     S = non_negative(getattr(loadings, "loadings_", loadings), "loadings", (None, None))
     S, of_samples = S.astype(np.float64, copy=False), np.asarray(groups)
     if S.ndim != 2 or of_samples.shape != S.shape[:1]:

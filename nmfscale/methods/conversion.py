@@ -158,12 +158,12 @@ def multinomial_to_poisson(
     array([[1., 2.],
            [3., 2.]])
     """
-    samples, whom = names_of(proportions), "proportions"
-    size_factors = matched(size_factors, samples, "size_factors", whom=whom)
+    samples, subject = names_of(proportions), "proportions"
+    size_factors = matched(size_factors, samples, "size_factors", subject=subject)
     topics = names_of(proportions, 1)
     if topics is None:
-        topics, whom = names_of(frequencies, 1), "frequencies"
-    scales = matched(scales, topics, "scales", of="topics", whom=whom)
+        topics, subject = names_of(frequencies, 1), "frequencies"
+    scales = matched(scales, topics, "scales", of="topics", subject=subject)
     proportions, frequencies = _factor_pair(
         proportions, frequencies, names=("proportions", "frequencies")
     )

@@ -210,7 +210,7 @@ class CountFactorization(HeldFactors):
         counts, options = self._counts_of_fit(X, options)
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
-        fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", whom="F")
+        fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", subject="F")
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = sizes_of(size_factors, counts)
         constraints = constraints_of(

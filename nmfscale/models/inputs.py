@@ -63,7 +63,7 @@ class CountInputs:
             layer=layer,
             raw=raw,
             integer=cast(Any, self.integer),
-            whom=type(self).__name__,
+            subject=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None,
             memory_limit=self.memory_limit,
         )

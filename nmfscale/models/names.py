@@ -60,12 +60,12 @@ def matched_counts(
     # only for a DataFrame with text columns; scikit-learn ignores other columns
     is_frame = _is_frame(X) and _get_feature_names(X) is not None
     names, known = counts.feature_names, names_of(estimator, 1)
-    whom = type(estimator).__name__
+    subject = type(estimator).__name__
     if names is None or known is None:
         _check_n_features(estimator, counts, reset=False)
         if is_frame or names is None:  # warns if only the fit or X has names
             _check_feature_names(estimator, X if is_frame else None, reset=False)
-        _warn_of_one_side(estimator, names, whom)
+        _warn_of_one_side(estimator, names, subject)
         return counts, None
     names, known = same_kind(names, known)
     if names.tolist() == known.tolist():
@@ -80,9 +80,9 @@ def matched_counts(
         except ValueError as error:
             raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
     if refused:
-        raise ValueError(_lacks(names, known, lacking, whom, remedy or _REMEDY))
-    columns = _places(names, known, whom)
-    warn_caller(_done(names, known, columns, whom, missing))
+        raise ValueError(_lacks(names, known, lacking, subject, remedy or _REMEDY))
+    columns = _places(names, known, subject)
+    warn_caller(_done(names, known, columns, subject, missing))
     there = columns >= 0
     if there.all():
         return select_columns(counts, columns), None
@@ -91,19 +91,19 @@ def matched_counts(
     return select_columns(counts, columns[there], known[there]), there
 
 
-def _warn_of_one_side(estimator: Any, names: Array | None, whom: str) -> None:
+def _warn_of_one_side(estimator: Any, names: Array | None, subject: str) -> None:
     """Warn if only one side has names and these are not text, which scikit-learn ignores."""
     if names is None and hasattr(estimator, "feature_labels_"):
         warn_caller(
-            f"X has no names of features, and {whom} was fitted with names such as "
+            f"X has no names of features, and {subject} was fitted with names such as "
             f"{such_as(estimator.feature_labels_)}: features are taken in the order of the fit."
         )
     if names is None or names_of(estimator, 1) is not None:
         return
     if names.tolist() != list(range(len(names))) and set(names) == set(range(len(names))):
         warn_caller(
-            f"columns of X are the numbers from 0 in another order, and {whom} was fitted without "
-            "names of features: features are taken by position, not by these numbers."
+            f"columns of X are the numbers from 0 in another order, and {subject} was fitted "
+            "without names of features: features are taken by position, not by these numbers."
         )
 
 
@@ -129,26 +129,26 @@ def _lacking(names: Array, known: Array) -> list[Any]:
     return [name for name in known.tolist() if name not in there]
 
 
-def _lacks(names: Array, known: Array, lacking: list[str], whom: str, remedy: str) -> str:
+def _lacks(names: Array, known: Array, lacking: list[str], subject: str, remedy: str) -> str:
     """Return text on missing features, with new ones that may be the same under other names."""
     others = _unknown(names, known)
     if len(lacking) == len(known):
         return (
-            f"X has none of the {len(known):,} features that {whom} was fitted to, such as "
+            f"X has none of the {len(known):,} features that {subject} was fitted to, such as "
             f"{such_as(lacking)}; those of X are such as {such_as(others)}: give X names of the "
             "same kind."
         )
     more = f"; those of X are such as {such_as(others)}" if others else ""
     return (
-        f"X lacks {len(lacking):,} of the {len(known):,} features that {whom} was fitted to, such "
-        f"as {such_as(lacking)}{more}: {remedy}"
+        f"X lacks {len(lacking):,} of the {len(known):,} features that {subject} was fitted to, "
+        f"such as {such_as(lacking)}{more}: {remedy}"
     )
 
 
-def _places(names: Array, known: Array, whom: str) -> Array:
+def _places(names: Array, known: Array, subject: str) -> Array:
     """Return the position in `names` of each known name, -1 if it is missing."""
     wanted = set(known.tolist())
-    for labels, where in ((known, f"that {whom} was fitted to"), (names, "of X")):
+    for labels, where in ((known, f"that {subject} was fitted to"), (names, "of X")):
         if repeated := repeated_names(labels.tolist(), wanted):
             raise ValueError(
                 f"several features {where} have one name, such as {such_as(repeated)}, and cannot "
@@ -159,19 +159,19 @@ def _places(names: Array, known: Array, whom: str) -> Array:
     return np.array([place.get(name, -1) for name in known.tolist()])
 
 
-def _done(names: Array, known: Array, columns: Array, whom: str, missing: str) -> str:
+def _done(names: Array, known: Array, columns: Array, subject: str, missing: str) -> str:
     """Return text that says how features were matched."""
     others, said = _unknown(names, known), []
     if lacking := known[columns < 0].tolist():
         what = "they are left out" if missing == "restrict" else "their counts are taken as 0"
         said.append(
-            f"X lacks {len(lacking):,} of the {len(known):,} features that {whom} was fitted to, "
-            f"such as {such_as(lacking)}: {what} (missing={missing!r})."
+            f"X lacks {len(lacking):,} of the {len(known):,} features that {subject} was fitted "
+            f"to, such as {such_as(lacking)}: {what} (missing={missing!r})."
         )
     if others:
         are = "feature that" if len(others) == 1 else "features that"
         said.append(
-            f"X has {len(others):,} {are} {whom} was not fitted to, such as {such_as(others)}: "
+            f"X has {len(others):,} {are} {subject} was not fitted to, such as {such_as(others)}: "
             f"{'it is' if len(others) == 1 else 'they are'} ignored."
         )
     if (np.diff(columns[columns >= 0]) < 0).any():

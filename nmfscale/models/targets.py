@@ -214,5 +214,5 @@ def weighted_entries(
     constant = float(constant_of(X.data, w, loss).sum())
     X.data = X.data * w
     X.eliminate_zeros()
-    weighted = as_counts(X, integer="allow", whom="SSNMF with data_weights")
+    weighted = as_counts(X, integer="allow", subject="SSNMF with data_weights")
     return weighted, EntryWeights(less_one, constant)

@@ -318,7 +318,7 @@ def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measure
     of_batches = isinstance(measured, dict) or hasattr(measured, "columns")
     if batch is not None and of_batches:
         wanted = name_array(names)
-        measured = matched(measured, wanted, "measured", of="batches", whom="batch")
+        measured = matched(measured, wanted, "measured", of="batches", subject="batch")
     mask = np.atleast_2d(np.asarray(measured))
     if mask.dtype != bool or mask.shape != (len(names), m):
         raise ValueError(

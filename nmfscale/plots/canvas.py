@@ -179,7 +179,7 @@ def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.nd
     return matrix
 
 
-def matched_by_name(values: Any, names: Any, argument: str, whom: str) -> Any:
+def matched_by_name(values: Any, names: Any, argument: str, subject: str) -> Any:
     """Return a pandas object or dict with its entries in the order of an index.
 
     This is the rule of `nmfscale.counts.names`, implemented with pandas. Entries stay as they are
@@ -188,8 +188,8 @@ def matched_by_name(values: Any, names: Any, argument: str, whom: str) -> Any:
     if isinstance(values, dict):
         if not hasattr(names, "isin") or type(names).__name__ == "RangeIndex":
             raise ValueError(
-                f"{argument} is a dict, but {whom} has no names to look up in it: pass a DataFrame "
-                f"with names, or {argument} as a list."
+                f"{argument} is a dict, but {subject} has no names to look up in it: pass a "
+                f"DataFrame with names, or {argument} as a list."
             )
         import pandas
 
@@ -206,11 +206,11 @@ def matched_by_name(values: Any, names: Any, argument: str, whom: str) -> Any:
     lacking = names[~names.isin(own)].tolist()
     if lacking:
         raise ValueError(
-            f"{argument} has no entry for {len(lacking):,} names in {whom}, such as "
+            f"{argument} has no entry for {len(lacking):,} names in {subject}, such as "
             f"{', '.join(map(repr, lacking[:3]))}: add them, or pass "
             f"{argument}.reset_index(drop=True) to match entries by position."
         )
-    for index, whose in ((names, whom), (own[own.isin(names)], argument)):
+    for index, whose in ((names, subject), (own[own.isin(names)], argument)):
         repeated = index[index.duplicated()].tolist()
         if repeated:
             raise ValueError(

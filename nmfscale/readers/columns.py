@@ -35,7 +35,9 @@ def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> Coun
     if counts.from_file:
         found = FileCounts(stream)
     else:
-        found = checked_counts(stream.rows(0, counts.shape[0]), whom=stream.whom, **stream.about)
+        found = checked_counts(
+            stream.rows(0, counts.shape[0]), subject=stream.subject, **stream.about
+        )
     found.columns_taken = columns
     return found
 
@@ -72,7 +74,7 @@ class SelectedColumns(RowStream):
         self._counts, columns = counts, np.asarray(columns)
         self._filled = np.flatnonzero(columns >= 0)
         self._columns = columns[self._filled]
-        self.whom = str(getattr(counts, "whom", getattr(counts, "path", "X")))
+        self.subject = str(getattr(counts, "subject", getattr(counts, "path", "X")))
         self.shape = counts.shape[0], len(columns)
         if names is None and counts.feature_names is not None:
             names = counts.feature_names[columns]

@@ -29,7 +29,7 @@ class DaskRows(RowStream):
     chunk is kept.
     """
 
-    whom = "dask array"
+    subject = "dask array"
 
     def __init__(
         self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None

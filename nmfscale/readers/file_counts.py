@@ -52,7 +52,7 @@ class FileCounts(CountMatrix):
         self._large, self._dtype = large, np.result_type(*kinds)
         self._nnz = int(self.row_nnz.sum())
         super().__init__((n, m), **stream.about, first_fraction=fraction)
-        self.whom, self.source = stream.whom, {"object": stream.whom}
+        self.subject, self.source = stream.subject, {"object": stream.subject}
         if isinstance(stream, CountStream):
             self.source = {"path": str(stream.path.resolve()), **stream.fingerprint._asdict()}
 

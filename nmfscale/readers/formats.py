@@ -50,12 +50,12 @@ def given_choices(**choices: Any) -> dict[str, Any]:
     }
 
 
-def check_choices(given: dict[str, Any], accepted: tuple[str, ...], whom: str) -> None:
+def check_choices(given: dict[str, Any], accepted: tuple[str, ...], subject: str) -> None:
     """Refuse an option that does not apply to the format."""
     for name, value in given.items():
         if name not in accepted:
             fitting = ", ".join(accepted) or "none"
-            raise ValueError(f"{name}={value!r} does not apply to {whom}; choices: {fitting}.")
+            raise ValueError(f"{name}={value!r} does not apply to {subject}; choices: {fitting}.")
 
 
 def open_table(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> OpenedTable:

@@ -23,54 +23,54 @@ def is_annotated(X: Any) -> bool:
     return anndata is not None and isinstance(X, anndata.AnnData)
 
 
-def known_object(X: Any, whom: str) -> Any:
-    """Return an AnnData object or a matrix; refuse other objects (`whom` in messages)."""
+def known_object(X: Any, subject: str) -> Any:
+    """Return an AnnData object or a matrix; refuse other objects (`subject` in messages)."""
     if is_annotated(X):
         return X
     mudata = sys.modules.get("mudata")
     if mudata is None or not isinstance(X, mudata.MuData):
-        return known_matrix(X, whom)
+        return known_matrix(X, subject)
     names = list(X.mod)
     if len(names) == 1:
         return X.mod[names[0]]
     known = ", ".join(map(repr, names)) or "none"
     example = f"mdata[{names[0]!r}]" if names else "an AnnData object"
     raise ObjectTypeError(
-        f"{whom} is a MuData object with several modalities: {known}. Pass one of them, as "
+        f"{subject} is a MuData object with several modalities: {known}. Pass one of them, as "
         f"{example}."
     )
 
 
-def object_counts(X: Any, choices: dict[str, Any], whom: str, in_memory: bool) -> CountMatrix:
+def object_counts(X: Any, choices: dict[str, Any], subject: str, in_memory: bool) -> CountMatrix:
     """Return the checked counts of an object; `choices` select a matrix of an AnnData object."""
     if is_annotated(X):
         check_choices(choices, ANNOTATED, type(X).__name__)
-        return annotated_counts(X, **choices, whom=whom, in_memory=in_memory)
+        return annotated_counts(X, **choices, subject=subject, in_memory=in_memory)
     check_choices(choices, (), type(X).__name__)
     if is_dask_array(X):
-        return _dask_counts(X, whom, in_memory)
+        return _dask_counts(X, subject, in_memory)
     if isinstance(X, CountMatrix):
         return X
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         return checked_counts(
             _frame_matrix(X),
-            whom=whom,
+            subject=subject,
             sample_names=names_of(X),
             feature_names=names_of(X, 1),
         )
-    return checked_counts(X, whom=whom)
+    return checked_counts(X, subject=subject)
 
 
-def _dask_counts(X: Any, whom: str, in_memory: bool, **names: Any) -> CountMatrix:
+def _dask_counts(X: Any, subject: str, in_memory: bool, **names: Any) -> CountMatrix:
     stream = DaskRows(X, **names)
     if in_memory:
-        return checked_counts(stream.rows(0, stream.shape[0]), whom=whom, **names)
+        return checked_counts(stream.rows(0, stream.shape[0]), subject=subject, **names)
     return FileCounts(stream)
 
 
 def annotated_counts(
     adata: Any, *, layer: str | None = None, raw: bool = False, groups: str | None = None,
-    whom: str = "X", in_memory: bool = True,
+    subject: str = "X", in_memory: bool = True,
 ) -> CountMatrix:  # fmt: skip
     """Return the checked counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
@@ -90,10 +90,10 @@ def annotated_counts(
         "groups": None if groups is None else _group_labels(adata.obs, groups),
     }
     if is_dask_array(matrix):
-        return _dask_counts(matrix, whom, in_memory, **names)
+        return _dask_counts(matrix, subject, in_memory, **names)
     others = [f"{name} is there too" for name in other_matrices(adata, layer, raw)]
-    whom = f"{whom} ({'; '.join(others)})" if others else whom
-    return checked_counts(matrix, whom=whom, **names)
+    subject = f"{subject} ({'; '.join(others)})" if others else subject
+    return checked_counts(matrix, subject=subject, **names)
 
 
 def other_matrices(adata: Any, layer: str | None = None, raw: bool = False, **_: Any) -> list[str]:

@@ -34,7 +34,7 @@ def as_counts(
     layer: str | None = None,
     raw: bool = False,
     integer: IntegerPolicy = "warn",
-    whom: str = "X",
+    subject: str = "X",
     in_memory: bool = True,
     memory_limit: int | float | str | None = None,
 ) -> CountMatrix:
@@ -55,7 +55,7 @@ def as_counts(
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers: warn once, accept them silently, or
         raise an error.
-    whom : str, default="X"
+    subject : str, default="X"
         Name of the calling estimator or of the file, used in messages.
     in_memory : bool, default=True
         Whether to read a file into memory. Otherwise, a block of rows is read each time it is
@@ -96,13 +96,13 @@ def as_counts(
     array([3., 2., 1.])
     """
     return open_counts(
-        X, layer=layer, raw=raw, integer=integer, whom=whom, in_memory=in_memory,
+        X, layer=layer, raw=raw, integer=integer, subject=subject, in_memory=in_memory,
         memory_limit=memory_limit,
     )  # fmt: skip
 
 
 def open_counts(
-    source: Any, *, integer: IntegerPolicy = "warn", whom: str = "X", in_memory: bool = True,
+    source: Any, *, integer: IntegerPolicy = "warn", subject: str = "X", in_memory: bool = True,
     memory_limit: int | float | str | None = None, **choices: Any,
 ) -> CountMatrix:  # fmt: skip
     """Open any source of counts; only this function distinguishes files, stores and objects.
@@ -112,7 +112,7 @@ def open_counts(
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     given = given_choices(**choices)
-    holder, others = "X" if whom == "X" else f"X passed to {whom}", []
+    holder, others = "X" if subject == "X" else f"X passed to {subject}", []
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
         source = known_object(source, holder)
     if isinstance(source, (str, os.PathLike)):
@@ -128,7 +128,7 @@ def open_counts(
         shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
         if len(shape) == 2 and np.isfinite(shape).all():  # dask arrays may have unknown sizes
             check_table_size(shape, holder, limit)
-        counts = object_counts(source, given, whom, in_memory)
+        counts = object_counts(source, given, subject, in_memory)
         if is_annotated(source) and counts.first_fraction is not None:
             others = other_matrices(source, **given)
     if counts is not source or integer == "require":
@@ -153,10 +153,10 @@ def _file_counts(
         failed.callback(stream.close)
         if in_memory:
             rows = stream.whole(limit)
-            return checked_counts(rows, **stream.about, whom=stream.whom), stream.whom
+            return checked_counts(rows, **stream.about, subject=stream.subject), stream.subject
         counts = FileCounts(stream)
         failed.pop_all()
-    return counts, stream.whom
+    return counts, stream.subject
 
 
 def read_counts(

@@ -73,7 +73,7 @@ class OpenedTable(NamedTuple):
 
     path: Path
     source: RowReader
-    whom: str
+    subject: str
     sample_names: Any = None
     feature_names: Any = None
     groups: Any = None
@@ -116,7 +116,7 @@ class CompressedGroup:
 
     def __init__(self, guarded: Any, shape: tuple[int, int], path: Path) -> None:
         self.shape = shape
-        self.whom = f"{path} ({guarded.name})"
+        self.subject = f"{path} ({guarded.name})"
         check_shape(shape)
         for name in _PARTS:
             checked_dataset(need(guarded, name))
@@ -126,9 +126,9 @@ class CompressedGroup:
             self._attach(group)
             data, indices, indptr = self._data, self._indices, self._indptr
             if data.ndim != 1:
-                raise corrupt(self.whom, "data is not a 1-d array")
-            check_number_type(data, self.whom)
-            self.n_stored = check_pointers(indptr, indices, data, shape[0], self.whom)
+                raise corrupt(self.subject, "data is not a 1-d array")
+            check_number_type(data, self.subject)
+            self.n_stored = check_pointers(indptr, indices, data, shape[0], self.subject)
         self.dtype = data.dtype
         itemsize = self.dtype.itemsize + np.dtype(index_type(shape[1])).itemsize
         self.n_bytes = self.n_stored * itemsize
@@ -142,11 +142,11 @@ class CompressedGroup:
     def pointers(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return indptr[start : stop + 1], after checking it."""
         numbers: Array = self._reader.read(self._attach, lambda: self._indptr[start : stop + 1])
-        check_rising(numbers, self.whom, start)
+        check_rising(numbers, self.subject, start)
         if numbers[0] < 0 or numbers[-1] > self.n_stored:
             # All pointers must lie in 0..n_stored; only the requested ones are checked here.
             leaves = f"indptr leaves the range 0 to {self.n_stored}"
-            raise corrupt(self.whom, f"{leaves} between rows {start} and {stop}")
+            raise corrupt(self.subject, f"{leaves} between rows {start} and {stop}")
         return numbers.astype(np.int64)
 
     def entry_counts(self, start: int, stop: int) -> Array:
@@ -169,7 +169,7 @@ class CompressedGroup:
         def fill() -> None:
             for start, stop in slices(self._indices, first, last):
                 numbers = self._indices[start:stop]
-                check_range(numbers, n_columns, "indices", self.whom, start)
+                check_range(numbers, n_columns, "indices", self.subject, start)
                 indices[start - first : stop - first] = numbers
             for start, stop in slices(self._data, first, last):
                 data[start - first : stop - first] = self._data[start:stop]
@@ -232,11 +232,11 @@ class DenseDataset:
         self._reader.close()
 
 
-def check_number_type(dataset: Any, whom: str) -> None:
+def check_number_type(dataset: Any, subject: str) -> None:
     """Refuse a dataset that does not hold real numbers: text, compounds, references, complex."""
     if dataset.dtype.kind == "O":
-        raise ValueError(f"{whom} holds {dataset.dtype}, not numbers.")
-    check_kind(dataset.dtype, EntryNames(whom), None)
+        raise ValueError(f"{subject} holds {dataset.dtype}, not numbers.")
+    check_kind(dataset.dtype, EntryNames(subject), None)
 
 
 def slices(

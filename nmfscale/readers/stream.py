@@ -28,12 +28,12 @@ _SMALLEST_LIMIT = 2**20
 class RowStream(ABC):
     """A table whose rows are read in ranges, and checked when they are read.
 
-    `whom` is its name in messages; `about` holds names, groups and notes, as keyword arguments of
-    `CountMatrix`; `piece_bytes` is the memory for reading, besides the rows themselves, if it
+    `subject` is its name in messages; `about` holds names, groups and notes, as keyword arguments
+    of `CountMatrix`; `piece_bytes` is the memory for reading, besides the rows themselves, if it
     matters.
     """
 
-    whom: str
+    subject: str
     shape: tuple[int, int]
     about: dict[str, Any]
     bytes_read, piece_bytes = 0, 0
@@ -45,7 +45,7 @@ class RowStream(ABC):
 
     def entry_names(self) -> EntryNames:
         """Return the names used in messages about entries."""
-        return EntryNames(self.whom, self.about["sample_names"], self.about["feature_names"])
+        return EntryNames(self.subject, self.about["sample_names"], self.about["feature_names"])
 
     @abstractmethod
     def chunks(
@@ -77,7 +77,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
     def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
         # absolute: the current folder may change before the file is read again
         self.path = table.path.absolute()
-        self.whom = table.whom
+        self.subject = table.subject
         self._source, self._columns, self.fingerprint = table.source, table.columns, seen
         n_rows, n_columns = table.source.shape
         if table.columns is not None:
@@ -123,7 +123,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
     def whole(self, table_limit: int | None = None) -> CompressedRows:
         """Return all rows, checked, with the columns of a row in the order of the file."""
         n_bytes = getattr(self._source, "n_bytes", 0)
-        check_table_size(self.shape, self.whom, table_limit, n_bytes)
+        check_table_size(self.shape, self.subject, table_limit, n_bytes)
         return self._canonical(0, self.shape[0], sort=False)
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise ValueError(f"The stream of {self.whom} is closed.")
+            raise ValueError(f"The stream of {self.subject} is closed.")
         status = retry(self.path, self.path.stat)
         if (status.st_size, status.st_mtime_ns) != self.fingerprint[:2]:
             raise ValueError(f"{self.path} was changed since it was opened; open it again.")
@@ -198,7 +198,7 @@ def open_stream(
     limits = MemoryLimits(memory_limit, table_limit)
     table = open_table(user_path(path), limits, given_choices(**choices))
     try:
-        check_table_size(table.source.shape, table.whom, table_limit)
+        check_table_size(table.source.shape, table.subject, table_limit)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
     except BaseException:
         table.source.close()

@@ -72,7 +72,7 @@ class PartOfCounts(RowStream):
     ):  # fmt: skip
         self._counts, self._thinning, self._parts = counts, thinning, tuple(parts)
         self._kept = np.arange(counts.shape[0]) if kept is None else kept
-        self.whom = str(getattr(counts, "whom", getattr(counts, "path", "X")))
+        self.subject = str(getattr(counts, "subject", getattr(counts, "path", "X")))
         self.shape = len(self._kept), counts.shape[1]
         names = counts.sample_names
         self.about = {
@@ -113,7 +113,9 @@ class PartOfCounts(RowStream):
 
     def in_memory(self) -> Counts:
         """Return the part as counts in memory."""
-        found: Counts = checked_counts(self.rows(0, self.shape[0]), whom=self.whom, **self.about)
+        found: Counts = checked_counts(
+            self.rows(0, self.shape[0]), subject=self.subject, **self.about
+        )
         return found
 
     def in_store(self, path: Path, n_threads: int) -> StoredCounts:

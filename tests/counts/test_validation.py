@@ -477,7 +477,7 @@ def test_what_cannot_be_a_count_is_named(value, message, container):
     with pytest.raises(
         ValueError, match=rf"{message}.*row 1, column 2 holds {re.escape(str(value))}"
     ) as error:
-        as_counts(container(with_entry(value)), whom="Model")
+        as_counts(container(with_entry(value)), subject="Model")
     assert ";" in str(error.value), "no remedy"
 
 
@@ -512,8 +512,8 @@ def test_fractions_are_said_of_what_holds_them(tmp_path, adata):
     for use, holder in [
         (lambda: as_counts(TABLE / 2), "X"),
         (lambda: as_counts(dask), "X"),
-        (lambda: as_counts(TABLE / 2, whom="PoissonNMF"), "X passed to PoissonNMF"),
-        (lambda: as_counts(adata, whom="PoissonNMF"), "X passed to PoissonNMF"),
+        (lambda: as_counts(TABLE / 2, subject="PoissonNMF"), "X passed to PoissonNMF"),
+        (lambda: as_counts(adata, subject="PoissonNMF"), "X passed to PoissonNMF"),
         (lambda: as_counts(tmp_path / "a.npz"), f"{tmp_path}/a.npz"),
         (lambda: as_counts(tmp_path / "a.nmf", in_memory=False), f"{tmp_path}/a.nmf"),
         (lambda: read_counts(tmp_path / "a.nmf"), f"{tmp_path}/a.nmf"),
@@ -555,7 +555,7 @@ def test_what_is_no_table_of_numbers(X, message):
 def test_messages_say_what_was_passed_to_an_estimator():
     for X in (np.ma.masked_equal(TABLE, 7), np.array([["a", "b"]]), 1j * TABLE):
         with pytest.raises(ValueError, match="X passed to PoissonNMF has "):
-            as_counts(X, whom="PoissonNMF")
+            as_counts(X, subject="PoissonNMF")
 
 
 @pytest.mark.parametrize("value", [{"foo": "bar"}, "two", [1], 1j])
@@ -629,7 +629,7 @@ def replaced(at, value):
 )
 def test_corrupt_compressed_matrices(form, parts, message):
     with pytest.raises(ValueError, match=f"Corrupt sparse matrix Model: .*{message}"):
-        as_counts(corrupt(form, **parts), whom="Model")
+        as_counts(corrupt(form, **parts), subject="Model")
 
 
 def test_corrupt_triplets():

@@ -225,7 +225,7 @@ def test_a_file_is_found_when_the_current_folder_is_another(source, monkeypatch,
         counts = StoredCounts("counts.nmf")
     else:
         stream = open_stream(source.name)
-        assert stream.whom.startswith(source.name)
+        assert stream.subject.startswith(source.name)
     (source.parent / "other").mkdir()
     monkeypatch.chdir("other")
     if not packed:

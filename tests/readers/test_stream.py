@@ -106,7 +106,7 @@ def test_h5ad(tmp_path, form, at):
     path = write_h5ad(tmp_path / "a.h5ad", matrix, at=at)
     choices = {"X": {}, "layers/counts": {"layer": "counts"}, "raw/X": {"raw": True}}[at]
     stream = check_stream(path, TABLE, **choices)
-    assert stream.dtype == np.int32 and at in stream.whom
+    assert stream.dtype == np.int32 and at in stream.subject
     assert stream.about["sample_names"][5] == "obs-5"
     assert stream.about["feature_names"][7] == "var-7"
 
@@ -211,7 +211,7 @@ def test_text_formats(tmp_path, suffix, order, memory_limit):
     options = {"memory_limit": memory_limit}
     path = write_mtx(tmp_path / f"a.mtx{suffix}", COUNTS, order=order)
     check_stream(path, TABLE, **options)
-    assert check_stream(path, TABLE.T, transpose=True, **options).whom == str(path)
+    assert check_stream(path, TABLE.T, transpose=True, **options).subject == str(path)
     path = write_docword(tmp_path / f"docword.a.txt{suffix}", COUNTS, order=order)
     assert check_stream(path, TABLE, **options).about["feature_names"] is None
     words = [f"word-{number}" for number in range(23)]

@@ -52,7 +52,7 @@ def gamma_prior(
     alpha, rate = given if isinstance(given, tuple) else (given, None)
     alpha, rate = (of_topics(value, topics) for value in (alpha, rate))
     alpha, rate = (
-        matched(value, names, f"{name}: {what}", of="rows", whom="the factor")
+        matched(value, names, f"{name}: {what}", of="rows", subject="the factor")
         if getattr(value, "ndim", 0) == 2
         else value
         for what, value in (("alpha", alpha), ("rate", rate))
