@@ -159,7 +159,7 @@ def test_the_plan_has_panels_and_workers_hold_all_loadings(store):
 
     counts = StoredCounts(store)
     auto, scd = (poisson_needs(counts, 3, np.float64, s, 1) for s in ("auto", "scd"))
-    plans = [plan_fit(counts, needs._replace(scratch=0), 1 << 40) for needs in (auto, scd)]
+    plans = [plan_fit(counts, needs._replace(scratch=0, sums=0), 1 << 40) for needs in (auto, scd)]
     assert plans[1].peak >= plans[0].peak + counts.layout().panel_bytes() > plans[0].peak
     assert auto.whole_row == 0
     assert scd.whole_row >= 3 * 8
