@@ -31,10 +31,7 @@ TIMED = ("seconds", "bytes_read")
 GIVEN = ("seed_", "n_features_in_", "sample_totals_", "feature_totals_")
 
 # Not compared: BLAS, scikit-learn's k-means and NumPy's logarithm depend on the processor, or may.
-BY_LIBRARIES = (
-    *("consensus", "npmi", "effective_features", "effective_samples"),
-    *("similarities", "excess_variance", "fold_scores_in_sample"),
-)
+BY_LIBRARIES = "consensus", "npmi", "effective_features", "effective_samples"
 
 
 def _integers(seed, *shape):
@@ -182,6 +179,10 @@ def _results():
     converged = nmfscale.TopicModel(3, tol=1e-7, gain_tol=0, n_threads=1).fit(X, **THREE)
     yield nmfscale.jackknife_fit, (converged, X), {"groups": GROUPS}
     yield nmfscale.topic_quality, (model, X), {}
+    given = {"n_threads": 1}
+    yield nmfscale.differential_features, (model, X), given
+    yield nmfscale.differential_features, (model, X), given | {"reference": "mean"}
+    yield nmfscale.differential_features, (model, X), given | {"family": "quasi-poisson"}
     short = {"estimator": nmfscale.TopicModel(3, max_iter=3, n_threads=1)}
     yield nmfscale.select_k, (X, range(2, 4)), drawn | short
     yield nmfscale.stability, (X, 3), drawn | short | {"n_starts": 3, "density_threshold": 2.0}
