@@ -152,7 +152,7 @@ def memory(smoke: bool) -> list[dict]:
         store, loadings = Path(folder, "counts.nmf"), Path(folder, "loadings.npy")
         nmfscale.write_store(sp.vstack([X] * copies, "csr"), store)
         np.save(loadings, np.tile(truth.L, (copies, 1)))
-        words = [sys.executable, "-c", CHILD, str(store), str(loadings), LIMIT]
+        words = [sys.executable, "-P", "-c", CHILD, str(store), str(loadings), LIMIT]
         said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         seconds, peak, n_features = json.loads(said)
     size = f"{n_features:,} features x {n * copies:,} samples, {X.nnz * copies:,} nonzeros"

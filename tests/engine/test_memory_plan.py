@@ -161,7 +161,8 @@ CASES = [
 @pytest.fixture(scope="module")
 def measuring():
     here = Path(__file__).parents[1]
-    paths = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
+    # an empty entry would be the current folder, whose kernels may not be built
+    paths = os.pathsep.join(filter(None, [str(here), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": paths}
     with subprocess.Popen(
         [sys.executable, "-P", "-W", "ignore", "-c", MEASURE], env=environment, text=True,
