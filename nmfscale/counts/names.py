@@ -7,8 +7,8 @@ If one side has no names, entries are matched by position.
 
 Names come from the index of a pandas object, from an AnnData object, counts, a fitted model, or the
 keys of a dict. They may be text, numbers, bytes, or tuples of these (a MultiIndex). A RangeIndex
-does not count as names, because pandas creates it by default. Numbers and bytes match their text,
-because AnnData and text files turn names into text.
+of consecutive numbers does not count as names, because pandas creates it by default. Numbers and
+bytes match their text, because AnnData and text files turn names into text.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def names_of(source: Any, axis: int = 0) -> Array | None:
     found = None
     if hasattr(source, "columns") or hasattr(source, "iloc"):
         found = getattr(source, "columns" if axis == 1 else "index", None)
-        if type(found).__name__ == "RangeIndex":
+        # pandas 3 makes a RangeIndex of rows or columns selected in steps, such as in reverse order
+        if type(found).__name__ == "RangeIndex" and getattr(found, "step", 1) == 1:
             return None
     elif isinstance(source, Mapping):
         found = list(source) if axis == 0 else None

@@ -75,7 +75,7 @@ def annotated_counts(
     """Return the checked counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
-    known = ", ".join(map(repr, adata.layers)) or "none"
+    known = ", ".join(map(repr, _layers(adata))) or "none"
     if raw and adata.raw is None:
         raise ValueError(f"The AnnData object has no raw; its layers: {known}.")
     if layer is not None and layer not in adata.layers:
@@ -96,13 +96,18 @@ def annotated_counts(
     return checked_counts(matrix, subject=subject, **names)
 
 
+def _layers(adata: Any) -> list[str]:
+    """Return the names of the layers; from anndata 0.13 on, X is the layer None."""
+    return [name for name in adata.layers if name is not None]
+
+
 def other_matrices(adata: Any, layer: str | None = None, raw: bool = False, **_: Any) -> list[str]:
     """Return the names of the matrices of an AnnData object except the chosen one."""
     chosen = "raw/X" if raw else "X" if layer is None else f"layers/{layer}"
     # X of a view would be copied
     has_x = chosen != "X" and not adata.is_view and adata.X is not None
     there = [*["X"] * has_x, *["raw/X"] * (adata.raw is not None)]
-    there += [f"layers/{name}" for name in adata.layers]
+    there += [f"layers/{name}" for name in _layers(adata)]
     return [name for name in there if name != chosen]
 
 
