@@ -16,12 +16,15 @@ from .option_groups import (
     COUNT,
     PATH,
     PORT,
+    TABLE,
     add_cluster_options,
     add_input,
     add_job_options,
     add_labels,
+    add_outputs,
     add_results,
     add_run_options,
+    add_seed,
     at_least,
     size,
 )
@@ -130,7 +133,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
     add("-k", type=COUNT, required=True, help="number of topics")
     what = "default: %(default)s"
     add("-o", "--output", type=PATH, metavar="MODEL.h5", default="model.h5", help=what)
-    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
+    add_seed(command)
     what = (
         "for --model ssnmf: on each line a label, or name TAB label (comma in a .csv), empty if "
         "there is none; or a column of a table with a header, or of obs of an .h5ad (COLUMN alone: "
@@ -262,8 +265,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     what = "numbers of topics, as 2-20 or 5,10,20 (default: 2-20)"
     add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
-    what = "a table, .csv or .tsv, also with .gz; a plot, .png, .pdf or .svg; repeat for several"
-    add("-o", "--output", type=PATH, metavar="OUT", action="append", default=[], help=what)
+    add_outputs(command, f"{TABLE}; a plot, .png, .pdf or .svg")
     what = "default: %(default)s"
     add("--model", choices=MODELS, default="topic", help=what)
     what = "prior of the topics of --model topic and poisson, 1 for none (default: 1.1)"
@@ -277,7 +279,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     add("--folds", type=at_least(int, 2), default=2, metavar="N", help=what)
     what = "fits of each part with each number (default: %(default)s)"
     add("--starts", type=COUNT, default=1, metavar="N", help=what)
-    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
+    add_seed(command)
     add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
     add_job_options(command, "the fits", "OUT")
     add_run_options(command)
@@ -292,11 +294,7 @@ def _differential(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     add_input(command)
-    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a plot of --topic, .png, .pdf, .svg"
-    add(
-        "-o", "--output", type=PATH, metavar="OUT", action="append", default=[],
-        help=f"{what}; repeat for several",
-    )  # fmt: skip
+    add_outputs(command, f"{TABLE}; arrays, .h5; a plot of --topic, .png, .pdf, .svg")
     what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
     add("--reference", default="least-extreme", metavar="TOPICS", help=what)
     what = "counts added to each topic (default: %(default)s)"

@@ -12,6 +12,7 @@ from ..counts.sizes import parse_bytes
 
 # A file or folder; the shell does not expand ~ in --option=~/file and in quotation marks.
 PATH = os.path.expanduser
+TABLE = "a table, .csv or .tsv, also with .gz"
 # Tens of thousands of threads would kill the process without a message.
 MOST_THREADS = 4096
 
@@ -65,15 +66,24 @@ def add_labels(command: argparse.ArgumentParser) -> None:
 
 def add_results(command: argparse.ArgumentParser, job: str) -> None:
     """Add options for outputs, the seed and the run."""
-    add = command.add_argument
-    what = "a table, .csv or .tsv, also with .gz; arrays, .h5; a plot, .png, .pdf or .svg"
-    add(
-        "-o", "--output", type=PATH, metavar="OUT", action="append", default=[],
-        help=f"{what}; repeat for several",
-    )  # fmt: skip
-    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help="default: a new seed")
+    add_outputs(command, f"{TABLE}; arrays, .h5; a plot, .png, .pdf or .svg")
+    add_seed(command)
     add_job_options(command, job, "OUT")
     add_run_options(command)
+
+
+def add_outputs(command: argparse.ArgumentParser, formats: str) -> None:
+    """Add an option for output files, which can be repeated."""
+    command.add_argument(
+        "-o", "--output", type=PATH, metavar="OUT", action="append", default=[],
+        help=f"{formats}; repeat for several",
+    )  # fmt: skip
+
+
+def add_seed(command: argparse.ArgumentParser) -> None:
+    """Add the option for the seed."""
+    seed = at_least(int, 0, 2**32 - 1)
+    command.add_argument("--seed", type=seed, metavar="N", help="default: a new seed")
 
 
 def add_job_options(command: argparse.ArgumentParser, job: str, result: str) -> None:
