@@ -219,6 +219,11 @@ def pieces_of(large: Array, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64], ND
     return whole, large.astype(np.int64) - whole * largest
 
 
+def lanes_of(slices: slice) -> slice:
+    """Return the lanes of neighbouring slices."""
+    return slice(slices.start * LANES, slices.stop * LANES)
+
+
 def _lanes(order: Array, n_rows: int) -> NDArray[np.int64]:
     """Return the lane of every row, from the row of every lane."""
     lane = np.empty(n_rows, np.int64)

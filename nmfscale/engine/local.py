@@ -11,7 +11,7 @@ import numpy as np
 
 from ..counts.aligned import aligned_empty
 from ..counts.panels import panel_slices
-from ..counts.sell import LANES, SellBlock
+from ..counts.sell import LANES, SellBlock, lanes_of
 from .protocol import (
     Array,
     ColumnStep,
@@ -193,7 +193,7 @@ class LocalExecutor(Executor):
         found = []
         panels = self.layout.visit_panels()
         for slices, counts in panels if note is None else self._small(panels):
-            lanes = slice(slices.start * LANES, slices.stop * LANES)
+            lanes = lanes_of(slices)
             values = None if known is None else known(lanes)
             if values is None:
                 values = run_column_step(step, Panel(lanes, counts, arrays), self.n_threads)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..cluster.pool import WorkerPool
 from ..cluster.tasks import Task
-from ..counts.sell import LANES
+from ..counts.sell import lanes_of
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.store import StoredCounts
 from . import progress
@@ -346,11 +346,6 @@ class DaskExecutor(Executor):
             tasks.append(Task(label, (self.config, partition, *args(i)), i, tuple(sends)))
             self.bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
         return tasks
-
-
-def lanes_of(panel: slice) -> slice:
-    """Return the lanes of a panel's slices."""
-    return slice(panel.start * LANES, panel.stop * LANES)
 
 
 def fetch(layout: Any, name: str) -> Any:

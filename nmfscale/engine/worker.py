@@ -22,7 +22,7 @@ from .. import kernels
 from ..cluster.tasks import MissingArraysError, UnfitWorkerError
 from ..counts.aligned import aligned_copy
 from ..counts.panels import stacked
-from ..counts.sell import LANES, SellBlock
+from ..counts.sell import SellBlock, lanes_of
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
 from ..storage.store_blocks import ColumnChecksums, ColumnPlace
@@ -365,6 +365,5 @@ def run_panel(
     with context_of(config, Partition(0, ()), given) as context:
         whole = {name: context.whole(name, ref) for name, ref in arrays.items()}
         counts, checksums = context.panel(place)
-        lanes = slice(place.slices.start * LANES, place.slices.stop * LANES)
-        panel = Panel(lanes, counts, whole)
+        panel = Panel(lanes_of(place.slices), counts, whole)
         return run_column_step(context.with_shared(step), panel, config.n_threads), checksums

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike
 
 from .. import kernels
 from ..counts.base import CountMatrix
-from ..counts.sell import LANES
+from ..counts.sell import LANES, lanes_of
 from ..engine import progress
 from ..engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from ..kernels.functions import log
@@ -205,7 +205,7 @@ class ProjectRows(Step):
         # if all rows of a block take the same few steps, they take them together
         whole = self.n_steps < _ROUNDS and self.n_components <= ACTIVE_ABOVE
         for piece in pieces(block.counts, self.n_components, n_threads, whole):
-            lanes = slice(piece.start * LANES, piece.stop * LANES)
+            lanes = lanes_of(piece)
             projector.move(
                 sliced_counts(block.counts.slices(piece), len(self.F)), values[lanes],
                 totals[lanes], {name: array[lanes] for name, array in with_own.items()},

@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import kernels
 from ...counts.base import CountMatrix
-from ...counts.sell import LANES
+from ...counts.sell import LANES, lanes_of
 from ...engine import progress
 from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
 from ..factors import Array, aligned_copy, sum_lanes
@@ -70,7 +70,7 @@ class InferRows(Step):
             after, made["theta"] = block.empty(self.target, gamma), block.empty("theta", gamma)
         K, n_rows = len(self.alpha), block.n_rows
         for piece in pieces(block.counts, K, n_threads, whole=self.n_steps == 1):
-            lanes = slice(piece.start * LANES, piece.stop * LANES)
+            lanes = lanes_of(piece)
             n_here = max(0, min(lanes.stop, n_rows) - lanes.start)
             self.move(
                 sliced_counts(block.counts.slices(piece), len(self.design)), gamma[lanes],
