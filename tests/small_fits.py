@@ -1,13 +1,15 @@
-"""A small fit for tests: its counts, its bits, and programs with a time limit."""
+"""A small fit for tests: its counts, its bits, a stop in its middle; programs with a time limit."""
 
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 import nmfscale
+from nmfscale import kernels
 
 rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
@@ -26,6 +28,31 @@ def bits(fitted):
     names = sorted(set(fitted.history_.dtype.names) - {"seconds", "bytes_read"})
     arrays = [fitted.components_, fitted.loadings_, *(fitted.history_[name] for name in names)]
     return b"".join(array.tobytes() for array in arrays)
+
+
+class StopError(Exception):
+    """Raised in the middle of a fit."""
+
+
+def stop_at(iteration):
+    """Return a callback that stops a fit."""
+
+    def callback(record):
+        if record["iteration"] == iteration:
+            raise StopError
+
+    return callback
+
+
+@contextmanager
+def at_level(level):
+    """Run kernels with this instruction set."""
+    before = kernels.level()
+    kernels.use_level(level)
+    try:
+        yield
+    finally:
+        kernels.use_level(before)
 
 
 def run(program, *words, limit=60, command=(), **environment):

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import small_fits
 from count_files import write_h5ad
 from sklearn.exceptions import ConvergenceWarning
-from small_fits import X, bits, model
+from small_fits import StopError, X, at_level, bits, model, stop_at
 
 from nmfscale import kernels
 from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks, folder_in_use
@@ -31,18 +31,6 @@ fcntl = pytest.importorskip("fcntl")
 # the same sums of rows and of columns, and as many nonzeros of each
 SWAPPED = X.copy()
 SWAPPED[np.ix_([0, 1], [2, 4])] += [[1, -1], [-1, 1]]
-
-
-class StopError(Exception):
-    """Raised in the middle of a fit."""
-
-
-def stop_at(iteration):
-    def callback(record):
-        if record["iteration"] == iteration:
-            raise StopError
-
-    return callback
 
 
 def fit_and_stop(folder, iteration, source=X, *, resume=False, **options):
@@ -402,14 +390,11 @@ def test_the_lock_of_another_stays(tmp_path):
 @pytest.fixture
 def saved_at_baseline(tmp_path):
     """The bits of a fit without AVX, and a folder with checkpoints of it."""
-    before = kernels.level()
     if len(kernels.available_levels()) == 1:
         pytest.skip("this processor has one level only")
-    kernels.use_level("baseline")
-    fit_and_stop(tmp_path, 3)
-    expected = bits(model().fit(X))
-    kernels.use_level(before)
-    return expected, tmp_path
+    with at_level("baseline"):
+        fit_and_stop(tmp_path, 3)
+        return bits(model().fit(X)), tmp_path
 
 
 def test_the_level_of_a_checkpoint_that_is_locked_for_a_while(saved_at_baseline):

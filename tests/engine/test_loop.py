@@ -5,6 +5,7 @@ import signal
 
 import numpy as np
 import pytest
+from small_fits import StopError
 
 from nmfscale.engine.checkpoint import Checkpoint, CheckpointError
 from nmfscale.engine.loop import begin, fit
@@ -61,10 +62,6 @@ def climb(folder, *, resume=False, starts=2, seed=3, press=lambda iteration: Non
             fit(model, monitor, saved, iteration, rng)
         found.append((model, monitor.records[-1]["height"], len(monitor.records)))
     return found
-
-
-class StopError(Exception):
-    """Raised in the middle of a fit."""
 
 
 def test_what_is_resumed_is_not_started(tmp_path):

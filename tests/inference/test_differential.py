@@ -14,6 +14,7 @@ from oracle import equal_to_mean, equal_topics, feature_regression
 from scipy.special import chdtrc, ndtr
 from scipy.stats import false_discovery_control
 from small_fits import X as SMALL
+from small_fits import at_level
 
 from nmfscale import (
     StoredCounts,
@@ -81,14 +82,11 @@ def test_every_number_is_that_of_the_oracle(loadings, pseudocount):
 def test_many_topics_and_every_instruction_set():
     rng = np.random.default_rng(0)
     L = rng.dirichlet([0.3] * 14, len(SMALL))
-    before, found = kernels.level(), {}
-    try:
-        for level in kernels.available_levels():
-            kernels.use_level(level)
+    found = {}
+    for level in kernels.available_levels():
+        with at_level(level):
             found[level] = differential_features(L, SMALL, n_threads=2)
-    finally:
-        kernels.use_level(before)
-    best = found[before]
+    best = found[kernels.level()]
     for level, result in found.items():
         assert_allclose(result.z, best.z, atol=1e-5)
         assert level == "baseline" or bits(result) == bits(best)

@@ -9,6 +9,7 @@ import oracle_permutation as oracle
 import pytest
 from clusters import WALL, within
 from numpy.random import SeedSequence
+from small_fits import at_level
 
 import nmfscale
 from nmfscale import balance, kernels
@@ -38,13 +39,12 @@ def test_sums_of_permuted_labels_are_those_of_the_oracle(many, level, n_threads)
     rows, labels, strata = many
     codes = np.unique(labels, return_inverse=True)[1]
     mine = Labelled.of(STATISTICS["hellinger"], rows, codes, strata, [(0, 1, 2)])
-    seed, before = SeedSequence(5), kernels.level()
+    seed = SeedSequence(5)
     expected = []
     for state in child_states(seed, range(3, 22)):
         of = oracle.permuted_labels(state, mine.sizes)
         expected.append(oracle.hellinger(rows[np.argsort(strata, kind="stable")], of))
-    try:
-        kernels.use_level(level)
+    with at_level(level):
         statistic, welch = STATISTICS["hellinger"], STATISTICS["welch"]
         permuted = Permuted(((statistic, mine),))
         found = permuted.random_values(seed, range(3, 22), n_threads)
@@ -55,8 +55,6 @@ def test_sums_of_permuted_labels_are_those_of_the_oracle(many, level, n_threads)
         alone = Permuted((other,)).random_values(seed, range(3, 22), n_threads)
         both = Permuted((other, *sent.parts))
         beside = both.random_values(seed, range(3, 22), n_threads)
-    finally:
-        kernels.use_level(before)
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-6)
     np.testing.assert_array_equal(again, found)
     np.testing.assert_array_equal(beside, np.hstack([alone, found]))

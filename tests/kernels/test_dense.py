@@ -8,6 +8,7 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nmfscale.kernels.resample import gamma_draws
+from small_fits import at_level
 
 from nmfscale import kernels
 from nmfscale.kernels import dense, functions
@@ -37,9 +38,7 @@ def test_products_have_the_same_bits_at_every_level_and_with_threads(level):
     for first in (0, 2048):  # the rows of a block are added first
         here = slice(first, first + 2048)
         whole += _sum_in_order(A[here].T, C[here])
-    before = kernels.level()
-    kernels.use_level(level)
-    try:
+    with at_level(level):
         for n_threads in (1, 3):
             how = {"n_threads": n_threads}
             np.testing.assert_array_equal(dense.product(A, B, **how), _sum_in_order(A, B))
@@ -47,8 +46,6 @@ def test_products_have_the_same_bits_at_every_level_and_with_threads(level):
             np.testing.assert_array_equal(
                 dense.of_sparse(X, B, **how), _sum_in_order(X.toarray(), B)
             )
-    finally:
-        kernels.use_level(before)
 
 
 @EXAMPLES

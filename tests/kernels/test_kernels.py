@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special
 from scipy.optimize import nnls
+from small_fits import at_level
 
 from nmfscale import kernels
 
@@ -30,10 +31,8 @@ LOOSE = {np.float32: 2e-2, np.float64: 1e-8}
 
 @pytest.fixture(params=LEVELS)
 def level(request):
-    before = kernels.level()
-    kernels.use_level(request.param)
-    yield request.param
-    kernels.use_level(before)
+    with at_level(request.param):
+        yield request.param
 
 
 def aligned(values, dtype=None):
@@ -1117,13 +1116,10 @@ def test_the_same_bits_for_any_number_of_threads(level, K, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", COMPONENTS)
 def test_levels_agree(K, dtype):
-    before, found = kernels.level(), {}
-    try:
-        for name in LEVELS:
-            kernels.use_level(name)
+    found = {}
+    for name in LEVELS:
+        with at_level(name):
             found[name] = everything(K, dtype, 2)
-    finally:
-        kernels.use_level(before)
     for name in LEVELS[1:]:
         for ours, theirs in zip(found[name], found[LEVELS[0]], strict=True):
             assert_allclose(
@@ -1249,19 +1245,17 @@ def test_sums_report_log_likelihoods(level, dtype):
 def test_levels_and_threads_give_the_same_bits(K):
     found = {}
     for name in kernels.available_levels():
-        before = kernels.level()
-        kernels.use_level(name)
-        for n_threads in (1, 3):
-            p = Squares(K, np.float64, n=200)
-            moved = p.run(
-                kernels.update_rows,
-                em_steps=2,
-                newton_steps=1,
-                n_threads=n_threads,
-                rows=p.prior()[1],
-            )
-            found[name, n_threads] = moved.tobytes()
-        kernels.use_level(before)
+        with at_level(name):
+            for n_threads in (1, 3):
+                p = Squares(K, np.float64, n=200)
+                moved = p.run(
+                    kernels.update_rows,
+                    em_steps=2,
+                    newton_steps=1,
+                    n_threads=n_threads,
+                    rows=p.prior()[1],
+                )
+                found[name, n_threads] = moved.tobytes()
     for (name, _), bits in found.items():
         assert bits == found[name, 1]
     assert len({bits for (name, _), bits in found.items() if name != "baseline"}) <= 1

@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 from shell import run
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
-from small_fits import X
+from small_fits import StopError, X, stop_at
 
 import nmfscale
 from nmfscale.methods.anchors.pivots import Pivots
@@ -318,19 +318,10 @@ def test_other_options_have_the_same_numbers_in_a_store(monkeypatch, tmp_path, o
     found = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
     model = nmfscale.AnchorNMF(6, n_threads=2, memory_limit="1TB", random_state=0, **options)
     with pytest.raises(StopError):
-        model.set_params(callback=stop).fit(tmp_path / "counts.nmf", **found)
+        model.set_params(callback=stop_at(3)).fit(tmp_path / "counts.nmf", **found)
     model.set_params(callback=None).fit(tmp_path / "counts.nmf", resume=True, **found)
     for name in ("components_", "loadings_", "distances_", "anchors_"):
         assert_array_equal(getattr(model, name), getattr(one, name))
-
-
-class StopError(Exception):
-    """Raised in the middle of a fit."""
-
-
-def stop(record):
-    if record["iteration"] == 3:
-        raise StopError
 
 
 def test_a_projection_reads_a_file_twice(monkeypatch, tmp_path):

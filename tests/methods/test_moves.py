@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from small_fits import bits
+from small_fits import StopError, bits
 
 import nmfscale
 from nmfscale.methods.poisson.moves import _Sample, halved, merge_losses, moved, ranked_moves
@@ -107,9 +107,6 @@ def test_ctrl_c_and_the_callback_end_the_moves_and_leave_the_best_fit(capsys):
 
 
 def test_a_fit_that_was_stopped_during_a_move_is_resumed(tmp_path):
-    class StopError(Exception):
-        pass
-
     expected, seen = fit(3), []
 
     def stop(record):

@@ -14,7 +14,7 @@ from clusters import WALL, cluster_of, soon, tasks_known, within
 from contract import LABELS, MODELS, Model, every_model, numbers
 from count_files import write_h5ad
 from sklearn.base import clone
-from small_fits import X
+from small_fits import StopError, X, stop_at
 
 import nmfscale
 
@@ -166,18 +166,6 @@ def test_same_numbers_with_options_in_every_place(fit, model, place, monkeypatch
     if "data_weights" in model.given:  # which are for counts in memory
         place = "memory"
     assert numbers(fit(place, model, n_threads=2)) == numbers(fit("memory", model))
-
-
-class StopError(Exception):
-    """Raised in the middle of a fit."""
-
-
-def stop_at(iteration):
-    def callback(record):
-        if record["iteration"] == iteration:
-            raise StopError
-
-    return callback
 
 
 @pytest.mark.parametrize(

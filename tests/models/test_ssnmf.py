@@ -9,6 +9,7 @@ from count_files import write_h5ad
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_multilabel_classification
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
+from small_fits import StopError, stop_at
 
 import nmfscale
 from nmfscale import SSNMF
@@ -196,17 +197,10 @@ def test_loadings_of_the_fit_and_of_the_data_alone():
 
 
 def test_resumed_with_validation(tmp_path):
-    class StopError(Exception):
-        pass
-
-    def stop(record):
-        if record["iteration"] == 6:
-            raise StopError
-
     options = {"validation_fraction": 0.3, "tol": 0, "max_iter": 12, "supervision": 1e3}
     state = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
     with pytest.raises(StopError):
-        model(**options, callback=stop).fit(X, LABELS, **state)
+        model(**options, callback=stop_at(6)).fit(X, LABELS, **state)
     with pytest.MonkeyPatch.context() as patch:
         internals.no_start(patch)
         resumed = model(**options).fit(X, LABELS, **state, resume=True)

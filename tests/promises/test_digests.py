@@ -2,15 +2,12 @@
 
 import digests
 import pytest
+from small_fits import at_level
 
 from nmfscale import kernels
 
 
 @pytest.mark.parametrize("level", [n for n in kernels.available_levels() if n != "baseline"])
 def test_the_bits_are_those_of_every_processor(level):
-    before = kernels.level()
-    kernels.use_level(level)
-    try:
+    with at_level(level):
         assert digests.differences(digests.make()) == []
-    finally:
-        kernels.use_level(before)

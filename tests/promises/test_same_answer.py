@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad, write_mtx, write_tenx
 from numpy.testing import assert_array_equal
+from small_fits import at_level
 
 import nmfscale
 from nmfscale import kernels
@@ -97,12 +98,8 @@ def test_any_number_of_threads_with_priors_and_weights(small_blocks):
 @pytest.mark.parametrize("level", kernels.available_levels())
 @pytest.mark.parametrize("solver", ["auto", "scd"])
 def test_any_number_of_threads_at_every_level(level, solver):
-    before = kernels.level()
-    kernels.use_level(level)
-    try:
+    with at_level(level):
         found = {bits(fit(solver=solver, n_threads=n)) for n in (1, 2, 3)}
-    finally:
-        kernels.use_level(before)
     assert len(found) == 1
 
 
