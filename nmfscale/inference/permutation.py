@@ -77,7 +77,8 @@ def permutation_test(
     groups : array-like of shape (n_samples,)
         Labels of any type: a list, a Series, a column of ``adata.obs``, a dict of labels by name.
         If labels and samples both have names, they are matched by name, in any order; a sample
-        without a label is an error. A RangeIndex does not count as names.
+        without a label is an error. Consecutive numbers, the default index of pandas, do not count
+        as names.
     loadings : {"proportions", "amounts"}, default="proportions"
         What is compared: proportions of topics in each sample, whose mean does not depend on the
         counts of a sample; or amounts, as in [1]_, which for a model are the expected counts of

@@ -194,7 +194,7 @@ def regress_proportions(
         check_positive("n_permutations", n_permutations)
     topics = topics_of_samples(model, loadings, topic_names, warn=False)
     sample_names = topics.sample_names
-    if sample_names is None:  # a RangeIndex does not count as names
+    if sample_names is None:  # as for the default index of pandas
         _refuse_other_order(model, covariates)
     matrix = design_matrix(covariates, len(topics), names, intercept, sample_names)
     one = Labels(np.zeros(len(topics), np.int64), (None,))

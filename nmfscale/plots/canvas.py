@@ -179,14 +179,20 @@ def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.nd
     return matrix
 
 
+def holds_names(index: Any) -> bool:
+    """Return whether an index of pandas holds names: consecutive numbers, its default, are none."""
+    # pandas 3 makes a RangeIndex of rows or columns selected in steps, such as in reverse order
+    return hasattr(index, "isin") and (type(index).__name__ != "RangeIndex" or index.step != 1)
+
+
 def matched_by_name(values: Any, names: Any, argument: str, subject: str) -> Any:
     """Return a pandas object or dict with its entries in the order of an index.
 
     This is the rule of `nmfscale.counts.names`, implemented with pandas. Entries stay as they are
-    if one side has no names. A RangeIndex does not count as names.
+    if one side has no names (see `holds_names`).
     """
     if isinstance(values, dict):
-        if not hasattr(names, "isin") or type(names).__name__ == "RangeIndex":
+        if not holds_names(names):
             raise ValueError(
                 f"{argument} is a dict, but {subject} has no names to look up in it: pass a "
                 f"DataFrame with names, or {argument} as a list."
@@ -195,9 +201,7 @@ def matched_by_name(values: Any, names: Any, argument: str, subject: str) -> Any
 
         values = pandas.Series(list(values.values()), pandas.Index(list(values)), dtype=object)
     own: Any = getattr(values, "index", None) if hasattr(values, "iloc") else None
-    if not hasattr(own, "isin") or not hasattr(names, "isin"):
-        return values
-    if "RangeIndex" in (type(own).__name__, type(names).__name__):
+    if not holds_names(own) or not holds_names(names):
         return values
     if "string" in (own.inferred_type, names.inferred_type):  # numbers match their text
         own, names = own.map(str), names.map(str)

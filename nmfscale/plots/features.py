@@ -16,6 +16,7 @@ from ..methods.feature_scores import (
 from .canvas import (
     axes_or_new,
     check_arguments,
+    holds_names,
     matched_by_name,
     names_and_colors,
     nonnegative_matrix,
@@ -50,7 +51,7 @@ def leading_features(
     n_topics, n_features = frequencies.shape
     if feature_names is None:
         feature_names = _names_of(components)
-    if feature_names is None and type(columns).__name__ != "RangeIndex":
+    if feature_names is None and holds_names(columns):
         feature_names = columns
     feature_names = matched_by_name(feature_names, columns, "feature_names", "components")
     if feature_names is None:

@@ -214,7 +214,7 @@ class TestStructurePlot:
         named = {int(text.get_text()) for text in ax.get_xticklabels()}
         assert set(range(5, 200, 10)) < named and len(named) < 100
 
-    @pytest.mark.parametrize("names", [["a", "b", "c"], [30, 10, 20]])
+    @pytest.mark.parametrize("names", [["a", "b", "c"], [30, 10, 20], range(20, -10, -10)])
     def test_groups_are_matched_by_name(self, names):
         pandas = pytest.importorskip("pandas")
         shares = pandas.DataFrame(shares_of(3, 2), index=names)
