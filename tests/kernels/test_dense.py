@@ -152,9 +152,8 @@ def test_special_functions(name, exact, x):
     expected = exact(x)
     found = getattr(functions, name)(x)
     np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-14)
-    np.testing.assert_array_equal(
-        getattr(functions, name)(x.reshape(3, -1)[:2]).ravel(), found[: 2 * len(x) // 3]
-    ) if len(x) % 3 == 0 else None
+    n = len(x) // 3 * 3
+    np.testing.assert_array_equal(getattr(functions, name)(x[:n].reshape(3, -1)).ravel(), found[:n])
     assert getattr(functions, name)(float(x[7])) == found[7]
 
 
