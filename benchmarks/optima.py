@@ -34,7 +34,6 @@ PROBLEMS = (
     "newsgroups:20",
 )  # fmt: skip
 MARKERS = ("<!-- optima:start -->", "<!-- optima:end -->")
-COLUMNS = "problem", "K", "method", "seed", "loglik", "seconds", "iterations", "moves", "kept"
 WITHIN = 10
 
 
@@ -137,13 +136,6 @@ def summary(rows: list[dict]) -> dict[str, str]:
     }
 
 
-def markdown(groups: list[list[dict]]) -> str:
-    """Return the table in Markdown."""
-    found = [summary(rows) for rows in groups]
-    lines = [list(found[0]), ["---"] * len(found[0]), *(list(line.values()) for line in found)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def draw(groups: list[list[dict]], path: Path) -> None:
     """Plot how far the fits of each problem end below the best of ten random starts."""
     import matplotlib
@@ -173,7 +165,6 @@ def draw(groups: list[list[dict]], path: Path) -> None:
 
 def write(rows: list[dict], folder: Path, *, append: bool) -> None:
     """Write the table, or replace the problems in it; draw the picture."""
-    folder.mkdir(parents=True, exist_ok=True)
     path, new = folder / "optima.csv", {(row["problem"], str(row["K"])) for row in rows}
     if append and path.exists():
         with path.open(newline="") as file:
@@ -183,13 +174,10 @@ def write(rows: list[dict], folder: Path, *, append: bool) -> None:
     keys = {(row["problem"], str(row["K"])) for row in rows}
     keys = sorted(keys, key=lambda key: order.index(key) if key in order else len(order))
     groups = [[row for row in rows if (row["problem"], str(row["K"])) == key] for key in keys]
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(row for group in groups for row in group)
+    report.write_csv(path, [row for group in groups for row in group])
     draw(groups, folder / "optima.png")
     if folder == report.HERE / "results":
-        report.write_readme(markdown(groups), MARKERS)
+        report.write_readme(report.table([summary(rows) for rows in groups]), MARKERS)
 
 
 def main() -> None:

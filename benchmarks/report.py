@@ -217,6 +217,14 @@ def points(found: list[tuple[problems.Problem, list[Curve]]]) -> list[dict]:
     ]
 
 
+def table(rows: list[dict]) -> str:
+    """Return rows as a table in Markdown; missing values are empty."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    lines = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    head, *body = ("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join([head, "|---" * len(names) + "|", *body])
+
+
 def write_csv(path: Path, rows: list[dict]) -> None:
     """Write rows, and create the folder if necessary; missing values are empty."""
     path.parent.mkdir(parents=True, exist_ok=True)

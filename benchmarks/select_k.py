@@ -12,13 +12,13 @@ their own, and continued from the fit with one topic less.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
+import report
 import scipy.sparse as sp
 from numpy.random import SeedSequence
 
@@ -26,7 +26,7 @@ from nmfscale import TopicModel, as_counts, select_k, simulate_topic_counts
 from nmfscale.inference.folds import Folds
 from nmfscale.inference.selection_fits import SelectionTask
 
-HERE = Path(__file__).resolve().parent
+STARTS = "own starts", "continued"
 
 
 def overdispersed(dispersion: float, seed: int) -> sp.csr_array:
@@ -92,12 +92,13 @@ def compare_starts(X: sp.csr_array, numbers: range) -> list[dict]:
     """
     folds = Folds(as_counts(X), 2, SeedSequence(0), None)
     estimator = TopicModel(prior_factors=1.1, tol=1e-3)
+    names = [f"{what} of {how}" for how in STARTS for what in ("seconds", "iterations")]
     rows, before = [], None
     for K in numbers:
-        row: dict = {"K": K}
-        tasks = {"own starts": SelectionTask(estimator, folds, K)}
+        row: dict = {"K": K} | dict.fromkeys(names, "")
+        tasks = {STARTS[0]: SelectionTask(estimator, folds, K)}
         if before is not None:
-            tasks["continued"] = SelectionTask(estimator, folds, K, before)
+            tasks[STARTS[1]] = SelectionTask(estimator, folds, K, before)
         ends = {}
         for name, task in tasks.items():
             begin = time.process_time()
@@ -107,7 +108,7 @@ def compare_starts(X: sp.csr_array, numbers: range) -> list[dict]:
             ends[name] = found["objective"]
             if name == list(tasks)[-1]:
                 before = tuple(found["topics"])
-        gain = ends["continued"] - ends["own starts"] if len(ends) > 1 else np.zeros(2)
+        gain = ends[STARTS[1]] - ends[STARTS[0]] if len(ends) > 1 else np.zeros(2)
         row["continued - own starts"] = " ".join(f"{each:+,.0f}" for each in gain)
         rows.append(row)
         print(row, flush=True)
@@ -119,7 +120,7 @@ def draw(rows: list[dict], path: Path) -> None:
     from matplotlib.figure import Figure
 
     ax = Figure(figsize=(5, 3.4), layout="constrained").subplots()
-    for name in ("own starts", "continued"):
+    for name in STARTS:
         found = [row for row in rows if row.get(f"seconds of {name}")]
         seconds = [float(row[f"seconds of {name}"]) for row in found]
         ax.plot([int(row["K"]) for row in found], seconds, "o-", label=name)
@@ -128,19 +129,19 @@ def draw(rows: list[dict], path: Path) -> None:
     ax.figure.savefig(path, dpi=120)
 
 
-def write(rows: list[dict], path: Path) -> None:
-    """Write rows to a table."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[-1].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+def write(rows: list[dict], part: str, folder: Path) -> None:
+    """Write the rows of a part to its table, and to README.md."""
+    report.write_csv(folder / f"select_k_{part}.csv", rows)
+    if folder == report.HERE / "results":
+        markers = f"<!-- select_k {part}:start -->", f"<!-- select_k {part}:end -->"
+        report.write_readme(report.table(rows), markers)
 
 
 def main() -> None:
     """Run both parts."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="small problems, write nothing")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--part", choices=("truth", "speed"), help="default: both")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -149,7 +150,7 @@ def main() -> None:
         right = [row["recommended"] == row["truth"] for row in rows]
         print(f"right: {sum(right)} of {len(right)}")
         if not arguments.smoke:
-            write(rows, arguments.results / "select_k_truth.csv")
+            write(rows, "truth", arguments.results)
     folder = os.environ.get("NMFSCALE_DATA")
     if arguments.part == "truth" or not (folder or arguments.smoke):
         return
@@ -160,12 +161,12 @@ def main() -> None:
     rows = compare_starts(X, range(2, 5 if arguments.smoke else 13))
     sums = [
         sum(row[f"{what} of {name}"] for row in rows[1:])
-        for what in ("seconds", "iterations") for name in ("continued", "own starts")
+        for what in ("seconds", "iterations") for name in reversed(STARTS)
     ]  # fmt: skip
     print(f"continued / own starts: seconds {sums[0] / max(sums[1], 1e-9):.2f}, "
           f"iterations {sums[2] / sums[3]:.2f}")  # fmt: skip
     if not arguments.smoke:
-        write(rows, arguments.results / "select_k_speed.csv")
+        write(rows, "speed", arguments.results)
         draw(rows, arguments.results / "select_k.png")
 
 
