@@ -51,8 +51,7 @@ def fitted_to_part(
     counts, given = counts_of_fit(model, X, counts)
     if not counts.is_integer:
         raise ValueError("split: only counts that are whole numbers can be split.")
-    words = child(seed_of(random_state), 0).generate_state(2, np.uint64).tolist()
-    thinning = Thinning(words[0] | words[1] << 64, share.denominator)
+    thinning = Thinning.of(child(seed_of(random_state), 0), share.denominator)
     fit_part, other = (
         _part(counts, thinning, parts)
         for parts in (range(share.numerator), range(share.numerator, share.denominator))

@@ -24,6 +24,7 @@ from ..engine.memory import free_bytes
 from ..readers.thinning import PartOfCounts, Thinning, thinned_in_memory
 from ..storage.store import StoredCounts
 from .seeds import child, generator
+from .shared_fits import file_of
 
 Array = NDArray[Any]
 # Number of sums of samples from whose spread standard errors are estimated; more samples or units
@@ -96,8 +97,7 @@ class Folds:
 
     @property
     def _thinning(self) -> Thinning:
-        key = child(self.seed, 0).generate_state(2, np.uint64).tolist()
-        return Thinning(key[0] | key[1] << 64, self.n_folds if self.unit is None else 2)
+        return Thinning.of(child(self.seed, 0), self.n_folds if self.unit is None else 2)
 
     @cached_property
     def fold_of_unit(self) -> Array:
@@ -158,8 +158,4 @@ class Folds:
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the path and identity of a file that workers must read, if there is one."""
-        stores = [each for each in (*self.stores, self.counts) if isinstance(each, StoredCounts)]
-        if not stores:
-            return "", ()
-        file = stores[0].layout().file
-        return str(file.path), file.mark
+        return file_of(self.stores[0] if self.stores else self.counts)

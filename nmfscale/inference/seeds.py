@@ -48,6 +48,11 @@ def child(seed: SeedSequence, number: int) -> SeedSequence:
     return SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number))
 
 
+def state_of_fit(seed: SeedSequence, number: int) -> int:
+    """Return the `random_state` of fit `number`, below 2**31 - 1."""
+    return int(child(seed, number).generate_state(1)[0]) % (2**31 - 1)
+
+
 def generator(seed: SeedSequence, number: int) -> Generator:
     """Return the generator of replicate `number`."""
     return np.random.default_rng(child(seed, number))

@@ -20,13 +20,19 @@ from ..counts.sizes import MemoryLimitError
 from ..engine.checkpoint import recorded_seed
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.workers import resolve_client
-from ..methods.matching import best_pairs, lift_correlations_of
+from ..methods.matching import lift_pairs
 from ..models.topic_model import TopicModel
 from ..storage.atomic import user_path
 from .excess_variance import excess_variance
 from .folds import Folds
 from .groups import checked_labels
-from .replicates import Replicates, check_positive, progress_bar, run_replicates
+from .replicates import (
+    Replicates,
+    check_every,
+    check_positive,
+    progress_bar,
+    run_replicates,
+)
 from .results.select_k import SelectK
 from .seeds import child, seed_of
 from .selection_fits import MOST_ADDED, SelectionTask, check_estimator, goes_on, totals_of
@@ -153,6 +159,7 @@ def select_k(
     estimator = TopicModel(prior_factors=1.1, tol=1e-3) if estimator is None else estimator
     check_estimator(estimator)
     check_positive("n_init", n_init)
+    check_every(checkpoint, checkpoint_every, resume)
     if not isinstance(n_folds, Integral) or isinstance(n_folds, bool) or n_folds < 2:
         raise ValueError(f"n_folds is {shown(n_folds)}; an integer of at least 2 is needed.")
     client = resolve_client(client)
@@ -224,8 +231,6 @@ def _folder_and_seed(
 ) -> tuple[Path | None, SeedSequence]:
     """Return the folder of the checkpoints, and the seed, which a resumed job continues with."""
     if checkpoint is None:
-        if resume:
-            raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
         return None, seed_of(random_state)
     folder = user_path(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
@@ -312,7 +317,7 @@ class _Search:
         totals = [totals_of(folds.fold(f), folds.n_sums) for f in range(folds.n_folds)]
         pairs = list(combinations(range(folds.n_folds), 2))
         similarities = tuple(
-            np.stack([similarities_of(each["topics"][a], each["topics"][b]) for a, b in pairs])
+            np.stack([lift_pairs(each["topics"][a], each["topics"][b])[2] for a, b in pairs])
             for each in done
         )
         excess = None
@@ -337,9 +342,3 @@ class _Search:
             )
         except (KeyboardInterrupt, MemoryLimitError):
             return None
-
-
-def similarities_of(F: Array, other: Array) -> Array:
-    """Return the similarities (K,) of topics (m, K) to their matches, by lift."""
-    similarities = lift_correlations_of(F, other).clip(0, 1)
-    return np.asarray(similarities[best_pairs(similarities)])

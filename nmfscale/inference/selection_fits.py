@@ -21,7 +21,8 @@ from ..models.base import CountModel
 from ..models.poisson_nmf import PoissonNMF
 from .folds import Fold, Folds
 from .replicates import ReplicateTask
-from .seeds import child
+from .seeds import state_of_fit
+from .shared_fits import objective_of
 
 Array = NDArray[Any]
 # Iterations with each number of topics that is skipped, and the most topics that are added.
@@ -93,10 +94,9 @@ class SelectionTask(ReplicateTask):
     ) -> dict[str, Array]:
         at = number % folds.n_folds
         fold = folds.fold(at)
-        state = int(child(seed, number + self.first).generate_state(1)[0]) % (2**31 - 1)
         model = with_options(
             self.estimator, n_components=self.n_components, n_init=1, verbose=0, callback=None,
-            random_state=state, n_threads=n_threads,
+            random_state=state_of_fit(seed, number + self.first), n_threads=n_threads,
         )  # fmt: skip
         start: dict[str, Any] = {}
         if self.topics is not None:
@@ -138,21 +138,13 @@ def scores_of(model: Any, fold: Fold, n_sums: int, n_threads: int) -> dict[str, 
     F = np.asarray(model.components_.T, np.float64)
     size = F.sum(axis=0)
     topics = np.divide(F, size, out=np.zeros_like(F), where=size > 0)
-    found = {
+    return {
         "held_out": np.bincount(sums, outside, n_sums),
         "in_sample": np.bincount(sums_of_train, inside, n_sums),
-        "topics": topics, "objective": _objective(model),
+        "topics": topics, "objective": objective_of(model),
         "n_iter": np.asarray(getattr(model, "n_iter_", 0)),
         "converged": np.asarray(getattr(model, "converged_", True)),
     }  # fmt: skip
-    return found
-
-
-def _objective(model: Any) -> Array:
-    history = getattr(model, "history_", None)
-    if history is None or not len(history):
-        return np.zeros(())
-    return np.asarray(float(history[history.dtype.names[2]][-1]))
 
 
 def totals_of(fold: Fold, n_sums: int) -> tuple[Array, Array]:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..cluster.pool import memory_of_task
 from ..counts.base import CountMatrix
 from ..counts.shared import share_reads
@@ -50,6 +53,14 @@ def file_of(counts: CountMatrix) -> tuple[str, tuple[int, ...]]:
         return "", ()
     file = counts.layout().file
     return str(file.path), file.mark
+
+
+def objective_of(model: Any) -> NDArray[Any]:
+    """Return the objective at the end of a fit, an array of one number; 0 without a history."""
+    history = getattr(model, "history_", None)
+    if history is None or not len(history):
+        return np.zeros(())
+    return np.asarray(float(history[history.dtype.names[2]][-1]))
 
 
 def n_together(

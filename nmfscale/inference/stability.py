@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,12 @@ from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
-from ..methods.matching import best_pairs, lift_correlations_of
+from ..methods.matching import lift_pairs
 from ..models.topic_model import TopicModel
 from .consensus import Consensus, consensus_of
 from .replicates import ReplicateTask, check_positive, run_replicates
 from .results.stability import Stability
-from .seeds import child
+from .seeds import state_of_fit
 from .shared_fits import (
     check_estimator,
     counts_of_job,
@@ -32,6 +32,7 @@ from .shared_fits import (
     fit_together,
     n_together,
     n_together_elsewhere,
+    objective_of,
 )
 
 Array = NDArray[Any]
@@ -137,8 +138,7 @@ def stability(
     """
     estimator = TopicModel(init="random") if estimator is None else estimator
     check_estimator(estimator)
-    if not isinstance(n_components, Integral) or isinstance(n_components, bool) or n_components < 1:
-        raise ValueError(f"n_components is {shown(n_components)}; a positive integer is needed.")
+    check_positive("n_components", n_components)
     check_positive("n_starts", n_starts)
     if not isinstance(density_threshold, Real) or not 0 < float(density_threshold) <= 2:
         raise ValueError(
@@ -209,7 +209,7 @@ class StartsTask(ReplicateTask):
         found = list[dict[str, Array]]()
         self.counts.layout(n_threads)  # arranged once for all fits
         size = self._n_together(n_threads)
-        seeds = [int(child(seed, r).generate_state(1)[0]) % (2**31 - 1) for r in numbers]
+        seeds = [state_of_fit(seed, r) for r in numbers]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             for first in range(0, len(seeds), size):
@@ -226,10 +226,9 @@ class StartsTask(ReplicateTask):
         topics = np.divide(
             model.components_, sums, out=np.zeros_like(model.components_), where=sums > 0
         )
-        name = model.history_.dtype.names[2]
         return {
             "topics": topics.astype(np.float32), "n_iter": np.asarray(model.n_iter_),
-            "objective": np.asarray(float(model.history_[name][-1])),
+            "objective": objective_of(model),
             "converged": np.asarray(model.converged_), "seed": np.asarray(seed),
         }  # fmt: skip
 
@@ -239,9 +238,7 @@ def _matched(topics: Array, best: int) -> tuple[Array, Array]:
     n, K = topics.shape[:2]
     matches, similarities = np.zeros((n, K), np.int64), np.ones((n, K))
     for i in range(n):
-        found = lift_correlations_of(topics[best].T, topics[i].T).clip(0, 1)
-        here, matches[i] = best_pairs(found)
-        similarities[i] = found[here, matches[i]]
+        _, matches[i], similarities[i] = lift_pairs(topics[best].T, topics[i].T)
     return matches, similarities
 
 

@@ -69,6 +69,16 @@ def best_pairs(similarities: Array) -> tuple[Array, Array]:
     return here, there
 
 
+def lift_pairs(F: Array, other: Array) -> tuple[Array, Array, Array]:
+    """Return the matched columns of F (m, K) and `other` (m, K'), and their similarities by lift.
+
+    Similarities are `lift_correlations_of`, at most 1.
+    """
+    similarities = lift_correlations_of(F, other).clip(0, 1)
+    here, there = best_pairs(similarities)
+    return here, there, similarities[here, there]
+
+
 def match_columns(F: Array, other: Array) -> tuple[Array, Array]:
     """Return the columns of `other` (m, K) that match those of F, and the cosines (K,).
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
@@ -39,6 +40,12 @@ class Thinning:
 
     key: int
     n_parts: int
+
+    @classmethod
+    def of(cls, seed: SeedSequence, n_parts: int) -> Thinning:
+        """Return the split that follows from a seed."""
+        low, high = seed.generate_state(2, np.uint64).tolist()
+        return cls(low | high << 64, n_parts)
 
     def draw(self, matrix: sp.csr_array, first: int) -> list[Array]:
         """Return the counts of each part at the entries of sorted rows.
