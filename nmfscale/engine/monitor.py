@@ -128,7 +128,7 @@ class Monitor:
         self.records: list[dict[str, float]] = []
         self.seed: int | None = None  # of the start, saved with the state
         self.started = time.perf_counter()
-        self.converged = self.still = self.interrupted = self.stopped = False
+        self.converged = self.still = self.interrupted = self.stopped = self.behind = False
         self._replacing = False
         self._bar: Any = None
         self._ctrl_c = ExitStack()
@@ -230,6 +230,8 @@ class Monitor:
         self.still = not blind and self._on_plateau(record)
         if self.converged and "converged" in self.doubtful:
             self.converged, self.still = False, True
+        # the record that replaces the last one does not undo this
+        self.behind = self.behind or self._will_hardly_exceed()
         if self._replacing:  # shown before
             self._replacing = False
             return
@@ -253,6 +255,7 @@ class Monitor:
         self._top = np.maximum.accumulate([each[self.objective] for each in self.records]).tolist()
         self._ratio, self.seed = dict(state["ratio"]), state["seed"]
         self._next_measured, self._next_near = state["next"]
+        self.behind = self._will_hardly_exceed()
         self.started = time.perf_counter() - state["seconds"]
 
     def forget_last(self) -> None:
@@ -294,8 +297,7 @@ class Monitor:
         """Whether the fit should end."""
         return self.converged or self.still or self.interrupted or self.stopped or self.behind
 
-    @property
-    def behind(self) -> bool:
+    def _will_hardly_exceed(self) -> bool:
         """Whether the fit will hardly exceed the objective that it must exceed."""
         n = len(self._top)
         if self.exceeds is None or n < HARDLY_AFTER or self._top[-1] > self.exceeds:

@@ -95,3 +95,13 @@ def test_ctrl_c_before_the_first_update():
     with monitor:
         fit(model, monitor)
     assert monitor.interrupted and len(monitor.records) == 1
+
+
+def test_a_fit_that_was_abandoned_stays_so_when_its_last_record_is_replaced():
+    monitor = Monitor(Climb(np.random.RandomState(0)), 50, 0.0, exceeds=1e6)
+    while not monitor.finished:
+        monitor.record(height=float(len(monitor.records)), residual=1.0)
+    assert 1 < len(monitor.records) < 50
+    monitor.forget_last()
+    monitor.record(height=2e6, residual=1.0)
+    assert monitor.reason == "behind"
