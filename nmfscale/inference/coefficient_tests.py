@@ -21,7 +21,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ..counts.cached import cached_property
-from ..kernels import dense
+from ..kernels import decompositions, dense
 from ..kernels.permute import permuted_orders
 from .bootstrap import in_parts
 from .groups import n_labellings
@@ -267,7 +267,7 @@ class SignFlips(CoefficientTests):
         rest = np.eye(B.shape[1]) - B
         for turn in self._directions:
             r = scores + dense.products(B, self.fit.inside(turn))
-            K = dense.solve(rest, np.broadcast_to(turn, (len(B), *turn.shape)))
+            K = decompositions.solve(rest, np.broadcast_to(turn, (len(B), *turn.shape)))
             own = dense.products(K.transpose(0, 2, 1), r)  # (n_units, k, T)
             C = dense.products(K.transpose(0, 2, 1), B)  # (n_units, k, P)
             cross = dense.products(C.transpose(0, 2, 1), own)  # (n_units, P, T)

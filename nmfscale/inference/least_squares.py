@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from ..kernels import dense
+from ..kernels import decompositions, dense
 from .bootstrap import draw_in_parts
 from .replicates import ReplicateTask
 from .seeds import child_states
@@ -49,8 +49,8 @@ class LeastSquares:
             root = np.sqrt(weights)[:, None]
             X, Y = X * root, Y * root
         norms = np.linalg.norm(X, axis=0)
-        Q, R, _ = dense.qr(X / norms)
-        turn = dense.inverse(R)[0].T / norms
+        Q, R, _ = decompositions.qr(X / norms)
+        turn = decompositions.inverse(R)[0].T / norms
         along = dense.cross(Q, Y)
         E, B = Y - dense.product(Q, along), dense.cross(turn, along)
         # set to 0 what is 0 up to rounding: residuals if X explains all, terms that explain nothing
@@ -73,12 +73,12 @@ class LeastSquares:
 
     def directions(self, columns: list[int]) -> Array:
         """Return an orthonormal basis (P, k) of what the other terms do not explain."""
-        found: Array = dense.qr(self.turn[:, columns])[0]
+        found: Array = decompositions.qr(self.turn[:, columns])[0]
         return found
 
     def inside(self, directions: Array) -> Array:
         """Return the part of Y that some terms explain, in the basis (P, T)."""
-        along = dense.solve(self.turn.T, self.coefficients)
+        along = decompositions.solve(self.turn.T, self.coefficients)
         parts = dense.cross(directions, along)
         total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
         # set to 0 what is 0 up to rounding
@@ -119,9 +119,9 @@ class CoefficientsTask(ReplicateTask):
                 products = dense.product(weighted.reshape(-1, len(right)), right)
                 products = products.reshape(len(times), P, -1)
                 square = products[:, :, :P]
-                lost = dense.eigh(square)[0][:, 0] < _SINGULAR
+                lost = decompositions.eigh(square)[0][:, 0] < _SINGULAR
                 square[lost] = np.eye(P)
-                moved = dense.products(fit.turn.T, dense.solve(square, products[:, :, P:]))
+                moved = dense.products(fit.turn.T, decompositions.solve(square, products[:, :, P:]))
                 out[here] = (fit.coefficients + moved).transpose(0, 2, 1)
                 singular[here] = lost
 

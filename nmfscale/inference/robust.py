@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import shown
-from ..kernels import dense
+from ..kernels import decompositions, dense
 from .least_squares import LeastSquares
 from .quantiles import t_quantile
 
@@ -142,7 +142,7 @@ class CR3(RobustErrors):
     def check(self) -> None:
         """Refuse a unit that alone determines a coefficient: its variance cannot be estimated."""
         rest = np.eye(self.fit.basis.shape[1]) - self.squares()
-        lost = np.flatnonzero(dense.eigh(rest)[0][:, 0] < ROUNDING)
+        lost = np.flatnonzero(decompositions.eigh(rest)[0][:, 0] < ROUNDING)
         if lost.size:
             name = lost[0] if self.unit_names is None else self.unit_names[lost[0]]
             raise ValueError(
@@ -172,7 +172,7 @@ class CR3(RobustErrors):
         """Return ``(1 - Q_u' Q_u)^-1 t`` for vectors t (P,) or (P, k), one for each unit."""
         rest = np.eye(self.fit.basis.shape[1]) - self.squares()
         right = np.broadcast_to(turned.reshape(len(turned), -1), (len(rest), len(turned), 1))
-        found: Array = dense.solve(rest, right)[:, :, 0]
+        found: Array = decompositions.solve(rest, right)[:, :, 0]
         return found
 
     def freedom(self, along: Array) -> float:

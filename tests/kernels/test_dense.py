@@ -11,7 +11,7 @@ from nmfscale.kernels.resample import gamma_draws
 from small_fits import at_level
 
 from nmfscale import kernels
-from nmfscale.kernels import dense, functions
+from nmfscale.kernels import decompositions, dense, functions
 
 EXAMPLES = settings(max_examples=25, deadline=None)
 sizes = st.integers(1, 24)
@@ -78,7 +78,7 @@ def test_products_of_nothing_and_of_shapes_that_do_not_fit():
 def test_eigenvalues_of_any_rank_and_scale(k, rank, scale):
     A = _normal(k, 2, k, rank) * 10.0**scale
     S = A @ A.transpose(0, 2, 1)
-    values, vectors = dense.eigh(S)
+    values, vectors = decompositions.eigh(S)
     size = np.abs(S).max()
     np.testing.assert_allclose(values, np.linalg.eigvalsh(S), atol=1e-13 * k * size)
     np.testing.assert_allclose(
@@ -87,7 +87,7 @@ def test_eigenvalues_of_any_rank_and_scale(k, rank, scale):
     np.testing.assert_allclose(
         vectors * values[:, None] @ vectors.transpose(0, 2, 1), S, atol=1e-12 * size
     )
-    one, _ = dense.eigh(S[0])
+    one, _ = decompositions.eigh(S[0])
     np.testing.assert_array_equal(one, values[0])
 
 
@@ -95,24 +95,24 @@ def test_eigenvalues_of_any_rank_and_scale(k, rank, scale):
 @given(st.integers(1, 30), st.integers(1, 5))
 def test_linear_equations(k, m):
     A, B = _normal(k, 3, k, k), _normal(m, 3, k, m)
-    inverse, determinant = dense.inverse(A)
-    np.testing.assert_allclose(A @ dense.solve(A, B), B, atol=1e-8)
+    inverse, determinant = decompositions.inverse(A)
+    np.testing.assert_allclose(A @ decompositions.solve(A, B), B, atol=1e-8)
     np.testing.assert_allclose(A @ inverse, np.broadcast_to(np.eye(k), A.shape), atol=1e-8)
     np.testing.assert_allclose(determinant, np.linalg.det(A), rtol=1e-9)
     A[1, :, 0] = 0
-    inverse, determinant = dense.inverse(A)
+    inverse, determinant = decompositions.inverse(A)
     assert determinant[1] == 0
     assert np.isnan(inverse[1]).all()
     assert np.isfinite(inverse[[0, 2]]).all()
     with pytest.raises(np.linalg.LinAlgError, match="Singular"):
-        dense.solve(A, B)
+        decompositions.solve(A, B)
 
 
 @EXAMPLES
 @given(st.integers(1, 30), st.integers(1, 30), st.booleans())
 def test_qr_decomposition(n, k, pivoting):
     A, r = _normal(n, n, k), min(n, k)
-    Q, R, order = dense.qr(A, pivoting=pivoting)
+    Q, R, order = decompositions.qr(A, pivoting=pivoting)
     np.testing.assert_allclose(Q @ R, A[:, order], atol=1e-12)
     np.testing.assert_allclose(Q.T @ Q, np.eye(r), atol=1e-12)
     np.testing.assert_array_equal(R, np.triu(R))
@@ -124,7 +124,7 @@ def test_qr_decomposition(n, k, pivoting):
 def test_orthonormal_basis_leaves_out_dependent_columns():
     X = _normal(0, 50, 5) * [1e5, 1, 1e-3, 1, 1]
     X[:, 3] = X[:, 0] - X[:, 1]
-    found = X @ dense.orthonormal_basis(X.T @ X)
+    found = X @ decompositions.orthonormal_basis(X.T @ X)
     np.testing.assert_allclose(found.T @ found, np.diag([1, 1, 1, 0, 1]), atol=1e-6)
 
 

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }  # fmt: skip
 # Arithmetic in place of that of NumPy and SciPy: these rooms may use it, but call no kernels.
-ARITHMETIC = "nmfscale.kernels.functions", "nmfscale.kernels.dense"
+ARITHMETIC = tuple(f"nmfscale.kernels.{name}" for name in ("functions", "dense", "decompositions"))
 USE_ARITHMETIC = {"counts", "models"}
 # Parts of a room that are folders.  Every part may import itself and the files of its room.
 PARTS = {

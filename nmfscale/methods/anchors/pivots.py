@@ -15,7 +15,7 @@ import numpy as np
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor
-from ...kernels import dense
+from ...kernels import decompositions
 from ...kernels.functions import log
 from ..factors import Array, per_lane
 from .steps import Distance, GramColumns, Squares
@@ -108,7 +108,7 @@ class Pivots:
     def combination(self, products: Array) -> Array:
         """Return coefficients (k,) of the combination of chosen columns with these products."""
         R = self.triangle()
-        found: Array = dense.solve(R, dense.solve(R.T, products[:, None]))[:, 0]
+        found: Array = decompositions.solve(R, decompositions.solve(R.T, products[:, None]))[:, 0]
         return found
 
     def triangle(self) -> Array:

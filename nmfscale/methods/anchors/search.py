@@ -29,7 +29,7 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Method, Needs
-from ...kernels import dense
+from ...kernels import decompositions
 from ..factors import Array
 from ..rows_pass import RowsPass
 from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
@@ -130,7 +130,7 @@ class AnchorSearch(Method):
                 break
             self._checked.add(p)
             products = pivots.rows[: len(pivots.chosen), p]
-            a = dense.solve(pivots.triangle(), products[:, None])[:, 0]
+            a = decompositions.solve(pivots.triangle(), products[:, None])[:, 0]
             for _ in range(2):
                 _, products = self._gram.distance([*pivots.chosen, p], a)
                 a = a + pivots.combination(products)

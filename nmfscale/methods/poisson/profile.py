@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ... import kernels
 from ...counts.base import CountMatrix
-from ...kernels import dense
+from ...kernels import decompositions, dense
 from ..factors import LEAST
 
 Array = NDArray[Any]
@@ -244,7 +244,7 @@ def _outer(values: Array) -> Array:
 
 def _inverse(matrices: Array) -> Array:
     """Return inverses (n, K, K) along eigenvectors of positive eigenvalues, and 0 along others."""
-    values, vectors = dense.eigh(matrices)
+    values, vectors = decompositions.eigh(matrices)
     seen = values > np.maximum(_RANK * values[:, -1:], 0)
     inverses = np.divide(1, values, out=np.zeros_like(values), where=seen)
     inverse = np.zeros(matrices.shape)

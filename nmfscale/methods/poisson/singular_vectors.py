@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
 from ...engine import progress
-from ...kernels import dense, functions
+from ...kernels import decompositions, dense, functions
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ def singular_vectors(
     # twice: columns of very different lengths are orthonormal only approximately at first
     Q = _orthonormal(_orthonormal(times(tall, Q), n_threads), n_threads)
     B = times(flat, Q)
-    squares, turn = dense.eigh(dense.cross(B, n_threads=n_threads))
+    squares, turn = decompositions.eigh(dense.cross(B, n_threads=n_threads))
     values = np.sqrt(np.maximum(squares[::-1][:n_found], 0.0))
     turn, sizes = turn[:, ::-1][:, :n_found], np.where(values > 0.0, values, 1.0)
     U, V = (dense.product(each, turn, n_threads=n_threads) for each in (Q, B))
@@ -61,7 +61,7 @@ def singular_vectors(
 
 def _orthonormal(Y: Array, n_threads: int) -> Array:
     """Return an orthonormal basis of the columns of Y, and zeros for dependent columns."""
-    turn = dense.orthonormal_basis(dense.cross(Y, n_threads=n_threads))
+    turn = decompositions.orthonormal_basis(dense.cross(Y, n_threads=n_threads))
     found: Array = dense.product(Y, turn, n_threads=n_threads)
     return found
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...engine import progress
-from ...kernels import dense
+from ...kernels import decompositions, dense
 from .k_means import k_means
 from .singular_vectors import singular_vectors
 
@@ -120,7 +120,7 @@ def hunt_vertices(centers: Array, n_components: int) -> Array:
     if comb(n_candidates, n_components) <= _MAX_SUBSETS:
         candidates = _far_apart(centers, n_candidates)
         subsets = np.array(list(combinations(range(n_candidates), n_components)))
-        inverses, volumes = dense.inverse(_with_ones(candidates)[subsets])
+        inverses, volumes = decompositions.inverse(_with_ones(candidates)[subsets])
         volumes = np.abs(volumes)
         solid = volumes > 1e-10 * volumes.max()
         if solid.any():
@@ -130,7 +130,7 @@ def hunt_vertices(centers: Array, n_components: int) -> Array:
 
 def mixture_weights(points: Array, vertices: Array, n_threads: int = 1) -> Array:
     """Return points (m, K - 1) as mixtures (m, K) of the vertices; clip points outside."""
-    inverse, _ = dense.inverse(_with_ones(vertices))
+    inverse, _ = decompositions.inverse(_with_ones(vertices))
     weights: Array = dense.product(_with_ones(points), inverse, n_threads=n_threads)
     np.maximum(weights, 0.0, out=weights)
     return weights / weights.sum(axis=1, keepdims=True)
@@ -163,7 +163,7 @@ def _successive_projection(centers: Array, n_components: int) -> Array:
     height = np.sqrt(np.mean(np.sum(centers**2, axis=1)))
     lifted = np.column_stack([centers, np.full(len(centers), height)])
     # as in a QR decomposition that takes the longest column first
-    _, R, order = dense.qr(lifted.T, pivoting=True)
+    _, R, order = decompositions.qr(lifted.T, pivoting=True)
     longest = R.diagonal()[:n_components]
     if len(longest) < n_components or not longest.min() > _NOISE * height:
         raise NoSimplexError("the features lie in a plane of too few dimensions")
