@@ -303,8 +303,8 @@ def _differential(command: argparse.ArgumentParser) -> None:
     add("--family", choices=("poisson", "quasi-poisson"), default="poisson", help=what)
     what = "features to print for each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=8, metavar="N", help=what)
-    what = "topic of the plot (default: %(default)s)"
-    add("--topic", default="0", metavar="TOPIC", help=what)
+    what = "topic of the plot (default: the first that is compared)"
+    add("--topic", metavar="TOPIC", help=what)
     add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
     add_job_options(command, "the work", "OUT")
     add_run_options(command)

@@ -9,7 +9,7 @@ from typing import Any
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, output, read_input
-from .inference import ARRAYS, PICTURES, _end, _in_rows, _write_all, _write_arrays, _write_text
+from .inference import ARRAYS, PICTURES, _end, _write_all, _write_arrays, write_columns
 from .messages import say
 
 
@@ -31,10 +31,11 @@ def differential(arguments: argparse.Namespace) -> int:
     from ..models.persistence import load_model
 
     model = load_model(arguments.model)
+    reference, topic = _checked_topics(arguments, model)
     with terminated_as_interrupted(), cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = differential_features(
-            model, counts, reference=_reference(arguments.reference),
+            model, counts, reference=reference,
             pseudocount=arguments.pseudocount, family=arguments.family,
             memory_limit=arguments.memory_limit, n_threads=arguments.threads, client=client,
             checkpoint=arguments.checkpoint, resume=arguments.resume,
@@ -46,15 +47,12 @@ def differential(arguments: argparse.Namespace) -> int:
         if target.suffix.lower() in PICTURES:
             from ..plots import detached_axes, volcano_plot
 
-            topic = found.topic_number(_number(arguments.topic))
             save_figure(volcano_plot(found, topic, ax=detached_axes(4.6, 3.8)[0]), target)
         elif target.suffix.lower() in ARRAYS:
             names = {"topics": found.topic_names, "features": found.feature_labels}
             _write_arrays(arguments, target, _arrays(found), names)
         else:
-            frame = found.to_frame()
-            columns = {name: frame[name].tolist() for name in frame.columns}
-            _write_text(target, list(columns), _in_rows(columns))
+            write_columns(target, found.columns())
 
     _write_all(targets, write)
     return _end(arguments, len(found.features), found.interrupted)
@@ -70,14 +68,28 @@ def _arrays(found: Any) -> dict[str, Any]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def _number(text: str) -> Any:
-    return int(text) if text.isdecimal() else text
+def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int]:
+    """Return the reference and the number of the topic of the plot, checked before any work."""
+    from ..inference.differential_tests import Reference
+    from ..inference.loadings import number_of_topic, topics_of_samples
+
+    if getattr(model, "loadings_", None) is None:
+        raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
+    names = topics_of_samples(model, warn=False).topic_names
+    given: Any = [_topic(part, names) for part in arguments.reference.split(",")]
+    if len(given) == 1 or arguments.reference in names:
+        given = _topic(arguments.reference, names)
+    own = Reference.of(given, names).own
+    if arguments.topic is None:
+        return given, next(k for k in range(len(names)) if k not in own)
+    number = number_of_topic(_topic(arguments.topic, names), names, "--topic")
+    if number in own:
+        arguments.usage(f"--topic {arguments.topic} is the reference, without differences")
+    return given, number
 
 
-def _reference(text: str) -> Any:
-    """Return the reference for the text of the option: a word, a topic, or several topics."""
-    parts = [_number(part) for part in text.split(",")]
-    return parts[0] if len(parts) == 1 else parts
+def _topic(text: str, names: tuple[Any, ...]) -> Any:
+    return int(text) if text.isdecimal() and text not in names else text
 
 
 def _say(found: Any, n_top: int) -> None:
@@ -85,9 +97,7 @@ def _say(found: Any, n_top: int) -> None:
     say(f"features        {len(found.features):,}, relative to {found.reference}")
     say("                topics fitted to the same counts make p too small: z ranks features\n")
     labels = found.feature_labels
-    for k, topic in enumerate(found.topic_names):
-        if k in found.own_reference:
-            continue
+    for k in found.compared:
         leading = [f"{labels[j]} ({found.z[k, j]:.1f})" for j in found.order(k)[:n_top]]
-        say(f"topic {topic!s:<9} {', '.join(leading)}")
+        say(f"topic {found.topic_names[k]!s:<9} {', '.join(leading)}")
     say("")

@@ -319,6 +319,12 @@ def _write_text(target: Path, header: list[str], rows: Iterable[list[Any]]) -> N
         write_rows(part, target.name, header, rows)
 
 
+def write_columns(target: Path, columns: dict[str, Any]) -> None:
+    """Write a text table whose columns are arrays."""
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    _write_text(target, list(columns), map(list, rows))
+
+
 def _write_arrays(
     arguments: argparse.Namespace, target: Path, arrays: dict[str, Any], names: dict[str, Any]
 ) -> None:

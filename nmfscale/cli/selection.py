@@ -10,7 +10,7 @@ from typing import Any
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, file_and_column, output, read_groups, read_input
-from .inference import PICTURES, _in_rows, _write_all, _write_text
+from .inference import PICTURES, _write_all, write_columns
 from .messages import log, say
 
 MODELS = "topic", "poisson", "lda", "gamma-poisson", "noisy"
@@ -57,7 +57,6 @@ def select_k(arguments: argparse.Namespace) -> int:
         say("dispersion      {:.3f}, standard error {:.3f}".format(*found.excess_variance))
     if arguments.seed is None:
         say(f"seed            {found.random_state}")
-    frame = found.to_frame()
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
@@ -67,8 +66,7 @@ def select_k(arguments: argparse.Namespace) -> int:
             axes = detached_axes(*size_of_selection())[0]
             save_figure(select_k_plot(found, ax=axes), target)
         else:
-            columns = {name: frame[name].tolist() for name in frame.columns}
-            _write_text(target, list(columns), _in_rows(columns))
+            write_columns(target, found.columns())
 
     _write_all(targets, write)
     for given in arguments.output:

@@ -117,7 +117,7 @@ def _run(
     inside = np.concatenate([[0], np.cumsum(executor.layout.column_order >= 0)])
     n_done = int(np.count_nonzero(job.done & (executor.layout.column_order >= 0)))
     with (
-        progress_bar(f"{_NAME}: features", n_features, n_done, verbose) as advance,
+        progress_bar("features", n_features, n_done, verbose) as advance,
         first_ctrl_c(job.interrupt),
     ):
         note = _noting(job, inside, advance)

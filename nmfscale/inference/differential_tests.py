@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..counts.names import shown
 from ..kernels.functions import log
 from ..methods.differential import FeatureDesign, Regressions
+from .loadings import number_of_topic
 
 Array = NDArray[Any]
 LEAST_EXTREME, MEAN = "least-extreme", "mean"
@@ -43,7 +44,7 @@ class Reference:
             )
         several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
         wanted = list(given) if several else [given]
-        members = [_topic_number(each, names) for each in wanted]
+        members = [number_of_topic(each, names, "reference") for each in wanted]
         if not members or len(set(members)) < len(members) or len(members) == len(names):
             raise ValueError(
                 f"reference={shown(given)}: some of the topics are needed, each once, and at least "
@@ -73,18 +74,6 @@ class Reference:
     def own(self) -> tuple[int, ...]:
         """Topics that are their own reference."""
         return self.members if len(self.members) == 1 else ()
-
-
-def _topic_number(given: Any, names: tuple[Any, ...]) -> int:
-    """Return the number of a topic, given by name or number."""
-    if given in names:
-        return names.index(given)
-    if isinstance(given, int | np.integer) and not isinstance(given, bool):
-        if 0 <= int(given) < len(names):
-            return int(given)
-    raise ValueError(
-        f"reference: {shown(given)} is not a topic; topics are {', '.join(map(shown, names))}."
-    )
 
 
 @dataclass(frozen=True)

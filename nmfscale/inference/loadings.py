@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.foreign import refuse_annotated
-from ..counts.names import name_array, names_of
+from ..counts.names import name_array, names_of, shown
 from ..counts.warn import warn_caller
 
 Array = NDArray[Any]
@@ -174,6 +174,17 @@ def checked_names(names: Any, size: int, what: str) -> tuple[Any, ...]:
     if len(found) != size or len(set(found)) != size:
         raise ValueError(f"{what} has {len(set(found))} different names; {size} are needed.")
     return found
+
+
+def number_of_topic(given: Any, names: tuple[Any, ...], argument: str) -> int:
+    """Return the number of a topic, given by name or number."""
+    if given in names:
+        return names.index(given)
+    is_number = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    if not is_number or not 0 <= int(given) < len(names):
+        known = ", ".join(map(shown, names))
+        raise ValueError(f"{argument}: {shown(given)} is not a topic; topics are {known}.")
+    return int(given)
 
 
 def proportions(amounts: Array) -> Array:

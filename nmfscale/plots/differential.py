@@ -159,10 +159,7 @@ def _checked(function: str, result: Any, topic: Any, n_labels: Any, ax: Any) -> 
         )
     if not isinstance(n_labels, int | np.integer) or n_labels < 0:
         raise ValueError(f"n_labels={n_labels!r}: a number of labels, at least 0, is needed.")
-    k = int(result.topic_number(topic))
-    if k in result.own_reference:
-        raise ValueError(f"topic {topic!r} is the reference: it has no differences.")
-    return k
+    return int(result.topic_number(topic))
 
 
 def _draw(

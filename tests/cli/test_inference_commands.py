@@ -3,6 +3,7 @@
 import csv
 import json
 import signal
+import sys
 
 import h5py
 import internals
@@ -326,6 +327,29 @@ def test_features_that_make_topics(folder, tmp_path, capsys):
         assert_array_equal(file["z"][()], expected.z)
         assert file.attrs["format"] == b"nmfscale-result"
     assert (tmp_path / "volcano.png").stat().st_size > 0
-    assert "--resume needs --checkpoint" in misuse(
-        capsys, "differential", model, counts, "--resume"
-    )
+    for more, complaint in (
+        (["--resume"], "--resume needs --checkpoint"),
+        (["--reference", 1, "--topic", 1], "--topic 1 is the reference"),
+    ):
+        assert complaint in misuse(capsys, "differential", model, counts, *more)
+    for more, complaint in (
+        (["--topic", 3], "--topic: 3 is not a topic"),
+        (["--reference", "a,1"], "reference: 'a' is not a topic"),
+    ):
+        assert complaint in failure(capsys, "differential", model, counts, *more)
+
+
+def test_no_command_needs_pandas(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    model, counts = folder / "model.h5", folder / "counts.npz"
+    for i, given in enumerate((
+        ["differential", model, counts, "--reference", 1],
+        ["select-k", counts, "-k", "2-3"],
+        [*words(folder, "test"), "--permutations", 9],
+        [*words(folder, "bootstrap"), "--replicates", 9],
+        [*words(folder, "bootstrap"), "--kind", "fit", "--counts", counts, "--replicates", 2],
+        ["transform", model, counts],
+        ["export", model],
+    )):  # fmt: skip
+        assert run(*given, "-o", tmp_path / f"{i}.csv") == 0
+        assert len(rows_of(tmp_path / f"{i}.csv")) > 1

@@ -46,7 +46,7 @@ def test_what_is_drawn(result):
 
 
 def test_wrong_arguments_are_named(result):
-    with pytest.raises(ValueError, match="topic=5 is not a topic; topics are 0, 1, 2"):
+    with pytest.raises(ValueError, match="topic: 5 is not a topic; topics are 0, 1, 2"):
         pl.volcano_plot(result, 5)
     with pytest.raises(ValueError, match="pass the result of differential_features"):
         pl.ma_plot(np.ones(3), 0)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import shown
-from .frames import tidy_frame
+from ..loadings import number_of_topic
+from .frames import Columns, frame_of, tidy_columns
 
 Array = NDArray[Any]
 _LEVEL = 0.05
@@ -97,21 +98,21 @@ class DifferentialFeatures:
         return len(self.features) < self.n_features_in
 
     @property
+    def compared(self) -> list[int]:
+        """Numbers of the topics with differences: all but a topic that is the reference itself."""
+        return [k for k in range(len(self.topic_names)) if k not in self.own_reference]
+
+    @property
     def feature_labels(self) -> Array:
         """Names of the features, or their numbers if they have no names."""
         return self.features if self.feature_names is None else np.asarray(self.feature_names)
 
     def topic_number(self, topic: Any) -> int:
-        """Return the number of a topic, given by name or number."""
-        if topic in self.topic_names:
-            return self.topic_names.index(topic)
-        is_number = isinstance(topic, int | np.integer) and not isinstance(topic, bool)
-        if not is_number or not 0 <= int(topic) < len(self.topic_names):
-            raise ValueError(
-                f"topic={shown(topic)} is not a topic; topics are "
-                f"{', '.join(map(shown, self.topic_names))}."
-            )
-        return int(topic)
+        """Return the number of a topic with differences, given by name or number."""
+        k = number_of_topic(topic, self.topic_names, "topic")
+        if k in self.own_reference:
+            raise ValueError(f"topic: {shown(topic)} is the reference, without differences.")
+        return k
 
     def to_frame(self, topic: Any = None) -> Any:
         """Return a table with a row for each feature and topic, leading features first.
@@ -128,9 +129,11 @@ class DifferentialFeatures:
             ``z``, ``p``, ``q``, ``lfsr``, ``lfc_shrunken``, ``base_mean``, ``dispersion`` and
             ``least_extreme`` (if that is the reference), sorted by falling z in each topic.
         """
-        K = len(self.topic_names)
-        wanted = range(K) if topic is None else [self.topic_number(topic)]
-        wanted = [k for k in wanted if k not in self.own_reference]
+        return frame_of(self.columns(topic))
+
+    def columns(self, topic: Any = None) -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+        wanted = self.compared if topic is None else [self.topic_number(topic)]
         # the last entry keeps NumPy from turning names that are tuples into rows
         names = np.array([*self.topic_names, None], object)
         values: dict[str, Array | None] = {
@@ -143,15 +146,15 @@ class DifferentialFeatures:
         }  # fmt: skip
         order = [self.order(k) for k in wanted]
         labels = self.feature_labels
-        frame = tidy_frame(
+        columns = tidy_columns(
             {"topic": [self.topic_names[k] for k in wanted]}, {"feature": labels},
             {
                 name: np.stack([array[k] for k in wanted])
-                for name, array in values.items() if array is not None and wanted
+                for name, array in values.items() if array is not None
             },
         )  # fmt: skip
         places = np.concatenate([i * len(labels) + each for i, each in enumerate(order)])
-        return frame.iloc[places].reset_index(drop=True)
+        return {name: column[places] for name, column in columns.items()}
 
     def order(self, topic: int) -> Array:
         """Return the places of the features of a topic, by falling z, then by falling change."""
@@ -190,7 +193,7 @@ class DifferentialFeatures:
             ``params``, and ``names``, ``scores``, ``logfoldchanges``, ``pvals`` and ``pvals_adj``:
             structured arrays with a field for each topic, sorted by falling score.
         """
-        kept = [k for k in range(len(self.topic_names)) if k not in self.own_reference]
+        kept = self.compared
         order, labels = {k: self.order(k) for k in kept}, self.feature_labels.astype(str)
         columns: dict[str, tuple[Any, str]] = {
             "names": (np.broadcast_to(labels, self.z.shape), "O"), "scores": (self.z, "f4"),
@@ -212,8 +215,7 @@ class DifferentialFeatures:
 
     def __repr__(self) -> str:
         """Sizes, the reference, the number of features that stand out, and what p leaves out."""
-        kept = [k for k in range(len(self.topic_names)) if k not in self.own_reference]
-        n_found = int((self.qvalues[kept] <= _LEVEL).sum())
+        n_found = int((self.qvalues[self.compared] <= _LEVEL).sum())
         done = f"{len(self.features):,} features"
         if self.interrupted:
             done = f"{len(self.features):,} of {self.n_features_in:,} features, interrupted"

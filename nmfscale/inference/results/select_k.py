@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .frames import Columns, frame_of
+
 Array = NDArray[Any]
 # Topics of two fits are the same topic if their similarity is at least this.
 SAME = 0.8
@@ -120,15 +122,17 @@ class SelectK:
             ``least_stability``, ``n_iter`` (mean of the folds), ``converged`` (in all folds) and
             ``best``.
         """
-        import pandas as pd
+        return frame_of(self.columns())
 
-        return pd.DataFrame({
+    def columns(self) -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+        return {
             "n_components": self.n_components, "score": self.score,
             "score_error": self.score_error, "in_sample": self.in_sample,
             "stability": self.stability, "least_stability": self.least_stability,
             "n_iter": self.n_iter.mean(axis=1), "converged": self.converged.all(axis=1),
             "best": self.n_components == self.best,
-        })  # fmt: skip
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         """Return the table as text, and the recommendation."""
