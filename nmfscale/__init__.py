@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .models.lda import LDA as LDA
     from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
     from .models.persistence import load_model as load  # noqa: F401
+    from .models.pipelines import model_of as model_of
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
     from .models.ssnmf import SSNMF as SSNMF
     from .models.topic_model import TopicModel as TopicModel
@@ -92,6 +93,7 @@ _PLACES = {
     "models.lda": "LDA",
     "models.noisy_topic_model": "NoisyTopicModel",
     "models.persistence": "load",
+    "models.pipelines": "model_of",
     "models.poisson_nmf": "PoissonNMF",
     "models.ssnmf": "SSNMF",
     "models.topic_model": "TopicModel",

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 
 from ..counts.names import shown
 from ..models.comparison import TopicMatch, match_topics
+from ..models.pipelines import model_and_input
 from .results.compare_fits import FitComparison, FitSummary
 from .results.topic_quality import TopicQuality
 from .topic_quality import topic_quality
@@ -99,15 +100,17 @@ def compare_fits(
     first = next(iter(models.values()))
     matches = {name: match_topics(first, model, metric=metric) for name, model in models.items()}
     fits = []
-    for name, model in models.items():
+    for name, fit in models.items():
+        model, counts = model_and_input(fit, X)
         scored = not hasattr(model, "predict")
         score = held = quality = None
         if X is not None and scored:
-            score = float(model.score(X, **part))
+            score = float(model.score(counts, **part))
         if held_out is not None and scored:
-            held = float(model.score(held_out, completion=0.5, random_state=seed, **part))
+            others = model_and_input(fit, held_out)[1]
+            held = float(model.score(others, completion=0.5, random_state=seed, **part))
         if X is not None:
-            quality = topic_quality(model, X, n_top=n_top, **part)
+            quality = topic_quality(model, counts, n_top=n_top, **part)
         scores = score, held, stable.get(name)
         fits.append(_summary(name, model, matches[name], scores, quality))
     return FitComparison(tuple(fits), matches)

@@ -21,6 +21,7 @@ from ..methods.differential import (
     Regressions,
     regression_needs,
 )
+from ..models.pipelines import model_and_input
 from ..models.validation import sizes_of
 from ..readers.open import as_counts
 from .differential_run import run_regressions
@@ -188,6 +189,7 @@ def differential_features(
     if not isinstance(family, str) or family not in FAMILIES:
         raise ValueError(f"family={shown(family)} is not one of {', '.join(map(repr, FAMILIES))}.")
     client = resolve_client(client)
+    model, X = model_and_input(model, X)
     counts = as_counts(
         X, integer="allow", subject="X", layer=layer, raw=raw,
         in_memory=memory_limit is None and client is None, memory_limit=memory_limit,

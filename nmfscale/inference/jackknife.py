@@ -18,6 +18,7 @@ from ..methods.conversion import poisson_to_multinomial
 from ..methods.poisson.priors import gamma_prior
 from ..methods.poisson.profile import ProfileHessian
 from ..methods.transform import project_rows
+from ..models.pipelines import model_and_input
 from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
 from ..readers.open import as_counts
@@ -161,6 +162,7 @@ def jackknife_fit(
     """
     check_interval(level, "percentile")
     check_weighting(weighting)
+    model, X = model_and_input(model, X)
     F, prior = _checked_factors(model)
     if getattr(model, "measured_", None) is not None:
         raise ValueError(

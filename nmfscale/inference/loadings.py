@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..counts.foreign import refuse_annotated
 from ..counts.names import name_array, names_of, shown
 from ..counts.warn import warn_caller
+from ..models.pipelines import model_of
 
 Array = NDArray[Any]
 KINDS = "proportions", "amounts"
@@ -86,6 +87,7 @@ def topics_of_samples(
             f"loadings={reprlib.repr(loadings)} is not one of {', '.join(map(repr, KINDS))}; "
             "loadings themselves are the first argument."
         )
+    model = model_of(model)
     if isinstance(model, SampleTopics):
         found = model
         if topic_names is not None:
@@ -136,6 +138,7 @@ _POSTERIORS = (
 
 def checked_loadings(loadings: Any, topic_names: Any = None) -> tuple[Array, tuple[Any, ...]]:
     """Return loadings (n, T) in float64 and the names of the topics."""
+    loadings = model_of(loadings)
     if hasattr(loadings, "get_params"):
         if not hasattr(loadings, "loadings_"):
             raise ValueError(

@@ -24,6 +24,7 @@ from ..counts.warn import warn_caller
 from ..engine.workers import resolve_client
 from ..kernels.resample import draw_counts
 from ..methods.matching import match_columns
+from ..models.pipelines import model_and_input
 from .fit_counts import counts_of_fit
 from .groups import check_resampled, checked_design, checked_labels
 from .intervals import check_interval
@@ -162,6 +163,7 @@ def bootstrap_fit(
     """
     check_interval(level, "percentile")
     check_weighting(weighting)
+    estimator, X = model_and_input(estimator, X)
     check_estimator(estimator)
     client = resolve_client(client)
     counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)

@@ -21,6 +21,7 @@ from ..engine.checkpoint import recorded_seed
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.matching import lift_pairs
+from ..models.pipelines import model_and_input
 from ..models.topic_model import TopicModel
 from ..storage.atomic import user_path
 from .excess_variance import excess_variance
@@ -78,7 +79,8 @@ def select_k(
     n_components : iterable of int, default=range(2, 21)
         Numbers of topics to compare.
     estimator : estimator of counts, default=None
-        Its parameters except `n_components` are used; it is not fitted. None means
+        Its parameters except `n_components` are used; it is not fitted. In a pipeline that ends
+        with the estimator, the other steps are first fitted to all samples. None means
         ``TopicModel(prior_factors=1.1, tol=1e-3)``: held-out scores of maximum likelihood without a
         prior can fall from the smallest number of topics on.
     units : array-like of shape (n_samples,), default=None
@@ -157,6 +159,7 @@ def select_k(
     """
     numbers = _checked_numbers(n_components)
     estimator = TopicModel(prior_factors=1.1, tol=1e-3) if estimator is None else estimator
+    estimator, X = model_and_input(estimator, X)
     check_estimator(estimator)
     check_positive("n_init", n_init)
     check_every(checkpoint, checkpoint_every, resume)

@@ -20,6 +20,7 @@ from ..counts.names import shown
 from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.matching import lift_pairs
+from ..models.pipelines import model_and_input
 from ..models.topic_model import TopicModel
 from .consensus import Consensus, consensus_of
 from .replicates import ReplicateTask, check_positive, run_replicates
@@ -74,7 +75,7 @@ def stability(
         Number of fits.
     estimator : PoissonNMF or TopicModel, default=None
         Its parameters except `n_components`, `n_init` and `random_state` are used; it is not
-        fitted. None means ``TopicModel(init="random")``.
+        fitted. It may be the last step of a pipeline. None means ``TopicModel(init="random")``.
     density_threshold : float, default=0.5
         A topic is left out of the consensus if its mean distance from its nearest neighbours is
         larger. Distances are between unit vectors: 0 to 2; 2 leaves nothing out.
@@ -137,6 +138,7 @@ def stability(
     (100, 3)
     """
     estimator = TopicModel(init="random") if estimator is None else estimator
+    estimator, X = model_and_input(estimator, X)
     check_estimator(estimator)
     check_positive("n_components", n_components)
     check_positive("n_starts", n_starts)

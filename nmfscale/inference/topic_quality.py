@@ -17,6 +17,7 @@ from ..methods.feature_scores import best_features, frex_of
 from ..methods.residual_deviance import ResidualDeviance
 from ..models.base import CountModel
 from ..models.names import matched_counts
+from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
 from ..readers.open import as_counts
 from .fit_counts import rows_of_fit
@@ -42,7 +43,7 @@ def topic_quality(
     Parameters
     ----------
     model : fitted model
-        Any model of counts.
+        Any model of counts, or a pipeline that ends with one: see :func:`nmfscale.model_of`.
     X : counts of shape (n_samples, n_features)
         The counts of the fit or other samples, as in :meth:`nmfscale.PoissonNMF.fit`. Features, and
         the samples of the fit, are matched by name if both have names. Files are read block by
@@ -121,6 +122,7 @@ def topic_quality(
     ['share', 'npmi', 'umass', 'exclusivity']
     >>> worst = found.to_frame("features").sort_values("explained").index[0]
     """
+    model, X = model_and_input(model, X)
     if not isinstance(model, CountModel):
         raise ValueError(
             f"model is a {type(model).__name__}: a fitted model of counts is needed, such as "

@@ -13,6 +13,7 @@ from ..counts.foreign import refuse_annotated
 from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
+from .pipelines import model_of
 from .topics import topic_names_of
 
 Array = NDArray[Any]
@@ -149,6 +150,7 @@ def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
     """
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
+    a, b = model_of(a), model_of(b)
     (first, names_a), (second, names_b) = (
         _topics_of(each, name) for each, name in ((a, "a"), (b, "b"))
     )

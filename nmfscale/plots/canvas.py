@@ -185,6 +185,15 @@ def holds_names(index: Any) -> bool:
     return hasattr(index, "isin") and (type(index).__name__ != "RangeIndex" or index.step != 1)
 
 
+def index_of(names: Any) -> Any:
+    """Return names of a model as an index of pandas; None stays None."""
+    if names is None:
+        return None
+    import pandas as pd
+
+    return pd.Index(names, tupleize_cols=False)
+
+
 def matched_by_name(values: Any, names: Any, argument: str, subject: str) -> Any:
     """Return a pandas object or dict with its entries in the order of an index.
 

@@ -13,10 +13,12 @@ from ..methods.feature_scores import (
     feature_scores,
     largest_elsewhere,
 )
+from ..models.pipelines import model_of
 from .canvas import (
     axes_or_new,
     check_arguments,
     holds_names,
+    index_of,
     matched_by_name,
     names_and_colors,
     nonnegative_matrix,
@@ -40,6 +42,7 @@ def leading_features(
     weight: float | None = None, feature_totals: Any = None, min_count: float = 0,
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:  # fmt: skip
     """Return frequencies, names, and the indices of each topic's leading features, best first."""
+    components = model_of(components)
     columns = _columns_of(components, (feature_names, score, feature_totals))
     if feature_totals is None:
         feature_totals = getattr(components, "feature_totals_", None)
@@ -88,11 +91,7 @@ def _columns_of(components: Any, arguments: Sequence[Any]) -> Any:
         return components.columns
     names = _names_of(components)
     named = any(hasattr(each, "iloc") or isinstance(each, dict) for each in arguments)
-    if names is None or not named:
-        return None
-    import pandas as pd
-
-    return pd.Index(names, tupleize_cols=False)
+    return index_of(names) if named else None
 
 
 def _names_of(model: Any) -> Any:
@@ -147,7 +146,8 @@ def top_features(
     Parameters
     ----------
     components : fitted model, or array-like of shape (n_topics, n_features)
-        A model, or non-negative components; every row is divided by its sum.
+        A model, a pipeline that ends with one, or non-negative components; every row is divided by
+        its sum.
     feature_names : array-like of str, default=None
         Names of the features; by default those of the model, the columns of a DataFrame, or
         "feature 0", "feature 1", ...
@@ -255,7 +255,7 @@ def top_features_plot(
         components, feature_names, n_top, score, weight, feature_totals, min_count
     )
     if topic_names is None:
-        topic_names = getattr(components, "topic_names_", None)
+        topic_names = getattr(model_of(components), "topic_names_", None)
     n_topics = len(frequencies)
     titles, fills = names_and_colors(topic_names, colors, n_topics)
     elsewhere = largest_elsewhere(frequencies) if n_topics > 1 else None

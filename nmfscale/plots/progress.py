@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..models.pipelines import model_of
 from .canvas import axes_or_new, check_arguments, legend_of_names, topic_colors
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ def _records(histories: Any) -> dict[str, Any]:
     """Return the histories by name; check that each has at least one record."""
     if not isinstance(histories, Mapping):
         histories = {"fit": histories}
+    fits = {name: model_of(each) for name, each in histories.items()}
+    histories = {name: getattr(each, "history_", each) for name, each in fits.items()}
     if not histories:
         raise ValueError("histories is empty: pass at least one name and its history_.")
     for name, history in histories.items():
@@ -87,8 +90,9 @@ def progress_plot(
 
     Parameters
     ----------
-    histories : mapping of str to structured array or DataFrame
-        Name of each fit and its ``history_``.  A single history may be passed without a name.
+    histories : mapping of str to fitted model, structured array or DataFrame
+        Name of each fit, and the model or its ``history_``.  A single one may be passed without a
+        name.
     y : {"loglik", "kkt"}, default="loglik"
         "loglik" draws the distance to the highest objective that any of the fits reached, on a
         logarithmic scale that ends at 0.01.  The objective is the first field after ``iteration``

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from ..models.pipelines import model_of
 from .canvas import (
     axes_or_new,
     check_arguments,
+    index_of,
     legend_of_names,
     matched_by_name,
     names_and_colors,
@@ -49,6 +51,18 @@ def _grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
     order += sorted(present.difference(order), key=_rank)
     number = {label: place for place, label in enumerate(order)}
     return order, np.array([number[label] for label in labels], dtype=np.intp)
+
+
+def _loadings_of(given: Any, groups: Any) -> tuple[Any, Any, Any]:
+    """Return loadings, and an index of samples and names of topics, or None."""
+    model = model_of(given)
+    if not hasattr(model, "components_"):
+        return given, getattr(given, "index", None), None
+    # the rows of the factors of a Poisson NMF have different sums
+    loadings = model.loadings_ * model.components_.sum(axis=1)
+    names = getattr(model, "sample_names_", None)
+    named = hasattr(groups, "iloc") or isinstance(groups, dict)
+    return loadings, index_of(names) if named else None, getattr(model, "topic_names_", None)
 
 
 def _is_missing(value: Any) -> bool:
@@ -186,19 +200,20 @@ def structure_plot(
 
     Parameters
     ----------
-    proportions : array-like of shape (n_samples, n_topics)
+    proportions : fitted model, or array-like of shape (n_samples, n_topics)
         Non-negative loadings.  Every row is divided by its sum; rows of zeros are drawn blank.
+        Those of a model are the expected counts of each topic in the samples of the fit.
     groups : array-like of shape (n_samples,), default=None
         Label of each sample.  A Series, or a dict of labels by name, is matched by name with the
-        index of `proportions`, if that is a DataFrame.  A pandas categorical keeps the order of
-        its categories; other labels are sorted, numbers by size.  Samples without a label form the
-        group "(no group)".  None draws one group.  If there is no space for all labels, those of
-        larger groups are shown.
+        index of `proportions`, if that is a DataFrame, or with the samples of a model.  A pandas
+        categorical keeps the order of its categories; other labels are sorted, numbers by size.
+        Samples without a label form the group "(no group)".  None draws one group.  If there is no
+        space for all labels, those of larger groups are shown.
     max_samples : int, default=2000
         If there are more samples, a random subset of about this size is drawn, by group size.
     topic_names : sequence of str, default=None
-        Names for the legend, which lists as many topics as fit; by default "topic 0",
-        "topic 1", ...
+        Names for the legend, which lists as many topics as fit; by default those of the model, or
+        "topic 0", "topic 1", ...
     colors : sequence of colors, default=None
         One for each topic; :func:`topic_colors` by default.
     gap : float, default=None
@@ -237,7 +252,9 @@ def structure_plot(
     check_arguments("structure_plot", **locals())
     from matplotlib.collections import PolyCollection
 
-    groups = matched_by_name(groups, getattr(proportions, "index", None), "groups", "proportions")
+    proportions, index, known = _loadings_of(proportions, groups)
+    topic_names = known if topic_names is None else topic_names
+    groups = matched_by_name(groups, index, "groups", "proportions")
     shares = nonnegative_matrix(
         proportions, "proportions", "samples x topics", "the loadings_ of a fitted model"
     )

@@ -1,0 +1,145 @@
+"""Pipelines of scikit-learn that end with a model: the model, and the names of its features.
+
+A sparse matrix has no names, so a model behind a CountVectorizer does not know its words, and
+scikit-learn has no way to pass them on. Functions that take a model therefore also take the
+pipeline, and ask its earlier steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from ..counts.names import names_of, shown
+
+Array = NDArray[Any]
+
+
+def is_pipeline(fit: Any) -> bool:
+    """Whether an object is a Pipeline of scikit-learn (or a subclass, as of imbalanced-learn)."""
+    return hasattr(fit, "steps") and hasattr(fit, "named_steps")
+
+
+def model_of(fit: Any) -> Any:
+    """Return the fitted model at the end of a pipeline, with the names of its features.
+
+    Functions and plots that take a fitted model also take the pipeline; counts that they take are
+    then what the pipeline takes, such as texts. This function is for all other uses: methods and
+    attributes of the model, and model files.
+
+    Parameters
+    ----------
+    fit : sklearn.pipeline.Pipeline, or object
+        A fitted pipeline whose last step is a model of counts, such as
+        ``make_pipeline(CountVectorizer(), TopicModel())``. Any other object is returned unchanged.
+
+    Returns
+    -------
+    object
+        A copy of the last step that shares its arrays. If the model has no names of features, they
+        are what the earlier steps return from ``get_feature_names_out``; without that method, the
+        model stays without names.
+
+    Raises
+    ------
+    NotFittedError
+        If the pipeline is not fitted.
+    ValueError
+        If its last step is not a model of counts.
+
+    Examples
+    --------
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from sklearn.pipeline import make_pipeline
+    >>> import nmfscale
+    >>> texts = ["the cat", "the cat sat", "a gene", "a gene of a cell"]
+    >>> topics = nmfscale.TopicModel(2, random_state=0)
+    >>> pipeline = make_pipeline(CountVectorizer(), topics).fit(texts)
+    >>> model = nmfscale.model_of(pipeline)
+    >>> model.feature_names_in_.tolist()
+    ['cat', 'cell', 'gene', 'of', 'sat', 'the']
+    >>> [sorted(words) for words in nmfscale.pl.top_features(pipeline, n_top=2)]
+    [['cat', 'the'], ['cell', 'gene']]
+    """
+    if not is_pipeline(fit):
+        return fit
+    model = _last_step(fit)
+    check_is_fitted(model, "components_")
+    found = copy.copy(model)
+    if names_of(found, 1) is None:
+        names = _names_of_input(fit[:-1])
+        if names is not None:
+            found.feature_names_in_ = names
+    return found
+
+
+def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
+    """Return the model, or estimator, at the end of a pipeline, and the counts that it gets for X.
+
+    If the model is fitted, the earlier steps transform `X`; otherwise copies of them are fitted to
+    it. The counts have names where the steps have them. Without a pipeline, both are returned
+    unchanged.
+    """
+    if not is_pipeline(fit):
+        return fit, X
+    model = _last_step(fit)
+    if hasattr(model, "components_"):
+        model, before = model_of(fit), fit[:-1]
+        found = X if X is None else _checked_input(before, X).transform(X)
+    else:
+        before = clone(fit[:-1])
+        found = X if X is None else _checked_input(before, X).fit_transform(X)
+    return model, found if X is None else _with_names(found, X, before)
+
+
+def _last_step(pipeline: Any) -> Any:
+    """Return the model at the end of a pipeline; refuse other last steps."""
+    from .base import CountModel
+
+    model = pipeline.steps[-1][1]
+    if not isinstance(model, CountModel):
+        raise ValueError(
+            f"the last step of the pipeline is {shown(type(model).__name__)}: a model of counts, "
+            "such as TopicModel, is needed there. Leave out later steps, as pipeline[:-1] does."
+        )
+    return model
+
+
+def _checked_input(before: Any, X: Any) -> Any:
+    """Return the earlier steps of a pipeline; refuse a matrix if they count the words of texts."""
+    first = before.steps[0][1] if before.steps else None
+    if hasattr(first, "build_analyzer") and len(getattr(X, "shape", ())) == 2:
+        raise ValueError(
+            f"X is a matrix of shape {X.shape}, and the pipeline begins with "
+            f"{type(first).__name__}, which takes texts: pass the texts, or "
+            "nmfscale.model_of(pipeline) in place of the pipeline."
+        )
+    return before
+
+
+def _names_of_input(before: Any) -> Array | None:
+    """Return the names of the columns that the earlier steps make, or None."""
+    if not before.steps:
+        return None
+    try:
+        names = before.get_feature_names_out()
+    except (AttributeError, ValueError):  # a step without names, or that needs those of its input
+        return None
+    return np.asarray(names, object)
+
+
+def _with_names(matrix: Any, X: Any, before: Any) -> Any:
+    """Return the output of the earlier steps with names of features and of samples."""
+    from ..readers.open import as_counts
+
+    counts = as_counts(matrix, integer="allow")
+    if counts.feature_names is None:
+        counts.feature_names = _names_of_input(before)
+    if counts.sample_names is None and len(getattr(X, "shape", ())) > 0:
+        counts.sample_names = names_of(X)
+    return counts
