@@ -132,6 +132,11 @@ def demo_corpus(patch, counts):
     _set(patch, "datasets.corpora.docstrings", lambda: counts)
 
 
+def small_ranges(patch, n_rows):
+    """Measure the quality of topics in ranges of this many rows."""
+    _set(patch, "inference.topic_quality._LEAST_ROWS", n_rows)
+
+
 # Memory and processors ------------------------------------------------------------------------
 
 

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix, RowRange
 from ..counts.names import shown
 from ..engine.threads import single_blas_thread
-from ..methods.coherence import Cooccurrences
+from ..engine.workers import resolve_client
+from ..methods.coherence import Cooccurrences, coherences
 from ..methods.feature_scores import best_features, frex_of
 from ..methods.residual_deviance import ResidualDeviance
 from ..models.base import CountModel
 from ..models.names import matched_counts
 from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
-from ..readers.open import as_counts
+from ..storage.store import StoredCounts
 from .fit_counts import rows_of_fit
 from .loadings import proportions
-from .replicates import check_positive, progress_bar
+from .replicates import ReplicateTask, check_positive, progress_bar, run_replicates
 from .results.topic_quality import TopicQuality
+from .shared_fits import counts_of_job, file_of
 
 Array = NDArray[Any]
+# Rows of a range, at least, and ranges, at most: results of all ranges are in memory at a time.
+_LEAST_ROWS, _MOST_RANGES = 4096, 32
 
 
 def topic_quality(
@@ -34,6 +41,7 @@ def topic_quality(
     *,
     n_top: int = 10,
     frex_weight: float = 0.7,
+    client: Any = None,
     verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
@@ -52,6 +60,9 @@ def topic_quality(
         Number of leading features, by frequency, that measure a topic, and of its leading samples.
     frex_weight : float, default=0.7
         Weight of exclusivity in FREX, between 0 and 1.
+    client : distributed.Client, default=None
+        Dask cluster whose workers read ranges of samples, with the same bits as in this process.
+        None means the active client for a packed store.
     verbose : int, default=0
         1 shows a progress bar.
     layer, raw
@@ -67,7 +78,10 @@ def topic_quality(
     NotFittedError
         If the model is not fitted.
     ValueError
-        If `X` lacks features of the fit, or an argument is not valid.
+        If `X` lacks features of the fit, or an argument is not valid; or if a cluster is to read a
+        file that is not a packed store.
+    MemoryLimitError, ClusterError
+        As in :meth:`nmfscale.PoissonNMF.transform`.
 
     Notes
     -----
@@ -132,33 +146,38 @@ def topic_quality(
     check_positive("n_top", n_top)
     if not isinstance(frex_weight, Real) or not 0 <= frex_weight <= 1:
         raise ValueError(f"frex_weight is {shown(frex_weight)}; a number from 0 to 1 is needed.")
-    limit = model.memory_limit
-    counts = as_counts(
-        X, integer="allow", subject="X", in_memory=limit is None, memory_limit=limit, layer=layer,
-        raw=raw,
-    )  # fmt: skip
+    client = None if client is None else resolve_client(client)
+    counts = counts_of_job(X, model.memory_limit, client, layer=layer, raw=raw)
+    if isinstance(counts, StoredCounts) and client is None:
+        client = resolve_client(None)
     counts = matched_counts(model, X, counts, remedy="add columns of 0 for them.")[0]
     rows = rows_of_fit(model, counts)
     with single_blas_thread():
-        return _measured(model, counts, rows, int(n_top), float(frex_weight), verbose)
+        return _measured(model, counts, rows, int(n_top), float(frex_weight), client, verbose)
 
 
 def _measured(
     model: Any, counts: CountMatrix, rows: Array | None, n_top: int, frex_weight: float,
-    verbose: int,
+    client: Any, verbose: int,
 ) -> TopicQuality:  # fmt: skip
     """Return all measures; `rows` are the positions of the samples in the fit."""
-    loadings = model.loadings_[rows] if rows is not None else model.transform(counts)
+    if rows is not None:
+        loadings = model.loadings_[rows]
+    else:
+        loadings = model.transform(counts, client=client)
     L = np.asarray(loadings, np.float64)
     F = np.ascontiguousarray(model.components_.T, np.float64)
     frequencies = proportions(F.T)
     leading = [best_features(each, each, n_top) for each in frequencies]
-    deviance, null, together = _one_pass(model, counts, rows, L, F, leading, verbose)
+    batch = getattr(model, "batch_", None)
+    where = () if rows is None or batch is None else (batch[rows], model.measured_)
+    n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
+    sums = _sums_of(QualityTask(counts, L, F, tuple(leading), n_rows, *where), client, verbose)
     shares = proportions(L * F.sum(axis=0))
     amounts = shares * counts.row_totals[:, None]
     frex = frex_of(frequencies, frex_weight)
     n_topics = np.bincount(np.concatenate(leading), minlength=len(F))
-    npmi, umass = together.coherences(leading)
+    npmi, umass = coherences(sums["together"], leading, len(L))
     return TopicQuality(
         npmi, umass,
         np.array([_mean(each[top]) for each, top in zip(frex, leading, strict=True)]),
@@ -166,37 +185,95 @@ def _measured(
         _effective_number(frequencies), _effective_number(amounts.T),
         amounts.sum(axis=0) / max(amounts.sum(), np.finfo(np.float64).tiny),
         tuple(leading), tuple(_leading_samples(shares, amounts, n_top)),
-        deviance.of_samples, deviance.of_features, null.of_samples, null.of_features,
+        sums["samples"], sums["features"], sums["null_samples"], sums["null_features"],
         np.asarray(counts.row_totals, np.float64), np.asarray(counts.column_totals, np.float64),
         tuple(topic_names_of(model, len(leading))), counts.sample_names, counts.feature_names,
         n_top, rows is not None,
     )  # fmt: skip
 
 
-def _one_pass(
-    model: Any, counts: CountMatrix, rows: Array | None, L: Array, F: Array,
-    leading: list[Array], verbose: int,
-) -> tuple[ResidualDeviance, ResidualDeviance, Cooccurrences]:  # fmt: skip
-    """Read the counts once: deviance of the fit and of a single topic, and co-occurrences."""
-    totals = counts.row_totals, counts.column_totals
-    batch = getattr(model, "batch_", None)
-    where: dict[str, Array] = {}
-    if rows is not None and batch is not None:
-        where = {"batch": batch[rows], "measured": model.measured_}
-    deviance = ResidualDeviance(L, F, *totals, **where)
-    null = ResidualDeviance(np.ones((len(L), 1)), totals[1][:, None], *totals, **where)
-    together = Cooccurrences(np.unique(np.concatenate(leading)), len(F))
-    with progress_bar("topic quality: samples", len(L), 0, verbose) as advance:
-        for piece in counts.chunks():
-            matrix = piece.matrix(len(F))
+@dataclass(frozen=True)
+class QualityTask(ReplicateTask):
+    """Sums over ranges of `n_rows`: deviance of the fit and of a single topic, co-occurrences.
+
+    Results of the last range are padded with zeros.
+    """
+
+    counts: CountMatrix
+    L: Array
+    F: Array
+    leading: tuple[Array, ...]
+    n_rows: int
+    batch: Array | None = None
+    measured: Array | None = None
+    name = "topic quality"
+
+    def about(self) -> Iterable[Any]:
+        """Return the inputs."""
+        return self.counts.row_totals, self.counts.column_totals, self.L, self.F, *self.leading
+
+    def file(self) -> tuple[str, tuple[int, ...]]:
+        """Return the packed store that workers read, if counts are in one."""
+        return file_of(self.counts)
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return the sums of each range."""
+        found = [self._of_range(number) for number in numbers]
+        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+    def _of_range(self, number: int) -> dict[str, Array]:
+        """Read the rows of a range once."""
+        counts, n_features = self.counts, len(self.F)
+        rows = slice(number * self.n_rows, min((number + 1) * self.n_rows, counts.shape[0]))
+        totals = counts.row_totals[rows]
+        where: dict[str, Array] = {}
+        if self.batch is not None and self.measured is not None:
+            where = {"batch": self.batch[rows], "measured": self.measured}
+        deviance = ResidualDeviance(self.L[rows], self.F, totals, rows.start, **where)
+        ones, overall = np.ones((len(totals), 1)), counts.column_totals[:, None]
+        null = ResidualDeviance(ones, overall, totals, rows.start, **where)
+        together = Cooccurrences(self.leading, n_features)
+        for piece in counts.chunks(rows.start, rows.stop):
+            matrix = piece.matrix(n_features)
             if not matrix.has_sorted_indices:
                 matrix = matrix.sorted_indices()
             piece = RowRange(piece.first, matrix.indptr, matrix.indices, matrix.data)
             deviance.add(piece)
             null.add(piece)
             together.add(matrix)
-            advance(matrix.shape[0])
-    return deviance, null, together
+        more = (0, self.n_rows - len(totals))
+        return {
+            "samples": np.pad(deviance.of_samples, more), "features": deviance.of_features,
+            "null_samples": np.pad(null.of_samples, more), "null_features": null.of_features,
+            "together": together.of_topics,
+        }  # fmt: skip
+
+
+def _sums_of(task: QualityTask, client: Any, verbose: int) -> dict[str, Array]:
+    """Return the deviances of all samples and features, and numbers of samples of pairs."""
+    n, seed = -(-task.counts.shape[0] // task.n_rows), SeedSequence(0)
+    if client is None:
+        with progress_bar("topic quality: ranges of samples", n, 0, verbose) as advance:
+            parts = []
+            for number in range(n):
+                parts.append(task.run(range(number, number + 1), seed, 1))
+                advance(1)
+        found = {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
+    else:
+        job = run_replicates(
+            task, n, random_state=seed, batch_size=1, client=client, verbose=verbose
+        )
+        if job.interrupted and not job.done.all():
+            raise KeyboardInterrupt
+        found = job.rows
+    sums = {"together": found["together"].sum(axis=0)}
+    for kind in ("samples", "null_samples"):
+        sums[kind] = np.maximum(2 * found[kind].ravel()[: task.counts.shape[0]], 0)
+    for kind in ("features", "null_features"):
+        # one range after the other, whoever worked on it
+        halves = found[kind].cumsum(axis=0)[-1] - task.counts.column_totals
+        sums[kind] = np.maximum(2 * halves, 0)
+    return sums
 
 
 def _effective_number(rows: Array) -> Array:

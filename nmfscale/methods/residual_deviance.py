@@ -26,17 +26,26 @@ class ResidualDeviance:
     Parameters
     ----------
     L, F : ndarray of shape (n, K) and (m, K)
-        Factors.
-    row_totals, column_totals : ndarray of shape (n,) and (m,)
-        Sums of the counts.
+        Factors; L of consecutive rows of the counts.
+    row_totals : ndarray of shape (n,)
+        Sums of these rows.
+    first : int, default=0
+        Number of the first of these rows.
     batch : ndarray of int of shape (n,), default=None
         Batch of each sample; None if all features were measured in all samples.
     measured : ndarray of bool of shape (n_batches, m), default=None
         Features that were measured in each batch; sums are over these.
+
+    Attributes
+    ----------
+    of_samples : ndarray of shape (n,)
+        Half the deviance of each sample, apart from rounding.
+    of_features : ndarray of shape (m,)
+        The same of each feature in these samples, plus its count in them.
     """
 
     def __init__(
-        self, L: Array, F: Array, row_totals: Array, column_totals: Array,
+        self, L: Array, F: Array, row_totals: Array, first: int = 0,
         batch: Array | None = None, measured: Array | None = None,
     ):  # fmt: skip
         L, F = (np.ascontiguousarray(each, np.float64) for each in (L, F))
@@ -49,30 +58,21 @@ class ResidualDeviance:
         scale = np.divide(row_totals, sizes, out=np.zeros(len(L)), where=sizes > 0)
         self._L = L * scale[:, None]
         self._products = _PRODUCTS // F.shape[1] + 1
-        expected = np.zeros(len(F))
+        self.of_features = np.zeros(len(F))
         for number, there in enumerate(measured):
             of_batch = self._L[batch == number].sum(axis=0)
-            expected += there * (F * of_batch).sum(axis=1)
-        self._of_samples = np.where(sizes > 0, 0.0, -row_totals)
-        self._of_features = expected - column_totals
+            self.of_features += there * (F * of_batch).sum(axis=1)
+        self.of_samples = np.where(sizes > 0, 0.0, -row_totals)
+        self._first = first
 
     def add(self, piece: RowRange) -> None:
         """Add some rows of the counts, sorted by column. Rows must come in their order."""
         for part in piece.parts(self._products):
-            rows = np.repeat(np.arange(len(part.indptr) - 1) + part.first, np.diff(part.indptr))
+            first = part.first - self._first
+            rows = np.repeat(np.arange(first, first + len(part.indptr) - 1), np.diff(part.indptr))
             x = part.data.astype(np.float64)
             mu = (self._L[rows] * self._F[part.indices]).sum(axis=1)
             terms = xlogy(x, x / np.maximum(mu, LEAST))
             # one addition after the other, so that sums do not depend on the pieces
-            np.add.at(self._of_samples, rows, terms)
-            np.add.at(self._of_features, part.indices, terms)
-
-    @property
-    def of_samples(self) -> Array:
-        """Deviance of each sample (n,)."""
-        return np.maximum(2 * self._of_samples, 0)
-
-    @property
-    def of_features(self) -> Array:
-        """Deviance of each feature (m,)."""
-        return np.maximum(2 * self._of_features, 0)
+            np.add.at(self.of_samples, rows, terms)
+            np.add.at(self.of_features, part.indices, terms)

@@ -141,6 +141,28 @@ def test_same_bits_anywhere(X, model, tmp_path, monkeypatch):
             pd.testing.assert_frame_equal(table, same, check_exact=exact, rtol=1e-9)
 
 
+def test_ranges_of_samples(X, model, monkeypatch):
+    expected = topic_quality(model, X)
+    internals.small_ranges(monkeypatch, 33)
+    found = topic_quality(model, X)
+    for kind in ("topics", "samples", "features"):
+        pd.testing.assert_frame_equal(found.to_frame(kind), expected.to_frame(kind), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_workers_share_the_ranges(X, model, client, tmp_path, monkeypatch):
+    internals.small_ranges(monkeypatch, 13)
+    store = write_store(X.iloc[:40], tmp_path / "counts.nmf")
+    with pytest.MonkeyPatch.context() as patch:
+        internals.no_active_client(patch)
+        expected = topic_quality(model, store)
+    found = topic_quality(model, store, client=client)
+    assert not found.of_fit
+    for kind in ("topics", "samples", "features"):
+        table = found.to_frame(kind)
+        pd.testing.assert_frame_equal(table, expected.to_frame(kind), check_exact=True)
+
+
 def test_other_samples_and_models(X, model):
     other = topic_quality(model, X.iloc[:40])
     assert not other.of_fit and "transform" in repr(other) and len(other.sample_totals) == 40
