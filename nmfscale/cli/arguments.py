@@ -10,6 +10,7 @@ from .. import __version__
 from ..cli import commands
 from .cluster import cluster
 from .differential import differential
+from .examples import EXAMPLES
 from .export import export
 from .inference import bootstrap, test
 from .option_groups import (
@@ -29,76 +30,15 @@ from .option_groups import (
     size,
 )
 from .parameters import add_parameters, check_options
+from .quality import quality, stability
 from .selection import MODELS, numbers, select_k
-
-_EXAMPLES = {
-    "": """examples:
-  nmfscale demo                                a first fit, to real text on this machine
-  nmfscale fit cells.h5ad -k 10 -o cells.h5    fit a topic model
-  nmfscale plot cells.h5 -o structure.png      look at it
-  nmfscale COMMAND --help                      more about a command""",
-    "demo": """examples:
-  nmfscale demo
-  nmfscale demo -o first-look --force""",
-    "fit": """examples:
-  nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
-  nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
-  nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
-  nmfscale fit counts.npz -k 20 --model ssnmf --labels classes.csv
-  nmfscale fit cells.nmf -k 20 --checkpoint state --resume
-  nmfscale fit cells.nmf -k 20 --workers 4
-  nmfscale fit cells.nmf -k 20 --scheduler tls://192.0.2.10:8786 --tls certificates""",
-    "cluster": """examples:
-  nmfscale cluster
-  nmfscale cluster --workers 4 --memory-limit 8GB --local-directory /scratch
-  nmfscale cluster --host 192.0.2.10 --tls certificates
-  nmfscale fit cells.nmf -k 20 --scheduler tcp://127.0.0.1:8786""",
-    "store": """examples:
-  nmfscale store cells.h5ad cells.nmf
-  nmfscale store matrix.mtx.gz cells.nmf --memory-limit 1GB
-  nmfscale fit cells.nmf -k 20 --memory-limit 2GB --checkpoint state -o cells.h5""",
-    "transform": """examples:
-  nmfscale transform model.h5 new.npz -o loadings.npz
-  nmfscale transform model.h5 new.h5ad -o loadings.csv.gz --missing restrict
-  nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB
-  nmfscale transform model.h5 new.nmf -o loadings.npy --workers 4""",
-    "info": """examples:
-  nmfscale info cells.h5ad
-  nmfscale info model.h5
-  nmfscale info --build""",
-    "select-k": """examples:
-  nmfscale select-k counts.npz -k 2-12 -o topics.csv -o topics.png
-  nmfscale select-k cells.h5ad -k 5,10,15,20 --units cells.h5ad:patient --folds 5
-  nmfscale select-k cells.nmf -k 2-20 --checkpoint state --resume --workers 4""",
-    "differential": """examples:
-  nmfscale differential model.h5 cells.h5ad -o genes.csv.gz
-  nmfscale differential model.h5 counts.nmf --reference mean -o genes.h5 -o topic.png --topic 3
-  nmfscale differential model.h5 counts.nmf -o genes.csv --checkpoint state --workers 4""",
-    "export": """examples:
-  nmfscale export model.h5 -o proportions.csv
-  nmfscale export model.h5 -o genes.tsv.gz --table components
-  nmfscale export model.h5 -o tables""",
-    "plot": """examples:
-  nmfscale plot model.h5 -o structure.png --groups cell-types.txt
-  nmfscale plot model.h5 -o structure.png --groups cells.h5ad:cell_type
-  nmfscale plot model.h5 -o genes.pdf --kind top --n-top 15
-  nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
-    "test": """examples:
-  nmfscale test model.h5 --groups beers.csv:region --units beers.csv:brewery
-  nmfscale test model.h5 --groups cells.h5ad:condition --units cells.h5ad:patient -o tests.csv
-  nmfscale test model.h5 --groups party.txt --strata state.txt --seed 1 -o tests.h5 -o tests.png""",
-    "bootstrap": """examples:
-  nmfscale bootstrap model.h5 --groups beers.csv:region --units beers.csv:brewery
-  nmfscale bootstrap model.h5 --groups groups.txt --seed 1 -o weights.csv -o weights.png
-  nmfscale bootstrap model.h5 --groups groups.txt --kind fit --counts counts.npz -o means.h5""",
-}
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser of all commands; options of slow commands only if `words` name them."""
     parser = argparse.ArgumentParser(
         prog="nmfscale", description="Poisson NMF and topic models for count matrices of any size.",
-        epilog=_EXAMPLES[""], formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EXAMPLES[""], formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     version = f"nmfscale {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print it and exit")
@@ -106,7 +46,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     for name, (run, summary, add_options) in _COMMANDS.items():
         command = subparsers.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=_EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=EXAMPLES[name], formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         command.set_defaults(run=run, usage=command.error, command=name)
         # options that are derived from the library need its import, which is slow
@@ -285,6 +225,59 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     add_run_options(command)
 
 
+def _stability(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        f"{command.description}\n\n"
+        "The likelihood has many local optima. Topics of all fits are matched with those of the\n"
+        "best fit. Consensus topics are made as by cNMF: topics far from all others are left out,\n"
+        "the rest are clustered, and a topic is the median of its cluster."
+    )
+    add_input(command)
+    add = command.add_argument
+    add("-k", type=COUNT, required=True, help="number of topics")
+    what = "number of fits (default: %(default)s)"
+    add("--starts", type=COUNT, default=20, metavar="N", help=what)
+    add_outputs(command, f"{TABLE}; a plot, .png, .pdf or .svg; a consensus model, .h5")
+    what = "table to write: a row for each start, or topic (default: %(default)s)"
+    add("--table", choices=("starts", "topics"), default="starts", help=what)
+    what = "default: %(default)s"
+    add("--model", choices=("topic", "poisson"), default="topic", help=what)
+    what = (
+        "leave topics out of the consensus whose mean distance from their neighbours, 0 to 2, is "
+        "larger (default: %(default)s)"
+    )
+    threshold = at_least(float, 1e-6, 2)
+    add("--density-threshold", type=threshold, default=0.5, metavar="X", help=what)
+    add_seed(command)
+    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add_job_options(command, "the fits", "OUT")
+    add_run_options(command)
+
+
+def _quality(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        f"{command.description}\n\n"
+        "Coherence (NPMI, UMass): leading features occur in the same samples. FREX and unique:\n"
+        "they belong to this topic only. features, samples: effective numbers of a topic.\n"
+        "INPUT has the samples of the fit or other ones, whose loadings are then estimated."
+    )
+    add = command.add_argument
+    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_input(command)
+    add_outputs(command, TABLE)
+    what = (
+        "table to write: measures of topics, deviance of samples or features, or leading features "
+        "or samples of topics (default: %(default)s)"
+    )
+    tables = "topics", "samples", "features", "top_features", "top_samples"
+    add("--table", choices=tables, default="topics", help=what)
+    what = "leading features that measure a topic (default: %(default)s)"
+    add("--n-top", type=COUNT, default=10, metavar="N", help=what)
+    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add_cluster_options(command, "the work")
+    add_run_options(command)
+
+
 def _differential(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
@@ -371,6 +364,8 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "test": (test, "test whether groups of samples differ in their topics", _test),
     "bootstrap": (bootstrap, "how heavy topics are in groups, with intervals", _bootstrap),
     "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
+    "stability": (stability, "topics that fits from many random starts have in common", _stability),
+    "quality": (quality, "coherence, exclusivity and size of topics, and deviance", _quality),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "export": (export, "write tables of a model", _export),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),

@@ -8,8 +8,8 @@ from typing import Any
 
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
-from .files import TEXT_TABLES, check_inputs, output, read_input
-from .inference import ARRAYS, PICTURES, _end, _write_all, _write_arrays, write_columns
+from .files import TEXT_TABLES, check_inputs, read_input
+from .inference import ARRAYS, PICTURES, _end, _write_all, _write_arrays, targets_of, write_columns
 from .messages import say
 
 
@@ -19,14 +19,7 @@ def differential(arguments: argparse.Namespace) -> int:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     check_inputs(arguments.model, arguments.input)
     kinds, files = (*TEXT_TABLES, *ARRAYS, *PICTURES), [arguments.model, arguments.input]
-    targets = [
-        output(arguments, kinds, files, replaces=arguments.resume, given=each)
-        for each in arguments.output
-    ]
-    if any(target.suffix.lower() in PICTURES for target in targets):
-        from ..plots import detached_axes
-
-        detached_axes(1.0, 1.0)  # raises an error before any work if matplotlib is missing
+    targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
     from ..inference.differential import differential_features
     from ..models.persistence import load_model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -196,14 +196,7 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
 
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
     endings = (*TEXT_TABLES, *ARRAYS, *PICTURES)
-    targets = [
-        output(arguments, endings, [*inputs, *files], replaces=goes_on, given=each)
-        for each in arguments.output
-    ]
-    if any(target.suffix.lower() in PICTURES for target in targets):
-        from ..plots import detached_axes
-
-        detached_axes(1.0, 1.0)  # raises an error before any work if matplotlib is missing
+    targets = targets_of(arguments, endings, [*inputs, *files], replaces=goes_on)
     from ..models.persistence import load_model
 
     model = load_model(arguments.model)
@@ -233,6 +226,21 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
         yield model, labels, targets, how
     if drawn:
         say(f"seed            {arguments.seed}")
+
+
+def targets_of(
+    arguments: argparse.Namespace, endings: Sequence[str], inputs: Sequence[str], *, replaces: bool
+) -> list[Path]:
+    """Return the output files, checked before any work; pictures need matplotlib."""
+    targets = [
+        output(arguments, endings, inputs, replaces=replaces, given=each)
+        for each in arguments.output
+    ]
+    if any(target.suffix.lower() in PICTURES for target in targets):
+        from ..plots import detached_axes
+
+        detached_axes(1.0, 1.0)  # raises an error if matplotlib is missing
+    return targets
 
 
 def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]) -> None:

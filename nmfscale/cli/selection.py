@@ -9,8 +9,8 @@ from typing import Any
 
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
-from .files import TEXT_TABLES, check_inputs, file_and_column, output, read_groups, read_input
-from .inference import PICTURES, _write_all, write_columns
+from .files import TEXT_TABLES, check_inputs, file_and_column, read_groups, read_input
+from .inference import PICTURES, _write_all, targets_of, write_columns
 from .messages import log, say
 
 MODELS = "topic", "poisson", "lda", "gamma-poisson", "noisy"
@@ -26,14 +26,7 @@ def select_k(arguments: argparse.Namespace) -> int:
     if arguments.units is not None:
         files.append(file_and_column(arguments.units)[0])
     check_inputs(*files)
-    targets = [
-        output(arguments, (*TEXT_TABLES, *PICTURES), files, replaces=arguments.resume, given=each)
-        for each in arguments.output
-    ]
-    if any(target.suffix.lower() in PICTURES for target in targets):
-        from ..plots import detached_axes
-
-        detached_axes(1.0, 1.0)  # raises an error before any work if matplotlib is missing
+    targets = targets_of(arguments, (*TEXT_TABLES, *PICTURES), files, replaces=arguments.resume)
     from ..engine.checkpoint import checkpoints_in
     from ..inference.select_k import select_k as search
 

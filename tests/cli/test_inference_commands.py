@@ -314,6 +314,33 @@ def test_number_of_topics(folder, tmp_path, capsys):
     assert "--prior is for --model topic and poisson" in misuse(capsys, *words)
 
 
+def test_quality_of_topics(folder, tmp_path, capsys):
+    counts, model, table = folder / "counts.npz", folder / "model.h5", tmp_path / "quality.csv"
+    for what in ("topics", "top_features"):
+        words = ["quality", model, counts, "--n-top", 5, "--table", what, "--force", "-q"]
+        assert run(*words, "-o", table) == 0
+        expected = nmfscale.topic_quality(nmfscale.load(model), counts, n_top=5)
+        assert str(expected) in capsys.readouterr().out
+        frame = expected.to_frame(what)
+        frame = frame.reset_index() if what == "topics" else frame
+        pd.testing.assert_frame_equal(pd.read_csv(table), frame, check_dtype=False)
+
+
+def test_topics_of_many_starts(folder, tmp_path, capsys):
+    counts, model, table = folder / "counts.npz", tmp_path / "consensus.h5", tmp_path / "topics.csv"
+    words = ["stability", counts, "-k", 3, "--starts", 4, "--table", "topics", *QUICK]
+    assert run(*words, "-o", table, "-o", model, "-o", tmp_path / "starts.png") == 0
+    expected = nmfscale.stability(sp.load_npz(counts), 3, 4, random_state=1)
+    assert f"{expected.n_best} of 4 fits end within 1" in capsys.readouterr().out
+    pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame("topics"))
+    assert_array_equal(nmfscale.load(model).components_, expected.model.components_)
+    assert (tmp_path / "starts.png").stat().st_size > 0
+    words = ["stability", counts, "-k", 3, "--starts", 2, "--density-threshold", 1e-6, *QUICK]
+    assert run(*words, "-o", tmp_path / "none.h5") == 0
+    assert "no model is written" in capsys.readouterr().err
+    assert "--resume needs --checkpoint" in misuse(capsys, "stability", counts, "-k", 3, "--resume")
+
+
 def test_features_that_make_topics(folder, tmp_path, capsys):
     counts, model = folder / "counts.npz", folder / "model.h5"
     table, arrays = tmp_path / "features.csv", tmp_path / "features.h5"
@@ -345,6 +372,7 @@ def test_no_command_needs_pandas(folder, tmp_path, monkeypatch):
     for i, given in enumerate((
         ["differential", model, counts, "--reference", 1],
         ["select-k", counts, "-k", "2-3"],
+        ["quality", model, counts, "--table", "samples"],
         [*words(folder, "test"), "--permutations", 9],
         [*words(folder, "bootstrap"), "--replicates", 9],
         [*words(folder, "bootstrap"), "--kind", "fit", "--counts", counts, "--replicates", 2],

@@ -29,7 +29,7 @@ MODULES = sorted(
 )
 COMMANDS = (
     "demo", "fit", "store", "transform", "info", "plot", "test", "bootstrap", "select-k",
-    "differential", "export", "cluster",
+    "stability", "quality", "differential", "export", "cluster",
 )  # fmt: skip
 
 

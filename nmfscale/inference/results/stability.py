@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .frames import Columns, frame_of
+
 Array = NDArray[Any]
 # Starts whose objective is this close to the best end in the same optimum.
 _SAME = 1.0
@@ -85,23 +87,25 @@ class Stability:
             ``similarity`` (mean of the topics) and ``least_similarity``; or ``topic``,
             ``similarity`` (mean of the other fits) and ``least_similarity``.
         """
-        import pandas as pd
+        return frame_of(self.columns(what))
 
+    def columns(self, what: str = "starts") -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
         if what == "starts":
-            return pd.DataFrame({
+            return {
                 "start": np.arange(len(self.objective)), "objective": self.objective,
                 "gap": self.gaps, "n_iter": self.n_iter, "converged": self.converged,
                 "seed": self.seeds, "similarity": self.similarities.mean(axis=1),
                 "least_similarity": self.similarities.min(axis=1),
-            })  # fmt: skip
+            }  # fmt: skip
         if what != "topics":
             raise ValueError(f"what={what!r} is not one of 'starts', 'topics'.")
         rest = np.delete(self.similarities, self.best, axis=0)
         rest = rest if len(rest) else self.similarities
-        return pd.DataFrame({
+        return {
             "topic": np.arange(self.topics.shape[1]), "similarity": rest.mean(axis=0),
             "least_similarity": rest.min(axis=0),
-        })  # fmt: skip
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         """Sizes, spread of the optima, and similarity of the topics."""

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import shown
+from .frames import Columns, frame_of
 
 Array = NDArray[Any]
 # Number of leading features, and of topics, that the text shows.
 _SHOWN, _MOST = 5, 30
+# Kinds of tables, and those whose rows have an index.
+WHAT = "topics", "samples", "features", "top_features", "top_samples"
+_INDEXED = WHAT[:3]
 
 
 @dataclass(frozen=True)
@@ -105,46 +109,60 @@ class TopicQuality:
         ValueError
             If `what` is none of these.
         """
+        columns = self.columns(what)
+        if what not in _INDEXED:
+            return frame_of(columns)
         import pandas as pd
 
+        name, labels = next(iter(columns.items()))
+        del columns[name]
+        index = pd.Index(labels.tolist(), name=name, tupleize_cols=False)
+        return pd.DataFrame(columns, index=index)
+
+    def columns(self, what: str = "topics") -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed.
+
+        An index is the first column.
+        """
         if what == "topics":
-            columns = {name: getattr(self, name) for name in _OF_TOPICS}
-            return pd.DataFrame(columns, index=pd.Index(self.topic_names, name="topic"))
-        if what in ("samples", "features"):
+            labels = {"topic": np.array(self.topic_names, object)}
+            return labels | {name: getattr(self, name) for name in _OF_TOPICS}
+        if what in _INDEXED:
             kind = what[:-1]
             deviance, null = (
                 getattr(self, f"{kind}_{each}") for each in ("deviance", "null_deviance")
             )
-            explained = 1 - np.divide(deviance, null, out=np.ones(len(null)), where=null > 0)
-            table = {
+            return {
+                kind: self._labels(kind, np.arange(len(null))),
                 "total": getattr(self, f"{kind}_totals"), "deviance": deviance,
-                "null_deviance": null, "explained": explained,
+                "null_deviance": null,
+                "explained": 1 - np.divide(deviance, null, out=np.ones(len(null)), where=null > 0),
             }  # fmt: skip
-            names = getattr(self, f"{kind}_names")
-            index = range(len(null)) if names is None else list(names)
-            return pd.DataFrame(table, index=pd.Index(index, name=kind, tupleize_cols=False))
-        if what in ("top_features", "top_samples"):
-            kind = what[4:-1]
-            rows = [
-                (topic, rank, self._name(kind, number))
-                for topic, leading in zip(self.topic_names, getattr(self, what), strict=True)
-                for rank, number in enumerate(leading.tolist(), 1)
-            ]
-            return pd.DataFrame(rows, columns=["topic", "rank", kind])
-        raise ValueError(
-            f"what={shown(what)} is not one of 'topics', 'samples', 'features', 'top_features', "
-            "'top_samples'."
-        )
+        if what in WHAT:
+            kind, leading = what[4:-1], getattr(self, what)
+            sizes = [len(each) for each in leading]
+            ranks = [np.arange(1, size + 1) for size in sizes]
+            return {
+                "topic": np.repeat(np.array(self.topic_names, object), sizes),
+                "rank": np.concatenate(ranks),
+                kind: self._labels(kind, np.concatenate(leading)),
+            }
+        raise ValueError(f"what={shown(what)} is not one of {', '.join(map(repr, WHAT))}.")
 
-    def _name(self, kind: str, number: int) -> Any:
+    def _labels(self, kind: str, numbers: Array) -> Array:
+        """Return names of samples or features, or their numbers if they have none."""
         names = getattr(self, f"{kind}_names")
-        return number if names is None else names[number]
+        if names is None:
+            return numbers
+        # the last entry keeps NumPy from turning names that are tuples into rows
+        labels: Array = np.array([*names, None], object)[numbers]
+        return labels
 
     def __repr__(self) -> str:
         """Return the measures of the topics, and the deviance explained, as text."""
         rows = [("", "share", "NPMI", "UMass", "FREX", "unique", "features", "samples", "")]
         for k, name in enumerate(self.topic_names[:_MOST]):
-            leading = [str(self._name("feature", j)) for j in self.top_features[k][:_SHOWN]]
+            leading = map(str, self._labels("feature", self.top_features[k][:_SHOWN]))
             rows.append((
                 name, f"{self.share[k]:.1%}", f"{self.npmi[k]:.3f}", f"{self.umass[k]:.2f}",
                 f"{self.exclusivity[k]:.3f}", f"{self.uniqueness[k]:.2f}",

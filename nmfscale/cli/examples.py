@@ -1,0 +1,73 @@
+"""Examples of the commands, for their help."""
+
+from __future__ import annotations
+
+EXAMPLES = {
+    "": """examples:
+  nmfscale demo                                a first fit, to real text on this machine
+  nmfscale fit cells.h5ad -k 10 -o cells.h5    fit a topic model
+  nmfscale plot cells.h5 -o structure.png      look at it
+  nmfscale COMMAND --help                      more about a command""",
+    "demo": """examples:
+  nmfscale demo
+  nmfscale demo -o first-look --force""",
+    "fit": """examples:
+  nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
+  nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
+  nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
+  nmfscale fit counts.npz -k 20 --model ssnmf --labels classes.csv
+  nmfscale fit cells.nmf -k 20 --checkpoint state --resume
+  nmfscale fit cells.nmf -k 20 --workers 4
+  nmfscale fit cells.nmf -k 20 --scheduler tls://192.0.2.10:8786 --tls certificates""",
+    "cluster": """examples:
+  nmfscale cluster
+  nmfscale cluster --workers 4 --memory-limit 8GB --local-directory /scratch
+  nmfscale cluster --host 192.0.2.10 --tls certificates
+  nmfscale fit cells.nmf -k 20 --scheduler tcp://127.0.0.1:8786""",
+    "store": """examples:
+  nmfscale store cells.h5ad cells.nmf
+  nmfscale store matrix.mtx.gz cells.nmf --memory-limit 1GB
+  nmfscale fit cells.nmf -k 20 --memory-limit 2GB --checkpoint state -o cells.h5""",
+    "transform": """examples:
+  nmfscale transform model.h5 new.npz -o loadings.npz
+  nmfscale transform model.h5 new.h5ad -o loadings.csv.gz --missing restrict
+  nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB
+  nmfscale transform model.h5 new.nmf -o loadings.npy --workers 4""",
+    "info": """examples:
+  nmfscale info cells.h5ad
+  nmfscale info model.h5
+  nmfscale info --build""",
+    "select-k": """examples:
+  nmfscale select-k counts.npz -k 2-12 -o topics.csv -o topics.png
+  nmfscale select-k cells.h5ad -k 5,10,15,20 --units cells.h5ad:patient --folds 5
+  nmfscale select-k cells.nmf -k 2-20 --checkpoint state --resume --workers 4""",
+    "stability": """examples:
+  nmfscale stability counts.npz -k 10 -o starts.csv -o starts.png
+  nmfscale stability cells.h5ad -k 8 --starts 50 -o consensus.h5
+  nmfscale stability cells.nmf -k 8 --checkpoint state --resume --workers 4""",
+    "quality": """examples:
+  nmfscale quality model.h5 counts.npz
+  nmfscale quality model.h5 counts.npz -o worst-words.csv --table features
+  nmfscale quality model.h5 other.nmf -o topics.csv --memory-limit 2GB""",
+    "differential": """examples:
+  nmfscale differential model.h5 cells.h5ad -o genes.csv.gz
+  nmfscale differential model.h5 counts.nmf --reference mean -o genes.h5 -o topic.png --topic 3
+  nmfscale differential model.h5 counts.nmf -o genes.csv --checkpoint state --workers 4""",
+    "export": """examples:
+  nmfscale export model.h5 -o proportions.csv
+  nmfscale export model.h5 -o genes.tsv.gz --table components
+  nmfscale export model.h5 -o tables""",
+    "plot": """examples:
+  nmfscale plot model.h5 -o structure.png --groups cell-types.txt
+  nmfscale plot model.h5 -o structure.png --groups cells.h5ad:cell_type
+  nmfscale plot model.h5 -o genes.pdf --kind top --n-top 15
+  nmfscale plot em.h5 default.h5 -o progress.png --kind progress""",
+    "test": """examples:
+  nmfscale test model.h5 --groups beers.csv:region --units beers.csv:brewery
+  nmfscale test model.h5 --groups cells.h5ad:condition --units cells.h5ad:patient -o tests.csv
+  nmfscale test model.h5 --groups party.txt --strata state.txt --seed 1 -o tests.h5 -o tests.png""",
+    "bootstrap": """examples:
+  nmfscale bootstrap model.h5 --groups beers.csv:region --units beers.csv:brewery
+  nmfscale bootstrap model.h5 --groups groups.txt --seed 1 -o weights.csv -o weights.png
+  nmfscale bootstrap model.h5 --groups groups.txt --kind fit --counts counts.npz -o means.h5""",
+}

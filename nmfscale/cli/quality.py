@@ -1,0 +1,105 @@
+"""The commands `quality` and `stability`: how good topics are, and which ones every start finds."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from pathlib import Path
+from typing import Any
+
+from .cluster import cluster_client
+from .commands import save_figure, terminated_as_interrupted
+from .files import TEXT_TABLES, check_inputs, read_input
+from .inference import PICTURES, _end, _write_all, targets_of, write_columns
+from .messages import log, say
+
+# Endings of model files.
+MODEL_FILES = (".h5", ".hdf5")
+
+
+def quality(arguments: argparse.Namespace) -> int:
+    """Measure the quality of topics."""
+    check_inputs(arguments.model, arguments.input)
+    targets = targets_of(arguments, TEXT_TABLES, [arguments.model, arguments.input], replaces=False)
+    from ..inference.topic_quality import topic_quality
+    from ..models.persistence import load_model
+
+    model = load_model(arguments.model)
+    if arguments.memory_limit is not None:
+        model.set_params(memory_limit=arguments.memory_limit)
+    with terminated_as_interrupted(), cluster_client(arguments) as client:
+        counts = read_input(arguments, streamed=client is not None)
+        found = topic_quality(
+            model, counts, n_top=arguments.n_top, client=client, verbose=int(not arguments.quiet)
+        )
+    say(str(found))
+    _write_all(targets, lambda target: write_columns(target, found.columns(arguments.table)))
+    return _end(arguments, len(found.npmi), False)
+
+
+def stability(arguments: argparse.Namespace) -> int:
+    """Fit from many starts."""
+    if arguments.resume and arguments.checkpoint is None:
+        arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
+    check_inputs(arguments.input)
+    endings = (*TEXT_TABLES, *PICTURES, *MODEL_FILES)
+    targets = targets_of(arguments, endings, [arguments.input], replaces=arguments.resume)
+    from ..engine.checkpoint import checkpoints_in
+    from ..inference.stability import stability as fit_from_starts
+    from ..models import MODELS
+
+    goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
+    seed = arguments.seed
+    if seed is None and not goes_on:
+        seed = secrets.randbelow(2**32)
+    estimator = MODELS[arguments.model](
+        init="random", memory_limit=arguments.memory_limit, integer="allow"
+    )
+    with terminated_as_interrupted(), cluster_client(arguments) as client:
+        counts = read_input(arguments, streamed=client is not None)
+        found = fit_from_starts(
+            counts, arguments.k, arguments.starts, estimator=estimator,
+            density_threshold=arguments.density_threshold, random_state=seed,
+            n_threads=arguments.threads, client=client, checkpoint=arguments.checkpoint,
+            resume=arguments.resume, verbose=int(not arguments.quiet),
+        )  # fmt: skip
+    _say_stability(found)
+    if arguments.seed is None:
+        say(f"seed            {found.random_state}")
+    if found.model is None and any(target.suffix.lower() in MODEL_FILES for target in targets):
+        log("there is no consensus, and no model is written")
+        targets = [each for each in targets if each.suffix.lower() not in MODEL_FILES]
+
+    def write(target: Path) -> None:
+        if target.suffix.lower() in PICTURES:
+            from ..plots import detached_axes, stability_plot
+            from ..plots.selection import size_of_selection
+
+            axes = detached_axes(*size_of_selection())[0]
+            save_figure(stability_plot(found, ax=axes), target)
+        elif target.suffix.lower() in MODEL_FILES:
+            found.model.save(target)
+        else:
+            write_columns(target, found.columns(arguments.table))
+
+    _write_all(targets, write)
+    return _end(arguments, len(found.objective), found.interrupted)
+
+
+def _say_stability(found: Any) -> None:
+    """Print the spread of the optima, and the similarity of each topic."""
+    n, K = found.similarities.shape
+    say(f"optima          {found.n_best} of {n} fits end within 1 of the best objective, "
+        f"{found.objective[found.best]:,.1f}")  # fmt: skip
+    say(f"largest gap     {found.gaps.max():,.1f}")
+    say(f"best start      seed {found.seeds[found.best]}")
+    columns = found.columns("topics")
+    say("\ntopic  similarity  smallest")
+    for k in range(K):
+        say(f"{k:>5}  {columns['similarity'][k]:>10.2f}  {columns['least_similarity'][k]:>8.2f}")
+    if found.consensus is not None:
+        shares = " ".join(f"{share:.0%}" for share in found.consensus.shares)
+        say(f"\nconsensus       {found.consensus.n_left_out} of {n * K} topics are left out; "
+            f"silhouette {found.consensus.silhouette:.2f}")  # fmt: skip
+        say(f"found by        {shares} of the fits")
+    say("")
