@@ -106,9 +106,10 @@ def _transform(command: argparse.ArgumentParser) -> None:
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
     what = (
         "features of the model that INPUT lacks: raise an error; ignore them, as they were not "
-        "measured (restrict); or set their counts to 0, as for words that do not occur (zero)"
+        "measured (restrict); or set their counts to 0, as for words that do not occur (zero); "
+        "zero by default for counts of texts, otherwise error"
     )
-    add("--missing", choices=("error", "restrict", "zero"), default="error", help=what)
+    add("--missing", choices=("error", "restrict", "zero"), help=what)
     add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
     add_cluster_options(command, "the work")
     add_run_options(command)

@@ -76,6 +76,9 @@ class CountMatrix(ABC):
         What was changed or left out when the counts were read, for :meth:`report`.
     first_fraction : str, optional
         Position and value of the first count that is not an integer.
+    of_text : bool, default=False
+        Whether features are words, so that other texts may have a different vocabulary: a word
+        that they lack occurs in them 0 times.
 
     Notes
     -----
@@ -97,6 +100,7 @@ class CountMatrix(ABC):
     def __init__(
         self, shape: tuple[int, int], *, sample_names: Any = None, feature_names: Any = None,
         groups: Any = None, notes: Sequence[str] = (), first_fraction: str | None = None,
+        of_text: bool = False,
     ) -> None:  # fmt: skip
         self.shape = shape
         self.sample_names = sample_names
@@ -104,6 +108,7 @@ class CountMatrix(ABC):
         self.groups = labels_of(groups, shape[0], "groups", "row")
         self.notes = tuple(notes)
         self.first_fraction = first_fraction
+        self.of_text = bool(of_text)
 
     @property
     def sample_names(self) -> Any:

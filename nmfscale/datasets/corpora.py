@@ -133,6 +133,7 @@ def docstrings(
     corpus: Corpus = checked_counts(
         table[filled], subject="docstrings", kind=Corpus, feature_names=words,
         sample_names=[documents[at].name for at in filled], groups=[groups[at] for at in filled],
+        of_text=True,
     )  # fmt: skip
     return corpus
 

@@ -20,7 +20,7 @@ from ..methods.coherence import Cooccurrences, coherences
 from ..methods.feature_scores import best_features, frex_of
 from ..methods.residual_deviance import ResidualDeviance
 from ..models.base import CountModel
-from ..models.names import matched_counts
+from ..models.names import default_missing, matched_counts
 from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
 from ..storage.store import StoredCounts
@@ -150,7 +150,8 @@ def topic_quality(
     counts = counts_of_job(X, model.memory_limit, client, layer=layer, raw=raw)
     if isinstance(counts, StoredCounts) and client is None:
         client = resolve_client(None)
-    counts = matched_counts(model, X, counts, remedy="add columns of 0 for them.")[0]
+    missing = default_missing(model, counts)
+    counts = matched_counts(model, X, counts, missing, "add columns of 0 for them.")[0]
     rows = rows_of_fit(model, counts)
     with single_blas_thread():
         return _measured(model, counts, rows, int(n_top), float(frex_weight), client, verbose)

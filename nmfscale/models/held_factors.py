@@ -34,7 +34,7 @@ class HeldFactors(CountModel):
         size_factors: ArrayLike | None = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
-        missing: str = "error",
+        missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
@@ -58,12 +58,13 @@ class HeldFactors(CountModel):
             warning if the fit had sizes: loadings are then those of ``loadings_`` times the sizes.
         measured, batch
             Which features of the fit were measured in which samples of `X`, as in :meth:`fit`.
-        missing : {"error", "restrict", "zero"}, default="error"
+        missing : {"error", "restrict", "zero"}, default=None
             How to treat features of the fit that `X` lacks. "error" raises an error. "restrict" is
             for features that were not measured, such as genes missing in a different assay: they
             are left out, and loadings are those that best explain the remaining features. "zero" is
             for features whose absence means a count of 0, such as words of texts with a different
-            vocabulary.
+            vocabulary. None means "zero" if the model was fitted to words, or `X` holds words (see
+            :attr:`CountMatrix.of_text`), and "error" otherwise.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`fit`, with the same bits as in this process.
             None means the active client for counts in files. Loadings are returned block by block.
@@ -139,7 +140,7 @@ class HeldFactors(CountModel):
         random_state: Any = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
-        missing: str = "error",
+        missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
@@ -184,7 +185,7 @@ class HeldFactors(CountModel):
         random_state: Any = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
-        missing: str = "error",
+        missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,

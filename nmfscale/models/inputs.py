@@ -12,7 +12,7 @@ from ..engine.threads import resolve_threads
 from ..engine.workers import resolve_client
 from ..readers.columns import leave_out
 from ..readers.open import as_counts
-from .names import check_missing, keep_names, matched_counts
+from .names import check_missing, default_missing, keep_names, matched_counts
 
 Array = NDArray[Any]
 
@@ -44,7 +44,7 @@ class CountInputs:
                 "every batch needs the features of the first: add columns of 0 for features that "
                 "do not occur in it."
             )
-            return matched_counts(self, X, counts, remedy=remedy)[0]
+            return matched_counts(self, X, counts, default_missing(self, counts), remedy)[0]
         self._take_names(X, counts)
         return counts
 
@@ -69,7 +69,7 @@ class CountInputs:
         )
 
     def _arranged(
-        self, X: Any, missing: str, client: Any, layer: str | None, raw: bool,
+        self, X: Any, missing: str | None, client: Any, layer: str | None, raw: bool,
         known: dict[str, Any] | None = None,
     ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
         """Return counts of samples with the features of the model that is returned, and the client.
@@ -79,6 +79,7 @@ class CountInputs:
         """
         check_missing(missing)
         counts, client = self._read_for(X, client, layer=layer, raw=raw)
+        missing = default_missing(self, counts) if missing is None else missing
         counts, there = matched_counts(self, X, counts, missing)
         model = self if there is None else self._restricted(there)
         counts = model._explained(counts)

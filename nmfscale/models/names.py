@@ -27,7 +27,7 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
     scikit-learn reserves `feature_names_in_` for text; names of other types are in
     `feature_labels_`.
     """
-    for name in {"feature_names_in_", "feature_labels_"} & vars(estimator).keys():
+    for name in {"feature_names_in_", "feature_labels_", "of_text_"} & vars(estimator).keys():
         delattr(estimator, name)
     if _is_frame(X):
         validate_data(estimator, X, reset=True, skip_check_array=True)
@@ -38,6 +38,8 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
         of_text = all(isinstance(name, str) for name in names)
         kept = "feature_names_in_" if of_text else "feature_labels_"
         setattr(estimator, kept, np.asarray(names, dtype=object))
+    if counts.of_text:
+        estimator.of_text_ = True
 
 
 def _is_frame(X: Any) -> bool:
@@ -82,7 +84,7 @@ def matched_counts(
     if refused:
         raise ValueError(_lacks(names, known, lacking, subject, remedy or _REMEDY))
     columns = _places(names, known, subject)
-    warn_caller(_done(names, known, columns, subject, missing))
+    warn_caller(_done(counts, names, known, columns, subject, missing))
     there = columns >= 0
     if there.all():
         return select_columns(counts, columns), None
@@ -107,9 +109,17 @@ def _warn_of_one_side(estimator: Any, names: Array | None, subject: str) -> None
         )
 
 
+def default_missing(model: Any, counts: CountMatrix) -> str:
+    """Return how to treat features that counts lack if the user does not say.
+
+    A word that a text does not have occurs there 0 times; a gene may not have been measured.
+    """
+    return "zero" if counts.of_text or getattr(model, "of_text_", False) else "error"
+
+
 def check_missing(missing: Any) -> None:
     """Refuse an invalid `missing`, which says how to treat missing features."""
-    if missing not in MISSING:
+    if missing is not None and missing not in MISSING:
         raise ValueError(
             f"missing={missing!r}: {', '.join(map(repr, MISSING))} are the ways to treat features "
             "of the fit that X lacks."
@@ -159,7 +169,9 @@ def _places(names: Array, known: Array, subject: str) -> Array:
     return np.array([place.get(name, -1) for name in known.tolist()])
 
 
-def _done(names: Array, known: Array, columns: Array, subject: str, missing: str) -> str:
+def _done(
+    counts: CountMatrix, names: Array, known: Array, columns: Array, subject: str, missing: str
+) -> str:
     """Return text that says how features were matched."""
     others, said = _unknown(names, known), []
     if lacking := known[columns < 0].tolist():
@@ -170,9 +182,11 @@ def _done(names: Array, known: Array, columns: Array, subject: str, missing: str
         )
     if others:
         are = "feature that" if len(others) == 1 else "features that"
+        left = counts.total - float(counts.column_totals[columns[columns >= 0]].sum())
+        share = f"{left / counts.total:.1%} of its counts" if counts.total else "no counts"
         said.append(
             f"X has {len(others):,} {are} {subject} was not fitted to, such as {such_as(others)}: "
-            f"{'it is' if len(others) == 1 else 'they are'} ignored."
+            f"{'it is' if len(others) == 1 else 'they are'} ignored, with {share}."
         )
     if (np.diff(columns[columns >= 0]) < 0).any():
         what = "The other features are" if said else "X has its features"

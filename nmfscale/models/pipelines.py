@@ -75,6 +75,8 @@ def model_of(fit: Any) -> Any:
         names = _names_of_input(fit[:-1])
         if names is not None:
             found.feature_names_in_ = names
+    if _counts_words(fit[:-1]):
+        found.of_text_ = True
     return found
 
 
@@ -112,14 +114,18 @@ def _last_step(pipeline: Any) -> Any:
 
 def _checked_input(before: Any, X: Any) -> Any:
     """Return the earlier steps of a pipeline; refuse a matrix if they count the words of texts."""
-    first = before.steps[0][1] if before.steps else None
-    if hasattr(first, "build_analyzer") and len(getattr(X, "shape", ())) == 2:
+    if _counts_words(before) and len(getattr(X, "shape", ())) == 2:
         raise ValueError(
             f"X is a matrix of shape {X.shape}, and the pipeline begins with "
-            f"{type(first).__name__}, which takes texts: pass the texts, or "
+            f"{type(before.steps[0][1]).__name__}, which takes texts: pass the texts, or "
             "nmfscale.model_of(pipeline) in place of the pipeline."
         )
     return before
+
+
+def _counts_words(before: Any) -> bool:
+    """Whether the first step is a vectorizer of texts."""
+    return bool(before.steps) and hasattr(before.steps[0][1], "build_analyzer")
 
 
 def _names_of_input(before: Any) -> Array | None:
@@ -142,4 +148,5 @@ def _with_names(matrix: Any, X: Any, before: Any) -> Any:
         counts.feature_names = _names_of_input(before)
     if counts.sample_names is None and len(getattr(X, "shape", ())) > 0:
         counts.sample_names = names_of(X)
+    counts.of_text = _counts_words(before)
     return counts

@@ -152,6 +152,9 @@ class PoissonNMF(CountFactorization):
         exists only in this case, in place of `feature_names_in_`, which scikit-learn reserves for
         text. Features of new counts are matched with those of the fit by name, see
         :meth:`transform`.
+    of_text_ : bool
+        True if features are words; otherwise it does not exist. Words that new samples lack are
+        then taken as 0 (`missing` of :meth:`transform`).
     sample_totals_ : ndarray of shape (n_samples,), float64
         Sum of the counts of each fitted sample. Samples with a total of 0 hold no information on
         topics: :func:`permutation_test` and similar functions leave them out.

@@ -53,7 +53,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return Losses(*pair)
 
     def transform(
-        self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str = "error",
+        self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str | None = None,
         client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
         """Return the loadings of old or new samples, from their data alone.
@@ -68,7 +68,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
             As in :meth:`fit`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
-        missing : {"error", "restrict", "zero"}, default="error"
+        missing : {"error", "restrict", "zero"}, default=None
             How to treat features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`PoissonNMF.transform`.
@@ -106,7 +106,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         )
 
     def predict(
-        self, X: Any, *, missing: str = "error", client: Any = None, layer: str | None = None,
+        self, X: Any, *, missing: str | None = None, client: Any = None, layer: str | None = None,
         raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
         """Predict labels, or targets, of samples.
@@ -136,7 +136,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return model._labels_of(counts, client, data_weights)
 
     def predict_proba(
-        self, X: Any, *, missing: str = "error", client: Any = None, layer: str | None = None,
+        self, X: Any, *, missing: str | None = None, client: Any = None, layer: str | None = None,
         raw: bool = False, data_weights: Any = None,
     ) -> Array:  # fmt: skip
         """Return the share of each class in the predicted labels ``S B^T`` of samples.
@@ -168,7 +168,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return model._predicted(counts, client, data_weights)
 
     def _to_predict(
-        self, X: Any, missing: str, client: Any, layer: str | None, raw: bool
+        self, X: Any, missing: str | None, client: Any, layer: str | None, raw: bool
     ) -> tuple[Self, CountMatrix, Any]:
         """Return the result of `_arranged`, if the model can predict."""
         check_is_fitted(self)
@@ -204,7 +204,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return np.asarray(found / total[:, None])
 
     def score(  # type: ignore[override]
-        self, X: Any, y: Any, *, sample_weight: Any = None, missing: str = "error",
+        self, X: Any, y: Any, *, sample_weight: Any = None, missing: str | None = None,
         client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
     ) -> float:  # fmt: skip
         """Return the accuracy of predicted labels, or R^2 of predicted targets.

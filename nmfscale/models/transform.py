@@ -62,7 +62,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         X: Any,
         out: str | os.PathLike[str] | None = None,
         *,
-        missing: str = "error",
+        missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
@@ -78,7 +78,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             As in :meth:`fit`; features are matched by name as in :meth:`PoissonNMF.transform`.
         out : str or path-like, default=None
             File for the loadings, as in :meth:`PoissonNMF.transform`.
-        missing : {"error", "restrict", "zero"}, default="error"
+        missing : {"error", "restrict", "zero"}, default=None
             How to treat features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`PoissonNMF.transform`.
@@ -106,7 +106,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         return self._transform(X, out, missing, client, layer, raw)
 
     def _transform(
-        self, X: Any, out: str | os.PathLike[str] | None, missing: str, client: Any,
+        self, X: Any, out: str | os.PathLike[str] | None, missing: str | None, client: Any,
         layer: str | None, raw: bool, known: dict[str, Any] | None = None, **given: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
@@ -180,7 +180,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         *,
         completion: float | None = None,
         random_state: Any = None,
-        missing: str = "error",
+        missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
@@ -203,7 +203,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             are left out.
         random_state : int, RandomState instance or None, default=None
             Determines how counts are split.
-        missing : {"error", "restrict", "zero"}, default="error"
+        missing : {"error", "restrict", "zero"}, default=None
             As in :meth:`transform`. With "restrict", probabilities of a count refer to the features
             that `X` has.
         client : distributed.Client, default=None
@@ -259,7 +259,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         return self._score(X, completion, random_state, missing, client, layer, raw)
 
     def _score(
-        self, X: Any, completion: float | None, random_state: Any, missing: str, client: Any,
+        self, X: Any, completion: float | None, random_state: Any, missing: str | None, client: Any,
         layer: str | None, raw: bool, known: dict[str, Any] | None = None,
     ) -> float:  # fmt: skip
         check_is_fitted(self)
@@ -304,7 +304,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         *,
         completion: float | None = None,
         random_state: Any = None,
-        missing: str = "error",
+        missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,

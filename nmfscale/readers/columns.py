@@ -80,7 +80,7 @@ class SelectedColumns(RowStream):
             names = counts.feature_names[columns]
         self.about = {
             "sample_names": counts.sample_names, "groups": counts.groups, "notes": counts.notes,
-            "feature_names": names,
+            "feature_names": names, "of_text": counts.of_text,
         }  # fmt: skip
         if isinstance(counts, StoredCounts):
             ends = np.cumsum(counts.row_nnz)[[block.stop - 1 for block in counts.layout().blocks]]

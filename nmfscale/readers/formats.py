@@ -181,7 +181,8 @@ def _npz_size(file: Any) -> tuple[tuple[int, ...], int]:
 
 def _open_docword(path: Path, limits: MemoryLimits) -> OpenedTable:
     rows = rows_of_text(path, limits)
-    return OpenedTable(path, rows, str(path), feature_names=vocabulary_beside(path, rows.shape[1]))
+    words = vocabulary_beside(path, rows.shape[1])
+    return OpenedTable(path, rows, str(path), feature_names=words, of_text=True)
 
 
 def _open_folder(

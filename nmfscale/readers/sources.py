@@ -79,6 +79,7 @@ class OpenedTable(NamedTuple):
     groups: Any = None
     columns: Array | None = None
     notes: Sequence[str] = ()
+    of_text: bool = False
 
 
 class NamedFileError(ValueError):

@@ -86,7 +86,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
             n_columns = table.columns.size
         self.shape = (n_rows, n_columns)
         check_shape(self.shape)
-        self.about = {"notes": table.notes}
+        self.about = {"notes": table.notes, "of_text": table.of_text}
         with named_errors(self.path):
             for name in ("sample_names", "feature_names", "groups"):
                 size, of = (n_columns, "column") if name == "feature_names" else (n_rows, "row")

@@ -85,6 +85,7 @@ class PartOfCounts(RowStream):
         self.about = {
             "sample_names": None if names is None else names[self._kept],
             "feature_names": counts.feature_names, "notes": counts.notes,
+            "of_text": counts.of_text,
         }  # fmt: skip
 
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102

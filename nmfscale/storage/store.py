@@ -6,8 +6,9 @@ Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
 =====================  ==========================================================================
 ``about``              JSON, as bytes: ``shape``, ``nnz``, ``dtype`` (of the checked counts),
                        ``slice_dtype``, ``largest``, ``notes``, ``source`` (where the counts come
-                       from), ``first_fraction`` (null if all counts are integers) and ``parts``:
-                       which of ``values`` and ``names/...`` the file has
+                       from), ``first_fraction`` (null if all counts are integers), ``of_text``
+                       (true if features are words; otherwise not there) and ``parts``: which of
+                       ``values`` and ``names/...`` the file has
 ``rows/nnz``           (n,) int64, number of nonzero counts of each sample; ``rows/totals`` float64,
                        their sum
 ``columns/nnz``        (m,) int64, the same for each feature; ``columns/totals`` float64
@@ -348,8 +349,9 @@ class StoredCounts(CountMatrix):
         there = [part for part in NAMES if part in about["parts"]]
         names = {NAMES[part]: read_names(file, part, (sizes[part],)) for part in there}
         super().__init__(
-            (n, m), notes=about["notes"], first_fraction=about["first_fraction"], **names
-        )
+            (n, m), notes=about["notes"], first_fraction=about["first_fraction"],
+            of_text=about.get("of_text", False), **names,
+        )  # fmt: skip
         self._nnz, self.largest = int(about["nnz"]), float(about["largest"])
         self._dtype = _type_of(np.dtype(about["dtype"]), self.largest)
         self.source = about["source"]
@@ -423,7 +425,7 @@ class StoredCounts(CountMatrix):
             rows.indptr, rows.indices, rows.data, self.shape,
             has_sorted_indices=True, sample_names=self.sample_names,
             feature_names=self.feature_names, groups=self.groups, notes=self.notes,
-            first_fraction=self.first_fraction,
+            first_fraction=self.first_fraction, of_text=self.of_text,
         )  # fmt: skip
 
     def verify(self) -> None:

@@ -81,6 +81,7 @@ def _write(
         "dtype": str(counts.dtype), "slice_dtype": str(layout.count_dtype),
         "largest": float(counts.largest), "notes": counts.notes, "source": source,
         "first_fraction": counts.first_fraction, "parts": parts,
+        **({"of_text": True} if counts.of_text else {}),
     })  # fmt: skip
     file.attrs.update({
         "format": np.bytes_(FORMAT), "format_version": FORMAT_VERSION,

@@ -190,3 +190,31 @@ def test_what_cannot_be_is_refused():
     anchors = fitted(nmfscale.AnchorNMF(2, anchors=["gene4", "gene9"]))
     with pytest.raises(ValueError, match="X lacks anchors, such as 'gene9' of topic 1"):
         quietly(anchors.transform, table(NEW, THERE), missing="restrict")
+
+
+def test_words_that_new_texts_lack_occur_there_zero_times(tmp_path):
+    """Texts have vocabularies of their own; new words are counted in the warning."""
+    texts = nmfscale.as_counts(table(X))
+    texts.of_text = True
+    one = nmfscale.TopicModel(3, **LONG).fit(texts)
+    store = nmfscale.write_store(texts, tmp_path / "texts.nmf")
+    assert store.of_text and store.in_memory().of_text
+    one.save(tmp_path / "one.h5")
+    new = table(NEW, THERE).assign(unseen=2)
+    expected = quietly(one.transform, new, missing="zero")
+    counts = nmfscale.as_counts(new)
+    share = 2 * len(NEW) / counts.total
+    for model in (one, nmfscale.load(tmp_path / "one.h5"), fitted(nmfscale.TopicModel(3, **LONG))):
+        new_counts = counts
+        if not hasattr(model, "of_text_"):
+            with pytest.raises(ValueError, match="lacks 5 of the 24"):
+                model.transform(counts)
+            new_counts = nmfscale.as_counts(new)
+            new_counts.of_text = True
+        said = rf"1 feature that .*'unseen': it is ignored, with {share:.1%} of its counts"
+        with pytest.warns(UserWarning, match=said):
+            found = model.transform(new_counts)
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="lacks 5 of the 24"):
+        one.transform(counts, missing="error")
+    assert not hasattr(one.fit(table(X)), "of_text_")

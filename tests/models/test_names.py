@@ -86,7 +86,7 @@ def test_fractions_have_the_same_bits_too(order, n_left_out):
 def test_batches_are_matched():
     one, other = (nmfscale.LDA(3, random_state=0).partial_fit(named(X, NAMES)) for _ in range(2))
     one.partial_fit(named(X, NAMES))
-    with pytest.warns(UserWarning, match="ignored. The other features are in another order"):
+    with pytest.warns(UserWarning, match="counts. The other features are in another order"):
         other.partial_fit(named(*shuffled(X, 2)))
     assert one.components_.tobytes() == other.components_.tobytes()
     assert_array_equal(other.feature_names_in_, NAMES)
