@@ -7,7 +7,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import get as get
     from . import plots as pl  # noqa: F401
+    from . import tl as tl
     from .counts.memory import Counts as Counts
     from .datasets import corpora as corpora
     from .datasets.noisy import simulate_noisy_topics as simulate_noisy_topics
@@ -101,7 +103,7 @@ _PLACES = {
     "readers.open": "as_counts read_counts",
     "storage.store": "StoredCounts",
 }
-_MODULES = {"pl": "plots", "corpora": "datasets.corpora"}
+_MODULES = {"pl": "plots", "tl": "tl", "get": "get", "corpora": "datasets.corpora"}
 __all__ = sorted([*_MODULES, *" ".join(_PLACES.values()).split()])
 
 

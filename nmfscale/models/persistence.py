@@ -49,6 +49,7 @@ from ..storage.arrays import (
 )
 from ..storage.atomic import atomic_hdf5, target_of, user_path
 from ..storage.hdf5 import find, format_of, is_transient, read_file
+from ..storage.plain import NotPlainError, decode, encode, is_text, kind_of
 from ..storage.version import package_version
 from .topics import AXES
 
@@ -58,6 +59,8 @@ FORMAT_VERSION = 2
 # Attributes with a value for each topic that are not numeric results of a fit.
 _LABELS = {"topic_names_", "anchors_", "anchor_names_", "fixed_topics_"}
 _WORDS = "model", "nmfscale_version", "created"
+# Folder of the datasets of parameters.
+_FOLDER = "parameters/"
 _PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
 _TYPES = {"bool": ("bool",), "int": ("i", "u"), "float": ("float64",)}
 # Errors that reading a damaged file may raise.
@@ -139,13 +142,13 @@ def _write(file: Any, estimator: BaseEstimator) -> None:
     for name, value in vars(estimator).items():
         if not name.endswith("_") or name.endswith("__") or name.startswith("_"):
             continue
-        if kind := _kind(value):
+        if kind := kind_of(value):
             _store(file, _dataset_name(name), value, kind)
             fitted[name] = kind
         else:
             left_out[name] = type(value).__name__
     parameters = {
-        name: _encode(value, name, file, left_out)
+        name: _encoded(value, name, file, left_out)
         for name, value in estimator.get_params(deep=False).items()
     }
     put_json(file, "about", {"parameters": parameters, "fitted": fitted, "left_out": left_out})
@@ -156,59 +159,28 @@ def _write(file: Any, estimator: BaseEstimator) -> None:
         file.attrs[name] = np.bytes_(word)
 
 
-def _kind(value: Any) -> str:
-    """Return how a fitted attribute is stored; "" if it is not."""
-    if value is None:
-        return "none"
-    if type(value) in _PLAIN.values():  # by type: np.bool_ is also called bool
-        return type(value).__name__
-    if isinstance(value, np.ndarray):
-        fields = [field[0] for field in (value.dtype.fields or {"": (value.dtype,)}).values()]
-        if all(field.kind in "biufS" for field in fields):
-            return "array"
-        return {"O": "text", "U": value.dtype.str}.get(value.dtype.kind, "")
-    return "scalar" if isinstance(value, np.bool_ | np.number) else ""
-
-
-def _is_text(kind: str) -> bool:
-    return kind == "text" or kind.startswith(("<U", ">U"))
+def _encoded(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
+    """Return the JSON form of a parameter; arrays are written to datasets of the file."""
+    dropped: dict[str, str] = {}
+    try:
+        found = encode(value, f"{_FOLDER}{name}", partial(_store, file), dropped)
+    except NotPlainError as error:
+        raise TypeError(
+            f"parameter {str(error).removeprefix(_FOLDER)}, which a model file cannot hold; set it "
+            f"to None with set_params({error.name.removeprefix(_FOLDER)}=None) before saving."
+        ) from None
+    left_out |= {place.removeprefix(_FOLDER): kind for place, kind in dropped.items()}
+    return found
 
 
 def _store(file: Any, name: str, value: Any, kind: str) -> None:
-    if _is_text(kind):
+    if is_text(kind):
         # names of other types, such as the numbers of a pandas index, are stored as text
         put_names(file, name, value)
     elif kind == "str":
         put_text(file, name, value)
     elif kind != "none":
         put(file, name, value)
-
-
-def _encode(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
-    """Return the JSON form of a parameter; arrays are written to datasets of the file."""
-    if value is None or isinstance(value, bool | int | float | str):
-        # Also converts np.float64, a subclass of float, to what json writes exactly.
-        return value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, np.bool_ | np.number):
-        return value.item()
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return {"dtype": np.dtype(value).str}
-    if isinstance(value, list | tuple):
-        items = [_encode(v, f"{name}.{i}", file, left_out) for i, v in enumerate(value)]
-        return items if isinstance(value, list) else {"tuple": items}
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {k: _encode(v, f"{name}.{k}", file, left_out) for k, v in value.items()}}
-    if isinstance(value, np.ndarray) and (kind := _kind(value)):
-        place = f"parameters/{name}"
-        _store(file, place, value, kind)
-        return {"names": [place, kind]} if _is_text(kind) else {"dataset": place}
-    if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):
-        left_out[name] = type(value).__name__
-        return None
-    raise TypeError(
-        f"parameter {name} is a {type(value).__name__}, which a model file cannot hold; "
-        f"set it to None with set_params({name}=None) before saving."
-    )
 
 
 def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
@@ -233,7 +205,8 @@ def _contents(
     for name in header["fitted"]:
         if not name.endswith("_") or name.startswith("_"):
             raise damaged(file, f"{name!r} is not a fitted attribute.")
-    parameters = {name: _decode(item, file) for name, item in header["parameters"].items()}
+    read = partial(_read_parameter, file)
+    parameters = {name: decode(item, read) for name, item in header["parameters"].items()}
     fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
     _check_shapes(file, fitted, AXES | getattr(estimator_class, "_axes", {}))
     return header, parameters, fitted, estimator_class
@@ -280,7 +253,7 @@ def _read(file: Any, attribute: str, kind: str) -> Any:
     name = _dataset_name(attribute)
     if kind == "none":
         return None
-    if _is_text(kind):
+    if is_text(kind):
         return _read_text(file, name, kind)
     if kind == "str":
         return read_text(file, name)
@@ -297,25 +270,14 @@ def _read_text(file: Any, name: str, kind: str) -> np.ndarray:
     return read_names(file, name).astype(object if kind in ("text", "object") else kind)
 
 
-def _decode(value: Any, file: Any) -> Any:
-    """Return a parameter from its JSON form: the inverse of `_encode`."""
-    if isinstance(value, list):
-        return [_decode(item, file) for item in value]
-    if not isinstance(value, dict):
-        return value
-    tag, content = next(iter(value.items()))
-    if tag == "dict":
-        return {key: _decode(item, file) for key, item in content.items()}
-    if tag == "tuple":
-        return tuple(_decode(content, file))
-    if tag == "dtype":
-        return np.dtype(content)
-    if tag == "names":
-        return _read_text(file, *content)
-    node = find(file, content)
+def _read_parameter(file: Any, place: str, kind: str) -> Any:
+    """Read an array that is, or is part of, a parameter."""
+    if kind != "array":
+        return _read_text(file, place, kind)
+    node = find(file, place)
     if node is not None and "dtype" in node.attrs:  # text in format 1
-        return _read_text(file, content, "text")
-    return read_checked(file, content)
+        return _read_text(file, place, "text")
+    return read_checked(file, place)
 
 
 def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -> None:

@@ -16,6 +16,12 @@ from .dask_array import DaskRows, is_dask_array
 from .file_counts import FileCounts
 from .formats import ANNOTATED, check_choices
 
+# Rows of a matrix that show whether it holds whole numbers.
+_LOOKED_AT = 100
+# Logarithms of counts are smaller, log1p of the largest 32-bit number is 22; of other fractions,
+# such as counts corrected for ambient RNA, some are larger.
+_MOST_LOG = 25
+
 
 def is_annotated(X: Any) -> bool:
     """Whether an object is an AnnData object; does not import anndata."""
@@ -23,12 +29,17 @@ def is_annotated(X: Any) -> bool:
     return anndata is not None and isinstance(X, anndata.AnnData)
 
 
+def is_mudata(X: Any) -> bool:
+    """Whether an object is a MuData object; does not import mudata."""
+    mudata = sys.modules.get("mudata")
+    return mudata is not None and isinstance(X, mudata.MuData)
+
+
 def known_object(X: Any, subject: str) -> Any:
     """Return an AnnData object or a matrix; refuse other objects (`subject` in messages)."""
     if is_annotated(X):
         return X
-    mudata = sys.modules.get("mudata")
-    if mudata is None or not isinstance(X, mudata.MuData):
+    if not is_mudata(X):
         return known_matrix(X, subject)
     names = list(X.mod)
     if len(names) == 1:
@@ -109,6 +120,29 @@ def other_matrices(adata: Any, layer: str | None = None, raw: bool = False, **_:
     there = [*["X"] * has_x, *["raw/X"] * (adata.raw is not None)]
     there += [f"layers/{name}" for name in _layers(adata)]
     return [name for name in there if name != chosen]
+
+
+def whole_matrices(adata: Any, layer: str | None = None, raw: bool = False) -> list[str]:
+    """Return the names of the matrices except the chosen one whose first rows are whole numbers."""
+    return [name for name in other_matrices(adata, layer, raw) if _is_whole(_matrix(adata, name))]
+
+
+def _matrix(adata: Any, name: str) -> Any:
+    """Return a matrix by the name that `other_matrices` returns."""
+    part, _, layer = name.partition("/")
+    return adata.layers[layer] if part == "layers" else adata.raw.X if part == "raw" else adata.X
+
+
+def _is_whole(matrix: Any) -> bool:
+    rows = matrix[:_LOOKED_AT]
+    rows = rows.compute() if hasattr(rows, "compute") else rows
+    values = np.asarray(rows.data if hasattr(rows, "nnz") else rows)
+    return values.dtype.kind in "buif" and bool((np.mod(values, 1) == 0).all())
+
+
+def looks_logarithmic(counts: CountMatrix) -> bool:
+    """Whether counts look like logarithms: fractions, of which none is large."""
+    return counts.first_fraction is not None and counts.largest < _MOST_LOG
 
 
 def _group_labels(obs: Any, column: str) -> NDArray[Any]:

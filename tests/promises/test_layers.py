@@ -26,13 +26,17 @@ MAY_IMPORT = {
         "kernels", "counts", "storage", "methods", "models", "engine", "cluster", "readers",
     },
     "datasets": {"counts", "readers"},
-    "plots": {"methods", "models"},
+    "annotated": {"counts", "storage", "readers", "models", "inference"},
+    "tl": {"counts", "storage", "readers", "models", "inference", "annotated"},
+    "get": {"annotated"},
+    "plots": {"methods", "models", "annotated"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
         "cluster", "counts", "datasets", "plots",
     },
     "__init__": {
         "models", "inference", "methods", "readers", "storage", "counts", "datasets", "plots",
+        "tl", "get",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -1,0 +1,1 @@
+"""AnnData objects: where results are kept in them, and what is read from them by name."""

@@ -1,0 +1,79 @@
+"""Counts of an AnnData object: one of its matrices, checked to be counts, with masks applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.base import CountMatrix, IntegerPolicy, warn_fraction
+from ..readers.columns import select_columns
+from ..readers.file_counts import FileCounts
+from ..readers.objects import looks_logarithmic, whole_matrices
+from ..readers.open import as_counts
+from ..readers.thinning import PartOfCounts
+
+Array = NDArray[Any]
+
+
+def counts_of(
+    adata: Any, layer: str | None, raw: bool, integer: IntegerPolicy = "warn",
+    memory_limit: Any = None,
+) -> CountMatrix:  # fmt: skip
+    """Return the counts of an AnnData object; refuse logarithms of counts.
+
+    Counts in a file, or in a dask array, are read block by block.
+    """
+    counts = as_counts(
+        adata, layer=layer, raw=raw, integer="allow", subject="adata", in_memory=False,
+        memory_limit=memory_limit,
+    )  # fmt: skip
+    if counts.first_fraction is None or integer == "allow":
+        return counts
+    place = "adata.raw.X" if raw else "adata.X" if layer is None else f"adata.layers[{layer!r}]"
+    whole = whole_matrices(adata, layer, raw)
+    if integer == "warn" and looks_logarithmic(counts):
+        also = ", and adata.uns has 'log1p'" if "log1p" in adata.uns else ""
+        raise ValueError(
+            f"{place} looks log-normalised: its values are not whole numbers, and the largest is "
+            f"{counts.largest:.3g}{also}. {_remedy(whole)} To fit these values as they are, pass "
+            "integer='allow'."
+        )
+    others = [f"{each}, whole numbers" for each in whole]
+    warn_fraction(counts.first_fraction, integer, place, others)
+    return counts
+
+
+def _remedy(whole: list[str]) -> str:
+    if not whole:
+        return (
+            "No layer and no raw holds whole numbers: keep the counts before normalising, by "
+            "adata.layers['counts'] = adata.X.copy()."
+        )
+    found = [
+        "raw=True" if each == "raw/X" else f"layer={each.removeprefix('layers/')!r}"
+        for each in whole if each != "X"
+    ]  # fmt: skip
+    if "X" in whole:
+        found.insert(0, "neither layer nor raw, for adata.X,")
+    are = "which holds" if len(found) == 1 else "which hold"
+    return f"Pass {' or '.join(found)} {are} whole numbers."
+
+
+def selected(counts: CountMatrix, obs: Array | None, var: Array | None) -> CountMatrix:
+    """Return the counts of the observations and variables in two masks; None means all."""
+    if var is not None:
+        counts = select_columns(counts, np.flatnonzero(var))
+    if obs is not None:
+        part = PartOfCounts(counts, np.flatnonzero(obs))
+        counts = FileCounts(part) if counts.from_file else part.in_memory()
+    return counts
+
+
+def of_fit(params: Mapping[str, Any], layer: str | None, raw: bool | None) -> dict[str, Any]:
+    """Return the choice of a matrix: as given, or by default that of the fit."""
+    if layer is None and raw is None:
+        layer, raw = params.get("layer"), bool(params.get("raw", False))
+    return {"layer": layer, "raw": bool(raw)}

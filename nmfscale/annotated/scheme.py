@@ -1,0 +1,286 @@
+"""Where results are kept in AnnData objects, and how they are written and read.
+
+For a fit with the key ``topics``:
+
+- ``obsm["X_topics"]``: loadings (n_obs, K);
+- ``obsm["topics_samples"]``: a DataFrame of what a fit knows of each observation: whether it was
+  part of the fit, the total of its counts, ...;
+- ``varm["topics"]``: topics (n_vars, K), 0 for variables that were not part of the fit;
+- ``uns["topics"]``: ``params``, ``topic_names``, ``seed``, ``version``, ..., the dict ``model``,
+  from which the estimator is made again, and the results of tools by their names.
+
+All of it are arrays, DataFrames, numbers, text, or dicts of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.names import names_of, plain, shown, such_as
+from ..models.topics import topic_names_of
+from ..storage.plain import JSON, from_plain, kind_of, to_plain
+from ..storage.version import package_version
+
+Array = NDArray[Any]
+KEY = "topics"
+# Results that belong to a fit: those of groups are dicts by the column of the groups.
+OF_GROUPS = "permutation_test", "group_effects", "bootstrap_weights"
+OF_A_FIT = "differential_features", "quality", *OF_GROUPS
+_FITTED = "fitted"
+# Attributes with positions of samples, which change with the observations of an object.
+_POSITIONS = {"empty_samples_"}
+
+
+def loadings_place(key: str) -> str:
+    """Return the place of the loadings in obsm."""
+    return f"X_{key}"
+
+
+def explained_place(key: str) -> str:
+    """Return the column of obs and var with the share of the deviance that a fit removes."""
+    return f"{key}_explained"
+
+
+def samples_place(key: str) -> str:
+    """Return the place in obsm of the table with a row for each observation."""
+    return f"{key}_samples"
+
+
+# Writing --------------------------------------------------------------------------------------
+
+
+def parts_of_fit(
+    model: Any, loadings: Array, fitted: Array, totals: Array, obs_names: Any, columns: Array,
+    params: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Return what is kept of a fit, by part of the object ("obsm", ...), with names without key.
+
+    `loadings` (n_obs, K) and `totals` (n_obs,) are those of all observations, `fitted` (n_obs,)
+    marks those of the fit, `columns` (n_vars,) has the feature of each variable, or -1.
+    """
+    import pandas as pd
+
+    topics = np.zeros((len(columns), len(model.components_)), model.components_.dtype)
+    topics[columns >= 0] = model.components_.T[columns[columns >= 0]]
+    table = {_FITTED: fitted, "sample_totals": totals}
+    obsm: dict[str, Any] = {"X_{}": loadings}
+    for name in _of_samples(model):
+        value = getattr(model, name, None)
+        if value is None or name in ("loadings_", "sample_names_", "sample_totals_"):
+            continue
+        values = np.zeros((len(fitted), *value.shape[1:]), value.dtype)
+        if fitted.any():
+            values[fitted] = value
+            if values.ndim == 1:
+                table[name.rstrip("_")] = values
+            else:
+                obsm[f"{{}}_{name.rstrip('_')}"] = values
+    obsm["{}_samples"] = pd.DataFrame(table, index=pd.Index(obs_names))
+    return {"obsm": obsm, "varm": {"{}": topics}, "uns": {"{}": _entry(model, params)}}
+
+
+def _of_samples(model: Any) -> list[str]:
+    """Return the names of the attributes with a value for each sample."""
+    return [name for name, axes in model._all_axes().items() if axes[0] == "n"]
+
+
+def _entry(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what uns keeps of a fit."""
+    of_samples = set(_of_samples(model))
+    fitted = {
+        name: None if name in of_samples else value for name, value in vars(model).items()
+        if name.endswith("_") and not name.startswith("_") and name not in _POSITIONS
+        and kind_of(value)
+    }  # fmt: skip
+    state = {
+        "class": type(model).__name__, "parameters": model.get_params(deep=False),
+        "fitted": fitted,
+    }  # fmt: skip
+    about = {"version": package_version(), "seed": getattr(model, "seed_", None)}
+    for name in ("converged_", "stop_reason_", "n_iter_", "loglik_", "elbo_", "loss_"):
+        about[name.rstrip("_")] = getattr(model, name, None)
+    names = np.array(topic_names_of(model, len(model.components_)), dtype=object)
+    return {
+        "params": _simple(params | model.get_params(deep=False)), "topic_names": names,
+        **_simple(about), "model": to_plain(state),
+    }  # fmt: skip
+
+
+def _simple(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers, booleans and texts among values."""
+    converted = {name: plain(value) for name, value in values.items()}
+    return {
+        name: value for name, value in converted.items()
+        if isinstance(value, bool | float | str) or _in_64_bits(value)
+    }  # fmt: skip
+
+
+def _in_64_bits(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def checked_key(adata: Any, key: Any, argument: str = "key_added") -> str:
+    """Return the key of new results; refuse one that cannot be kept, or that something else has."""
+    if not isinstance(key, str) or not key or "/" in key:
+        raise ValueError(f"{argument}={shown(key)}: text without '/' is needed.")
+    if key in adata.uns and not _is_ours(adata.uns[key]):
+        raise ValueError(
+            f"{argument}={key!r}: adata.uns[{key!r}] is no result of nmfscale and would be lost; "
+            "choose another key."
+        )
+    return key
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, Mapping) and ("model" in value or JSON in value)
+
+
+def keep(adata: Any, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the parts of a fit to an AnnData object; results of an earlier fit are removed."""
+    for part, name in outdated(key):
+        held = getattr(adata, part)
+        if name in held:
+            del held[name]
+    for part, values in parts.items():
+        for name, value in values.items():
+            getattr(adata, part)[name.format(key)] = value
+
+
+def outdated(key: str) -> list[tuple[str, str]]:
+    """Return the places that another fit with a key may have, and a new one may not replace."""
+    from ..models import MODELS
+
+    rows = {name for model in MODELS.values() for name, axes in model._axes.items() if axes == "nk"}
+    places = [("obsm", f"{key}_{name.rstrip('_')}") for name in sorted(rows)]
+    return [*places, ("obs", explained_place(key)), ("var", explained_place(key))]
+
+
+def keep_result(adata: Any, key: str, value: Any, *place: str) -> None:
+    """Write a result to uns: ``uns[key][place[0]]``, or a dict inside it."""
+    parts = entry_of(adata, key) if place else adata.uns
+    names = place or (key,)
+    for name in names[:-1]:
+        parts = parts.setdefault(name, {})
+    parts[names[-1]] = to_plain(value)
+
+
+# Reading --------------------------------------------------------------------------------------
+
+
+def entry_of(adata: Any, key: str) -> Any:
+    """Return what uns keeps of the fit with a key."""
+    found = adata.uns.get(key)
+    if not isinstance(found, Mapping) or "model" not in found:
+        others = [name for name, each in adata.uns.items() if _is_entry(each)]
+        known = f"there are {', '.join(map(repr, others))}" if others else "there is no other"
+        joined = ""
+        if loadings_place(key) in adata.obsm:
+            joined = "; anndata.concat keeps uns of its objects only with uns_merge='same'"
+        raise ValueError(
+            f"adata.uns has no fit {key!r}: {known}{joined}. nmfscale.tl.topics(adata, ...) adds "
+            "one."
+        )
+    return found
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, Mapping) and "model" in value and "topic_names" in value
+
+
+def read_loadings(adata: Any, key: str) -> Array:
+    """Return the loadings of all observations."""
+    place = loadings_place(key)
+    if place not in adata.obsm:
+        known = [
+            name.removeprefix("X_") for name in adata.uns if loadings_place(name) in adata.obsm
+        ]
+        there = f"; there are those of {', '.join(map(repr, known))}" if known else ""
+        raise ValueError(
+            f"adata.obsm has no {place!r}{there}: nmfscale.tl.topics(adata, ...) or "
+            "nmfscale.tl.transform(adata, reference) adds loadings."
+        )
+    return np.asarray(adata.obsm[place])
+
+
+def names_of_topics(adata: Any, key: str, n_topics: int) -> list[str]:
+    """Return the names of the topics of a fit, by default "topic 0", "topic 1", ..."""
+    found = adata.uns.get(key)
+    names = found.get("topic_names") if isinstance(found, Mapping) else None
+    if names is None or len(names) != n_topics:
+        return [f"topic {topic}" for topic in range(n_topics)]
+    return [str(name) for name in names]
+
+
+def read_model(adata: Any, key: str, every: bool = False) -> Any:
+    """Return the estimator of a fit, with loadings of the observations that adata has.
+
+    These are the observations of the fit; or all, if none of them was part of it, or with `every`.
+    """
+    from .. import models
+
+    entry = entry_of(adata, key)["model"]
+    try:
+        state = from_plain(entry, {})
+        kind = vars(models)[state["class"]]
+    except KeyError as error:
+        raise ValueError(
+            f"adata.uns[{key!r}]['model'] lacks {error}: it is that of a different version or "
+            "class, or objects with different fits were joined. Fit again, or keep the model in a "
+            "file by model.save(path)."
+        ) from None
+    model = kind(**state["parameters"])
+    for name, value in state["fitted"].items():
+        setattr(model, name, value)
+    loadings, table = read_loadings(adata, key), adata.obsm.get(samples_place(key))
+    fitted = np.zeros(len(loadings), bool) if table is None else np.asarray(table[_FITTED], bool)
+    kept = fitted if fitted.any() and not every else np.ones(len(loadings), bool)
+    model.loadings_ = np.ascontiguousarray(loadings[kept])
+    model.sample_names_ = np.asarray(names_of(adata))[kept]
+    for name in _of_samples(model):
+        if not fitted[kept].all() and name != "sample_totals_":
+            continue  # known for the observations of the fit only
+        short = name.rstrip("_")
+        if table is not None and short in table:
+            setattr(model, name, np.asarray(table[short])[kept])
+        elif f"{key}_{short}" in adata.obsm:
+            setattr(model, name, np.asarray(adata.obsm[f"{key}_{short}"])[kept])
+    return model
+
+
+def read_result(adata: Any, key: str, *place: str) -> Any:
+    """Return a result that `keep_result` has written."""
+    parts: Any = entry_of(adata, key) if place else adata.uns
+    where, tool = f"adata.uns[{key!r}]" if place else "adata.uns", [*place, key][0]
+    for name in place or (key,):
+        if not isinstance(parts, Mapping) or name not in parts:
+            known = [each for each in parts if name != tool and isinstance(parts[each], Mapping)]
+            there = f"; it has {such_as(known)}" if known else ""
+            raise ValueError(f"{where} has no {name!r}{there}: nmfscale.tl.{tool} adds it.")
+        parts, where = parts[name], f"{where}[{name!r}]"
+    return from_plain(parts, result_classes())
+
+
+def result_classes() -> dict[str, Any]:
+    """Return the classes of results by name."""
+    from ..inference import least_squares, robust
+    from ..inference.results import (
+        bootstrap,
+        differential,
+        effects,
+        permutation,
+        select_k,
+        topic_quality,
+    )
+
+    modules = (
+        bootstrap, differential, effects, permutation, select_k, topic_quality, robust,
+        least_squares,
+    )  # fmt: skip
+    return {
+        name: each for module in modules for name, each in vars(module).items()
+        if isinstance(each, type)
+    }  # fmt: skip

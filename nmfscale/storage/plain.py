@@ -1,0 +1,151 @@
+"""Values as JSON, with arrays apart: what model files and AnnData objects can hold.
+
+What JSON cannot hold is an object with one key: ``{"tuple": [...]}``, ``{"dict": {...}}``,
+``{"dtype": "float32"}``, ``{"dataset": place}`` for an array, ``{"names": [place, type]}`` for an
+array of text, and ``{"record": [class, {...}]}`` for a dataclass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Store = Callable[[str, Any, str], None]
+_SCALARS = {"bool": bool, "int": int, "float": float, "str": str}
+# The name of the JSON text in a dict of plain values.
+JSON = "json"
+
+
+def kind_of(value: Any) -> str:
+    """Return how a value is stored: "array", "text", a type of text, ...; "" if it is not."""
+    if value is None:
+        return "none"
+    if type(value) in _SCALARS.values():  # by type: np.bool_ is also called bool
+        return type(value).__name__
+    if isinstance(value, np.ndarray):
+        kinds = [field[0] for field in (value.dtype.fields or {"": (value.dtype,)}).values()]
+        if all(field.kind in "biufS" for field in kinds):
+            return "array"
+        return {"O": "text", "U": value.dtype.str}.get(value.dtype.kind, "")
+    return "scalar" if isinstance(value, np.bool_ | np.number) else ""
+
+
+def is_text(kind: str) -> bool:
+    """Whether `kind_of` means an array of text."""
+    return kind == "text" or kind.startswith(("<U", ">U"))
+
+
+class NotPlainError(TypeError):
+    """A value is of a type that cannot be encoded."""
+
+    def __init__(self, name: str, value: Any):
+        super().__init__(f"{name} is a {type(value).__name__}")
+        self.name = name
+
+
+def encode(
+    value: Any, name: str, store: Store, left_out: dict[str, str], *, records: bool = False
+) -> Any:
+    """Return the JSON form of a value; ``store(place, array, kind)`` is called for each array.
+
+    Functions and generators become None and are added to `left_out` with their types. With
+    `records`, dataclasses are encoded by their fields, and other unknown objects as their text;
+    without, both raise a NotPlainError.
+    """
+
+    def inner(item: Any, part: Any) -> Any:
+        return encode(item, f"{name}.{part}" if name else part, store, left_out, records=records)
+
+    if value is None or isinstance(value, bool | int | float | str):
+        # Also converts np.float64, a subclass of float, to what json writes exactly.
+        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.bool_ | np.number):
+        return value.item()
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return {"dtype": np.dtype(value).str}
+    if isinstance(value, list | tuple):
+        items = [inner(item, i) for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: inner(item, key) for key, item in value.items()}}
+    if isinstance(value, np.ndarray) and (kind := kind_of(value)):
+        store(name, value, kind)
+        return {"names": [name, kind]} if is_text(kind) else {"dataset": name}
+    if records and is_dataclass(value):
+        given = [each.name for each in fields(value) if each.init]
+        return {"record": [type(value).__name__, {n: inner(getattr(value, n), n) for n in given}]}
+    if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):
+        left_out[name] = type(value).__name__
+        return None
+    if records:
+        return str(value)
+    raise NotPlainError(name, value)
+
+
+def decode(
+    value: Any, read: Callable[[str, str], Any], classes: Mapping[str, Any] | None = None
+) -> Any:
+    """Return a value from its JSON form: the inverse of `encode`.
+
+    ``read(place, kind)`` returns an array; `kind` is "array" or a type of text. `classes` are the
+    dataclasses by name.
+    """
+    if isinstance(value, list):
+        return [decode(item, read, classes) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag, content = next(iter(value.items()))
+    if tag == "dict":
+        return {key: decode(item, read, classes) for key, item in content.items()}
+    if tag == "tuple":
+        return tuple(decode(content, read, classes))
+    if tag == "record":
+        name, given = content
+        found = {key: decode(item, read, classes) for key, item in given.items()}
+        return (classes or {})[name](**found)
+    if tag == "dtype":
+        return np.dtype(content)
+    if tag == "names":
+        return read(*content)
+    return read(content, "array")
+
+
+def to_plain(value: Any) -> dict[str, Any]:
+    """Return a value as a dict of arrays and DataFrames, and of JSON text for everything else.
+
+    AnnData objects can hold, write and read such a dict.
+    """
+    found: dict[str, Any] = {}
+
+    def store(place: str, array: Array, kind: str) -> None:
+        if is_text(kind):
+            found[place] = np.array([str(each) for each in array.ravel().tolist()], object)
+        elif array.dtype.names:
+            import pandas as pd
+
+            found[place] = pd.DataFrame({name: array[name] for name in array.dtype.names})
+        else:
+            found[place] = array
+
+    about = encode(value, "", store, {}, records=True)
+    return {JSON: json.dumps(about), **found}
+
+
+def from_plain(found: Mapping[str, Any], classes: Mapping[str, Any]) -> Any:
+    """Return the value that `to_plain` has converted; raise a KeyError if a part is missing."""
+
+    def read(place: str, kind: str) -> Array:
+        value = found[place]
+        if hasattr(value, "to_records"):
+            return np.asarray(value.to_records(index=False))
+        if kind == "array":
+            return np.asarray(value)
+        return np.asarray(value, dtype=object if kind == "text" else kind)
+
+    return decode(json.loads(str(found[JSON])), read, classes)

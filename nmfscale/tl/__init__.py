@@ -1,0 +1,18 @@
+"""Tools for AnnData objects, with the habits of scanpy.
+
+Each function takes an AnnData object, writes its results to it and returns None, or a copy with the
+results if ``copy=True``. Arguments with a value for each observation, such as `units`, may be names
+of columns of ``obs``. See ``docs/anndata.md`` for where results are kept; ``nmfscale.get`` reads
+them, and the functions of ``nmfscale.pl`` draw them.
+"""
+
+from .differential import differential_features
+from .groups import bootstrap_weights, group_effects, permutation_test
+from .quality import quality, select_k
+from .topics import topics
+from .transform import transform
+
+__all__ = [
+    "bootstrap_weights", "differential_features", "group_effects", "permutation_test", "quality",
+    "select_k", "topics", "transform",
+]  # fmt: skip

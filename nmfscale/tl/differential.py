@@ -1,0 +1,72 @@
+"""differential_features: features that make the topics of a fit in an AnnData object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..annotated.counts import counts_of, of_fit, selected
+from ..annotated.places import mask_of, writable
+from ..annotated.scheme import KEY, entry_of, keep_result, read_model
+from ..inference.differential import differential_features as find_features
+
+
+def differential_features(
+    adata: Any,
+    *,
+    key: str = KEY,
+    layer: str | None = None,
+    raw: bool | None = None,
+    mask_var: Any = None,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Find the features that make each topic: :func:`nmfscale.differential_features`.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Object with a fit by :func:`topics` or loadings by :func:`transform`.
+    key : str, default="topics"
+        Key of the fit.
+    layer, raw
+        As in :func:`topics`; by default the choice of the fit.
+    mask_var : array-like of bool, or str, optional
+        Variables to test, or the name of a boolean column of ``adata.var``; by default all, also
+        those that were not fitted.
+    mod, copy
+        As in :func:`topics`.
+    **options
+        Further arguments of :func:`nmfscale.differential_features`, such as
+        ``reference="least-extreme"`` or ``split=0.5``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["topics"]["differential_features"]`` is set, which
+        :func:`nmfscale.get.differential_df` and ``nmfscale.get.result`` read, and plots such as
+        :func:`nmfscale.pl.volcano_plot`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit, or as :func:`nmfscale.differential_features`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X)
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> nmfscale.tl.differential_features(adata)
+    >>> nmfscale.get.differential_df(adata, topic=0).columns.tolist()
+    ['names', 'scores', 'logfoldchanges', 'pvals', 'pvals_adj']
+    """
+    adata, returned = writable(adata, mod, copy)
+    chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
+    var = mask_of(adata.raw if chosen["raw"] else adata, mask_var, "mask_var", "var")
+    counts = selected(counts_of(adata, **chosen), None, var)
+    found = find_features(read_model(adata, key, every=True), counts, **options)
+    keep_result(adata, key, found, "differential_features")
+    return returned

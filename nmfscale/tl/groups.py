@@ -1,0 +1,186 @@
+"""Tests and intervals for groups of observations of an AnnData object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..annotated.places import column, mask_of, writable
+from ..annotated.scheme import KEY, keep_result, read_model
+from ..inference.bootstrap import bootstrap_weights as bootstrap
+from ..inference.effects import group_effects as effects
+from ..inference.loadings import topics_of_samples
+from ..inference.permutation import permutation_test as test_groups
+
+
+def permutation_test(
+    adata: Any,
+    groupby: str,
+    *,
+    units: Any = None,
+    strata: Any = None,
+    mask_obs: Any = None,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Test whether groups differ in their topics: :func:`nmfscale.permutation_test`.
+
+    If observations come from donors, patients or batches, pass these as `units`: cells of a donor
+    resemble each other, and a test that permutes cells finds differences that do not exist.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Object with a fit by :func:`topics` or loadings by :func:`transform`.
+    groupby : str
+        Column of ``adata.obs`` with the groups.
+    units : str or array-like of shape (n_obs,), optional
+        Column of ``adata.obs`` with the sampling unit of each observation, such as its donor.
+    strata : str or array-like of shape (n_obs,), optional
+        Column of ``adata.obs`` with strata, within which units are permuted.
+    mask_obs : array-like of bool, or str, optional
+        Observations to compare, or the name of a boolean column of ``adata.obs``; by default all.
+    key : str, default="topics"
+        Key of the fit.
+    mod, copy
+        As in :func:`topics`.
+    **options
+        Further arguments of :func:`nmfscale.permutation_test`, such as ``statistic="hellinger"``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["topics"]["permutation_test"][groupby]`` is set, which
+        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.null_plot` draws.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit or column, or as :func:`nmfscale.permutation_test`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import numpy as np
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(120, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X)
+    >>> adata.obs["donor"] = np.repeat([f"donor {i}" for i in range(12)], 10)
+    >>> adata.obs["condition"] = np.repeat(["control", "treated"], 60)
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> nmfscale.tl.permutation_test(adata, "condition", units="donor")
+    >>> nmfscale.get.result(adata, "permutation_test", "condition").overall.n_units
+    (6, 6)
+    """
+    return _of_groups(
+        test_groups, "permutation_test", adata, groupby, units, strata, mask_obs, key, mod, copy,
+        options,
+    )  # fmt: skip
+
+
+def group_effects(
+    adata: Any,
+    groupby: str,
+    *,
+    units: Any = None,
+    strata: Any = None,
+    mask_obs: Any = None,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Estimate means of topics in groups, and test which differ: :func:`nmfscale.group_effects`.
+
+    Parameters
+    ----------
+    adata, groupby, units, strata, mask_obs, key, mod, copy
+        As in :func:`permutation_test`.
+    **options
+        Further arguments of :func:`nmfscale.group_effects`.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["topics"]["group_effects"][groupby]`` is set, which
+        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.forest_plot` draws.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit or column, or as :func:`nmfscale.group_effects`.
+
+    Examples
+    --------
+    See :func:`permutation_test`.
+    """
+    return _of_groups(
+        effects, "group_effects", adata, groupby, units, strata, mask_obs, key, mod, copy, options
+    )
+
+
+def bootstrap_weights(
+    adata: Any,
+    groupby: str,
+    *,
+    units: Any = None,
+    strata: Any = None,
+    mask_obs: Any = None,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Estimate balanced weights of topics in groups: :func:`nmfscale.bootstrap_weights`.
+
+    Parameters
+    ----------
+    adata, groupby, units, strata, mask_obs, key, mod, copy
+        As in :func:`permutation_test`.
+    **options
+        Further arguments of :func:`nmfscale.bootstrap_weights`.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["topics"]["bootstrap_weights"][groupby]`` is set, which
+        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.forest_plot` draws.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit or column, or as :func:`nmfscale.bootstrap_weights`.
+
+    Examples
+    --------
+    See :func:`permutation_test`.
+    """
+    return _of_groups(
+        bootstrap, "bootstrap_weights", adata, groupby, units, strata, mask_obs, key, mod, copy,
+        options,
+    )  # fmt: skip
+
+
+def _of_groups(
+    function: Callable[..., Any], name: str, adata: Any, groupby: str, units: Any, strata: Any,
+    mask_obs: Any, key: str, mod: str | None, copy: bool, options: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Call a function of groups with columns of obs, and keep its result."""
+    if not isinstance(groupby, str):
+        raise TypeError(f"groupby is a {type(groupby).__name__}: a column of adata.obs is needed.")
+    adata, returned = writable(adata, mod, copy)
+    labels = {
+        argument: column(adata, given, argument)
+        for argument, given in (("groups", groupby), ("units", units), ("strata", strata))
+        if given is not None
+    }  # fmt: skip
+    model, obs = read_model(adata, key, every=True), mask_of(adata, mask_obs, "mask_obs", "obs")
+    if obs is not None:
+        model = topics_of_samples(model, options.get("loadings", "proportions"), warn=False).of(obs)
+        labels = {argument: np.asarray(each, object)[obs] for argument, each in labels.items()}
+    keep_result(adata, key, function(model, **labels, **options), name, groupby)
+    return returned

@@ -1,0 +1,148 @@
+"""quality and select_k: measures of the topics of a fit, and numbers of topics compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..annotated.counts import counts_of, of_fit, selected
+from ..annotated.places import column, mask_of, writable
+from ..annotated.scheme import KEY, checked_key, entry_of, explained_place, keep_result, read_model
+from ..counts.names import name_array, names_of
+from ..inference.select_k import select_k as compare_numbers
+from ..inference.topic_quality import topic_quality
+
+
+def quality(
+    adata: Any,
+    *,
+    key: str = KEY,
+    layer: str | None = None,
+    raw: bool | None = None,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Measure the quality of topics: :func:`nmfscale.topic_quality`.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Object with a fit by :func:`topics` or loadings by :func:`transform`.
+    key : str, default="topics"
+        Key of the fit.
+    layer, raw
+        As in :func:`topics`; by default the choice of the fit.
+    mod, copy
+        As in :func:`topics`.
+    **options
+        Further arguments of :func:`nmfscale.topic_quality`, such as ``n_top=20``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["topics"]["quality"]`` is set, which
+        :func:`nmfscale.get.result` reads; and ``adata.obs["topics_explained"]``, the share of the
+        deviance of each observation that the fit removes, which plots can show, and
+        ``adata.var["topics_explained"]``, with 0 for variables that were not fitted.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit, or as :func:`nmfscale.topic_quality`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X)
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> nmfscale.tl.quality(adata)
+    >>> nmfscale.get.result(adata, "quality").to_frame().columns.tolist()[:3]
+    ['share', 'npmi', 'umass']
+    """
+    adata, returned = writable(adata, mod, copy)
+    chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
+    model = read_model(adata, key, every=True)
+    counts = counts_of(adata, **chosen, integer="allow")
+    known = set(name_array(names_of(model, 1)))
+    var = np.array([name in known for name in counts.feature_names])
+    counts = selected(counts, None, None if var.all() else var)
+    found = topic_quality(model, counts, **options)
+    keep_result(adata, key, found, "quality")
+    place = explained_place(key)
+    adata.obs[place] = found.to_frame("samples")["explained"].to_numpy()
+    of_features = found.to_frame("features")["explained"]
+    of_features = of_features[~of_features.index.duplicated()]
+    adata.var[place] = of_features.reindex(adata.var_names).fillna(0.0).to_numpy()
+    return returned
+
+
+def select_k(
+    adata: Any,
+    n_topics: Iterable[int] = range(2, 21),
+    *,
+    model: Any = None,
+    layer: str | None = None,
+    raw: bool = False,
+    mask_var: Any = None,
+    mask_obs: Any = None,
+    units: Any = None,
+    key_added: str = "select_k",
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Compare numbers of topics by held-out counts and stability: :func:`nmfscale.select_k`.
+
+    Parameters
+    ----------
+    adata, layer, raw, mask_var, mask_obs, mod, copy
+        As in :func:`topics`.
+    n_topics : iterable of int, default=range(2, 21)
+        Numbers of topics to compare.
+    model : estimator, optional
+        The `estimator` of :func:`nmfscale.select_k`.
+    units : str or array-like of shape (n_obs,), optional
+        Column of ``adata.obs`` with the unit of each observation, such as its donor, to hold out
+        whole units.
+    key_added : str, default="select_k"
+        Key of the result.
+    **options
+        Further arguments of :func:`nmfscale.select_k`, such as ``random_state=0``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["select_k"]`` is set, which :func:`nmfscale.get.result` reads
+        and :func:`nmfscale.pl.select_k_plot` draws.
+
+    Raises
+    ------
+    ValueError
+        As :func:`topics` and :func:`nmfscale.select_k`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(200, 100, 4, random_state=0)
+    >>> adata = anndata.AnnData(X)
+    >>> nmfscale.tl.select_k(adata, range(2, 7), random_state=0)
+    >>> nmfscale.get.result(adata, "select_k").best
+    4
+    """
+    adata, returned = writable(adata, mod, copy)
+    checked_key(adata, key_added)
+    obs = mask_of(adata, mask_obs, "mask_obs", "obs")
+    var = mask_of(adata.raw if raw else adata, mask_var, "mask_var", "var")
+    given = column(adata, units, "units")
+    if obs is not None and given is not None:
+        given = np.asarray(given, object)[obs]
+    counts = selected(counts_of(adata, layer, raw), obs, var)
+    found = compare_numbers(counts, n_topics, estimator=model, units=given, **options)
+    keep_result(adata, key_added, found)
+    return returned

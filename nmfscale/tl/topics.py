@@ -1,0 +1,218 @@
+"""topics: fit a model to an AnnData object."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+
+from ..annotated.counts import counts_of, selected
+from ..annotated.places import column, mask_of, writable
+from ..annotated.scheme import KEY, checked_key, keep, parts_of_fit
+from ..counts.base import CountMatrix
+from ..counts.names import names_of, shown
+from ..models import MODELS, CountModel
+
+Array = NDArray[Any]
+# Arguments of `fit` with a value for each sample, which may be names of columns of obs.
+_OF_SAMPLES = {"y", "batch", "row_weights", "size_factors", "fixed_samples", "label_weights"}
+_CHOICE = ("layer", "raw")
+
+
+def topics(
+    adata: Any,
+    n_topics: int = 10,
+    *,
+    model: Any = "topic",
+    layer: str | None = None,
+    raw: bool = False,
+    mask_var: ArrayLike | str | None = None,
+    mask_obs: ArrayLike | str | None = None,
+    key_added: str | None = None,
+    mod: str | None = None,
+    copy: bool = False,
+    **fit: Any,
+) -> Any:
+    """Fit a topic model, or another model of counts, to an AnnData object.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Annotated counts, observations x variables, in memory, opened with ``backed``, or with a
+        dask array. Counts in files and dask arrays are read block by block.
+    n_topics : int, default=10
+        Number of topics.
+    model : str, class or estimator, default="topic"
+        One of "topic", "poisson", "lda", "gamma-poisson", "noisy", "anchor" and "ssnmf"; or an
+        estimator of this package, whose parameters are used.
+    layer : str, optional
+        Layer with the counts; by default they are ``adata.X``.
+    raw : bool, default=False
+        Whether the counts are ``adata.raw.X``.
+    mask_var : array-like of bool, or str, optional
+        Variables to fit, or the name of a boolean column of ``adata.var``, such as
+        "highly_variable". By default all variables are fitted, also if there is such a column:
+        topics need no selection of genes, and genes that are left out have no place in them.
+    mask_obs : array-like of bool, or str, optional
+        Observations to fit, or the name of a boolean column of ``adata.obs``. The loadings of the
+        others are estimated with the fitted topics. By default all observations are fitted.
+    key_added : str, optional
+        Key of the results; "topics" by default.
+    mod : str, optional
+        Modality of a MuData object, which then holds the results.
+    copy : bool, default=False
+        Whether to return a copy with the results, and leave `adata` as it is.
+    **fit
+        Parameters of the estimator, such as ``random_state=0`` or ``prior_factors=1.1``, and
+        arguments of its ``fit``, such as ``batch="donor"`` or ``checkpoint="folder"``. Arguments
+        with a value for each observation may be names of columns of ``adata.obs``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        None; with `copy`, the copy. These fields are set (with ``key_added="k8"``, "topics" is
+        replaced by "k8"):
+
+        ``adata.obsm["X_topics"]`` : ndarray of shape (n_obs, n_topics)
+            Loadings; proportions for models of topics.
+        ``adata.varm["topics"]`` : ndarray of shape (n_vars, n_topics)
+            Topics; 0 for variables that were not fitted.
+        ``adata.obsm["topics_samples"]`` : DataFrame
+            What the fit knows of each observation: whether it was fitted, its total count, ...
+        ``adata.uns["topics"]`` : dict
+            ``params``, ``topic_names``, ``seed``, ``version``, ``converged``, and ``model``, which
+            :func:`nmfscale.get.model` reads. Results of an earlier fit with this key are removed.
+
+    Raises
+    ------
+    TypeError
+        If `adata` is not an AnnData or MuData object, or the model has no such parameter.
+    ValueError
+        If the counts look log-normalised (``integer="allow"`` fits them nevertheless), a column
+        does not exist, or an argument is not valid.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X)
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> adata.obsm["X_topics"].shape, adata.varm["topics"].shape
+    ((100, 3), (50, 3))
+    >>> nmfscale.get.topics_df(adata).columns.tolist()
+    ['topic 0', 'topic 1', 'topic 2']
+    """
+    estimator, arguments = _estimator(model, n_topics, fit)
+    adata, returned = writable(adata, mod, copy)
+    key = checked_key(adata, KEY if key_added is None else key_added)
+    obs = mask_of(adata, mask_obs, "mask_obs", "obs")
+    var = mask_of(adata.raw if raw else adata, mask_var, "mask_var", "var")
+    for name in _OF_SAMPLES & arguments.keys():
+        arguments[name] = column(adata, arguments[name], name)
+    counts = counts_of(adata, layer, raw, cast(Any, estimator.integer), estimator.memory_limit)
+    counts = selected(counts, None, var)
+    loadings = _fit(estimator, counts, obs, arguments)
+    params = {
+        "layer": layer, "raw": raw, "model": type(estimator).__name__, "n_topics": n_topics,
+        "mask_var": _said(mask_var), "mask_obs": _said(mask_obs),
+    }  # fmt: skip
+    keep_fit(
+        adata, key, estimator, loadings, np.ones(adata.n_obs, bool) if obs is None else obs, counts,
+        params, places_of_features(adata, var) if not raw else None,
+    )  # fmt: skip
+    return returned
+
+
+def _estimator(
+    model: Any, n_topics: int, given: dict[str, Any]
+) -> tuple[CountModel, dict[str, Any]]:
+    """Return an estimator with the given parameters, and the arguments of its `fit`."""
+    if isinstance(model, str):
+        if model not in MODELS:
+            raise ValueError(f"model={model!r} is not one of {', '.join(map(repr, MODELS))}.")
+        model = MODELS[model]
+    if isinstance(model, type) and issubclass(model, CountModel):
+        model = model()
+    if not isinstance(model, CountModel):
+        raise TypeError(
+            f"model is a {type(model).__name__}: a name such as 'topic', or an estimator of "
+            "nmfscale, is needed."
+        )
+    parameters = model.get_params(deep=False)
+    of_fit = signature(model.fit).parameters.keys() - {"X", *_CHOICE}
+    for name in given.keys() - parameters.keys() - of_fit:
+        known = [*parameters, *of_fit]
+        near = get_close_matches(name, known, 1)
+        perhaps = f"; perhaps {near[0]!r}" if near else ""
+        raise TypeError(f"{name} is no parameter of {type(model).__name__} or its fit{perhaps}.")
+    chosen = {name: value for name, value in given.items() if name in parameters}
+    if "n_components" in chosen:
+        raise TypeError(f"n_components={shown(chosen['n_components'])}: pass it as n_topics.")
+    estimator = clone(model).set_params(n_components=n_topics, **chosen)
+    return estimator, {name: value for name, value in given.items() if name not in parameters}
+
+
+def _fit(
+    estimator: Any, counts: CountMatrix, obs: Array | None, arguments: dict[str, Any]
+) -> Array:
+    """Fit to the observations in a mask; return the loadings of all observations."""
+    if obs is None:
+        loadings: Array = estimator.fit(counts, **arguments).loadings_
+        return loadings
+    n = len(obs)
+    of_part = {name: _of_part(name, value, obs, n) for name, value in arguments.items()}
+    estimator.fit(selected(counts, obs, None), **of_part)
+    known = signature(estimator.transform).parameters.keys() & {*_OF_SAMPLES, "measured"}
+    of_rest = {
+        name: _of_part(name, arguments[name], ~obs, n) for name in known & arguments.keys()
+    }  # fmt: skip
+    rest = estimator.transform(selected(counts, ~obs, None), **of_rest)
+    loadings = np.empty((n, rest.shape[1]), rest.dtype)
+    loadings[obs], loadings[~obs] = estimator.loadings_, rest
+    return loadings
+
+
+def _of_part(name: str, value: Any, obs: Array, n_obs: int) -> Any:
+    """Return the entries of the observations in a mask of an argument that has one for each."""
+    if name not in _OF_SAMPLES or np.shape(value)[:1] != (n_obs,):
+        return value
+    return value[obs] if hasattr(value, "iloc") else np.asarray(value)[obs]
+
+
+def _said(mask: Any) -> Any:
+    """Return how a mask was given: the name of a column, "array", or None."""
+    return mask if mask is None or isinstance(mask, str) else "array"
+
+
+def keep_fit(
+    adata: Any, key: str, model: Any, loadings: Array, fitted: Array, counts: CountMatrix,
+    params: dict[str, Any], columns: Array | None,
+) -> None:  # fmt: skip
+    """Write a fit to an AnnData object.
+
+    `columns` (n_vars,) has the feature of each variable, or -1; None matches them by name.
+    """
+    if columns is None:
+        columns = places_by_name(adata.var_names, names_of(model, 1))
+    totals = np.asarray(counts.row_totals, np.float64)
+    keep(
+        adata, key, parts_of_fit(model, loadings, fitted, totals, adata.obs_names, columns, params)
+    )
+
+
+def places_of_features(adata: Any, var: Array | None) -> Array:
+    """Return the feature of each variable (n_vars,), -1 for those outside of a mask."""
+    if var is None:
+        return np.arange(adata.n_vars)
+    return np.where(var, np.cumsum(var) - 1, -1)
+
+
+def places_by_name(names: Any, features: Any) -> Array:
+    """Return the feature with the name of each variable (n_vars,), -1 where there is none."""
+    place = {name: at for at, name in reversed(list(enumerate(features)))}
+    return np.array([place.get(name, -1) for name in names], np.intp)

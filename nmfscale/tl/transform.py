@@ -1,0 +1,116 @@
+"""transform: loadings of the observations of an AnnData object, with the topics of another fit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..annotated.counts import counts_of, of_fit
+from ..annotated.places import annotated, writable
+from ..annotated.scheme import KEY, checked_key, entry_of, read_model
+from ..counts.base import IntegerPolicy
+from ..models import CountModel
+from ..models.persistence import is_model_file, load_model
+from ..storage.atomic import user_path
+from .topics import keep_fit
+
+
+def transform(
+    adata: Any,
+    reference: Any,
+    *,
+    key: str = KEY,
+    key_added: str | None = None,
+    layer: str | None = None,
+    raw: bool | None = None,
+    missing: str = "error",
+    integer: IntegerPolicy = "warn",
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Estimate loadings of observations with the topics of a reference, as ``sc.tl.ingest`` does.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Annotated counts, as in :func:`topics`. Variables are matched by name with those of the fit.
+    reference : AnnData, MuData, fitted model or path
+        Object with a fit by :func:`topics`; a fitted model; or the path of a model file or of an
+        .h5ad file with a fit.
+    key : str, default="topics"
+        Key of the fit in `reference`, if it is an AnnData object.
+    key_added : str, optional
+        Key of the results; by default that of the reference.
+    layer, raw
+        As in :func:`topics`; by default the choice of the fit in an AnnData reference.
+    missing : {"error", "restrict", "zero"}, default="error"
+        How to treat variables of the fit that `adata` lacks, as in
+        :meth:`nmfscale.PoissonNMF.transform`.
+    integer : {"warn", "allow", "require"}, default="warn"
+        What to do about counts that are not whole numbers, as in :class:`nmfscale.PoissonNMF`.
+    mod, copy
+        As in :func:`topics`; the modality is that of `adata` and of a MuData reference.
+    **options
+        Further arguments of the model's ``transform``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`, with the same fields; no observation is marked as fitted.
+
+    Raises
+    ------
+    ValueError
+        As :func:`topics`; and if the reference has no fit, or variables are missing.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> old, new = anndata.AnnData(X[:60]), anndata.AnnData(X[60:])
+    >>> nmfscale.tl.topics(old, 3, random_state=0)
+    >>> nmfscale.tl.transform(new, old)
+    >>> new.obsm["X_topics"].shape
+    (40, 3)
+    """
+    model, params = _model_of(reference, key, mod)
+    adata, returned = writable(adata, mod, copy)
+    place = checked_key(adata, key if key_added is None else key_added)
+    chosen = of_fit(params, layer, raw)
+    if layer is None and raw is None and chosen["layer"] not in adata.layers:
+        chosen["layer"] = None
+    counts = counts_of(adata, **chosen, integer=integer, memory_limit=model.memory_limit)
+    loadings = np.asarray(model.transform(counts, missing=missing, **options))
+    kept = params | chosen | {"transformed": True}
+    none = np.zeros(adata.n_obs, bool)
+    keep_fit(adata, place, model, loadings, none, counts, kept, None)
+    return returned
+
+
+def _model_of(reference: Any, key: str, mod: str | None) -> tuple[Any, dict[str, Any]]:
+    """Return the model of a reference, and the parameters that an AnnData object keeps of it."""
+    if isinstance(reference, CountModel):
+        return reference, {}
+    if isinstance(reference, str | os.PathLike):
+        path = user_path(reference)
+        if is_model_file(path):
+            return load_model(path), {}
+        reference = _opened(path)
+    adata = annotated(reference, mod if hasattr(reference, "mod") else None)
+    return read_model(adata, key), dict(entry_of(adata, key).get("params", {}))
+
+
+def _opened(path: Path) -> Any:
+    """Open an .h5ad file without reading its counts."""
+    if path.suffix != ".h5ad":
+        with open(path, "rb"):  # missing file: Python's own message
+            pass
+        raise ValueError(f"{path} is neither a model file nor an .h5ad file.")
+    import anndata
+
+    return anndata.read_h5ad(path, backed="r")
