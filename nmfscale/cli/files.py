@@ -28,33 +28,57 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     A packed store is read in pieces when it is needed; so are other files if `streamed` is true, or
     with a memory limit.
     """
+    from ..counts.names import NumberOfNamesError
     from ..readers.open import open_counts
 
     limit = getattr(arguments, "memory_limit", None)
-    names = ("layer", "raw", "genome", "feature_type", "transpose")
+    options = ("layer", "raw", "names", "genome", "feature_type", "transpose")
     column = getattr(arguments, "labels", None)
     if column is not None and os.path.exists(file_and_column(column)[0]):
         column = None  # labels_of reads the file
-    counts = open_counts(
-        arguments.input, integer="allow", in_memory=not streamed and limit is None,
-        memory_limit=limit, groups=column,
-        **{name: getattr(arguments, name) for name in names},
-    )  # fmt: skip
+    given = {name: getattr(arguments, name) for name in options} | {"groups": column}
+    given |= {
+        mask: _names_or_column(getattr(arguments, of))
+        for mask, of in (("mask_var", "features"), ("mask_obs", "samples"))
+    }
+    lines = {name: _lines_of_option(arguments, name) for name in ("feature_names", "sample_names")}
+
+    def opened(**names: Any) -> Any:
+        return open_counts(
+            arguments.input, integer="allow", in_memory=not streamed and limit is None,
+            memory_limit=limit, **given, **names,
+        )  # fmt: skip
+
+    try:
+        counts = opened(**lines)
+    except NumberOfNamesError as error:
+        name, of = error.argument, f"{error.argument.removesuffix('_names')}s"
+        path = getattr(arguments, name)
+        lines[name] = _as_many(path, lines[name], error.size, "names", of)
+        counts = opened(**lines)
     if not counts.is_integer:
         log(
             f"warning: {arguments.input} holds counts that are not whole numbers: "
             f"{counts.first_fraction}. They are used as they are; better pass the raw counts"
             f"{_of_other_matrices(arguments)}."
         )
-    for axis, what in enumerate(("samples", "features")):
-        name = f"{what[:-1]}_names"
-        path = getattr(arguments, name)
-        if path is not None:
-            import numpy as np
-
-            found = _as_many(path, _lines(_text(path)), counts.shape[axis], "names", what)
-            setattr(counts, name, np.array(found, object))
     return counts
+
+
+def _lines_of_option(arguments: argparse.Namespace, name: str) -> Any:
+    """Return the lines of the file of names that an option gives; None without the option."""
+    path = getattr(arguments, name)
+    return None if path is None else _lines(_text(path))
+
+
+def _names_or_column(given: str | None) -> Any:
+    """Return the names in a file, one on each line, or else the name of a column."""
+    if given is None or not os.path.exists(given):
+        return given
+    names = [line for line in _lines(_text(given)) if line]
+    if not names:
+        raise ValueError(f"{given} has no names: one on each line is needed.")
+    return names
 
 
 def _of_other_matrices(arguments: argparse.Namespace) -> str:

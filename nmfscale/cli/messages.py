@@ -18,7 +18,8 @@ _OPTIONS = {
     "layer": "--layer", "raw": "--raw", "genome": "--genome", "transpose": "--transpose",
     "solver": "--solver", "init": "--init", "tol": "--tol", "dtype": "--dtype",
     "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
-    "missing": "--missing",
+    "missing": "--missing", "names": "--names", "mask_var": "--features", "mask_obs": "--samples",
+    "feature_names": "--feature-names", "sample_names": "--sample-names",
 }  # fmt: skip
 # Words of other programs and libraries for options of the shell.
 _SYNONYMS = {"components": "-k", "topics": "-k", "n_topics": "-k", "n_jobs": "--threads"}
@@ -26,7 +27,9 @@ _SYNONYMS = {"components": "-k", "topics": "-k", "n_topics": "-k", "n_jobs": "--
 _GIVEN = re.compile(
     rf"(?<![\w./-])({'|'.join(_OPTIONS)})=(?:True|'([^']*)'|([\d.e+-]*\d)|)(?![\w'/-]|\.\w)"
 )
-_NAMED = re.compile(r"(?<![\w./'-])(memory_limit|max_iter|n_components)(?![\w'/-]|\.\w)")
+_NAMED = re.compile(
+    r"(?<![\w./'-])(memory_limit|max_iter|n_components|mask_var|mask_obs)(?![\w'/-]|\.\w)"
+)
 
 
 def say(text: str) -> None:

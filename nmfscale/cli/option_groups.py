@@ -122,6 +122,11 @@ def add_input(
     add("--sample-names", type=PATH, metavar="FILE", help="names of the samples, one on each line")
     add("--layer", help=".h5ad: layer to read in place of X")
     add("--raw", action="store_true", help=".h5ad: read raw.X in place of X")
+    what = "column of var that names the features; 10x: id or name (default: unique symbols)"
+    add("--names", metavar="COLUMN", help=what)
+    for of, frame in (("features", "var"), ("samples", "obs")):
+        what = f"use only these {of}: a file with a name on each line; or a column of {frame}"
+        add(f"--{of}", type=PATH, metavar="FILE|COLUMN", help=f"{what} with True and False")
     add("--genome", help="10x: genome to read")
     what = "10x: such as 'Antibody Capture', or all (default: genes, if there are several types)"
     add("--feature-type", metavar="TYPE", help=what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..kernels.functions import log_gamma, xlogy
 from .cached import cached_property
+from .label_table import rows_of
 from .names import checked_names
 from .warn import warn_caller
 
@@ -72,6 +74,8 @@ class CountMatrix(ABC):
         Names of the rows and of the columns: text, numbers, bytes, or tuples of them.
     groups : array-like, optional
         One label per sample.
+    obs : LabelTable or callable, optional
+        Columns with a value for each sample, or a function without arguments that reads them.
     notes : sequence of str, default=()
         What was changed or left out when the counts were read, for :meth:`report`.
     first_fraction : str, optional
@@ -99,10 +103,11 @@ class CountMatrix(ABC):
 
     def __init__(
         self, shape: tuple[int, int], *, sample_names: Any = None, feature_names: Any = None,
-        groups: Any = None, notes: Sequence[str] = (), first_fraction: str | None = None,
-        of_text: bool = False,
+        groups: Any = None, obs: Any = None, notes: Sequence[str] = (),
+        first_fraction: str | None = None, of_text: bool = False,
     ) -> None:  # fmt: skip
         self.shape = shape
+        self._obs = obs
         self.sample_names = sample_names
         self.feature_names = feature_names
         self.groups = labels_of(groups, shape[0], "groups", "row")
@@ -127,6 +132,32 @@ class CountMatrix(ABC):
     @feature_names.setter
     def feature_names(self, names: Any) -> None:
         self._feature_names = checked_names(names, self.shape[1], "feature_names", "column")
+
+    @property
+    def obs(self) -> Any:
+        """Columns with a value for each sample, read at the first use; None if there are none."""
+        if callable(self._obs):
+            self._obs = self._obs()
+        return self._obs or None
+
+    @obs.setter
+    def obs(self, table: Any) -> None:
+        self._obs = table
+
+    def _described(self, rows: Array | None = None, columns: Array | None = None) -> dict[str, Any]:
+        """Return names, groups, obs, notes and so on of some rows and columns, or of all.
+
+        They are keyword arguments of the constructor.
+        """
+        obs = self._obs
+        if rows is not None and obs is not None:
+            obs = partial(rows_of, obs, rows)
+        return {
+            "sample_names": _taken(self.sample_names, rows),
+            "feature_names": _taken(self.feature_names, columns),
+            "groups": _taken(self.groups, rows), "obs": obs, "notes": self.notes,
+            "of_text": self.of_text,
+        }  # fmt: skip
 
     @property
     def nnz(self) -> int:
@@ -317,6 +348,8 @@ class CountMatrix(ABC):
                 lines.append(f"{what + ' names':<20}{names.size:,}, {repeated:,} of them repeats")
         if self.groups is not None:
             lines.append(f"groups              {len(set(self.groups.tolist())):,}")
+        if self.obs:
+            lines.append(f"columns of obs      {', '.join(self.obs)}")
         lines.extend(f"note                {note}" for note in self.notes)
         return "\n".join(lines)
 
@@ -324,6 +357,10 @@ class CountMatrix(ABC):
         """Shape, number of nonzero counts and their type."""
         n_rows, n_columns = self.shape
         return f"<{type(self).__name__} {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
+
+
+def _taken(values: Any, places: Array | None) -> Any:
+    return values if values is None or places is None else values[places]
 
 
 def totals_of_rows(rows: RowRange) -> NDArray[np.float64]:

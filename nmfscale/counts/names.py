@@ -31,6 +31,14 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
+class NumberOfNamesError(ValueError):
+    """An argument does not have a name for each row or column: `size` names are needed."""
+
+    def __init__(self, argument: str, shape: tuple[int, ...], size: int, of: str) -> None:
+        super().__init__(f"{argument} has shape {shape}, but there are {size} {of}s.")
+        self.argument, self.size = argument, size
+
+
 def plain(value: Any) -> Any:
     """Convert NumPy scalars to Python's numbers and text, also inside lists and tuples."""
     if isinstance(value, np.generic):
@@ -64,7 +72,7 @@ def checked_names(names: Any, size: int, argument: str, of: str) -> Array | None
         all_text = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
         names = np.asarray(names, str) if all_text else name_array(names)
     if names.shape != (size,):
-        raise ValueError(f"{argument} has shape {names.shape}, but there are {size} {of}s.")
+        raise NumberOfNamesError(argument, names.shape, size, of)
     return np.asarray(names)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from ..methods.anchors.pivots import Weights, weights_of
 from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs, loadings_needs
 from ..methods.rows_pass import Finish, RowsPass
 from ..methods.transform import projection, projection_needs
+from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .validation import checked_anchors, checked_array
@@ -95,7 +96,7 @@ class AnchorNMF(CountModel):
     gap_ : None
         Always None: nothing is left to gain.
     interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, sample_names_, \
-sample_totals_, feature_totals_, unseen_features_, seed_
+obs_, sample_totals_, feature_totals_, unseen_features_, seed_
         As in :class:`PoissonNMF`.
 
     References
@@ -162,6 +163,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Self:
         """Fit the model.
 
@@ -171,7 +173,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
             As in :meth:`PoissonNMF.fit`.
         y : None
             Ignored.
-        checkpoint, checkpoint_every, resume, client, layer, raw
+        checkpoint, checkpoint_every, resume, client, layer, raw, **source
             As in :meth:`PoissonNMF.fit`.
 
         Returns
@@ -205,7 +207,7 @@ sample_totals_, feature_totals_, unseen_features_, seed_
         >>> AnchorNMF(n_components=2, anchors=[1]).fit(X).anchors_
         array([1, 0])
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(X, options)
         return self
 

@@ -33,7 +33,7 @@ from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
 from .fit_options import FitOptions
-from .inputs import client_for
+from .inputs import client_for, with_names
 from .topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -141,7 +141,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
                 counts, client=client_for(counts, options.client),
                 **{name: arguments[name] for name in both},
             )  # fmt: skip
-        return self._with_index(loadings, X, counts)
+        return self._with_index(loadings, with_names(X, counts, options.reading), counts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to an HDF5 file, which :func:`nmfscale.load` reads.
@@ -222,9 +222,8 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
 
     def _counts_of_fit(self, X: Any, options: FitOptions) -> tuple[CountMatrix, FitOptions]:
         """Return the counts of a fit, and its options with the client to use, if any."""
-        layer, raw = options.layer, options.raw
-        counts, client = self._read_for(X, options.client, layer=layer, raw=raw)
-        self._take_names(X, counts)
+        counts, client = self._read_for(X, options.client, options.reading)
+        self._take_names(with_names(X, counts, options.reading), counts)
         self._warn_of_many_components(counts)
         return counts, replace(options, client=client)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,7 @@ from ..methods.poisson.initialize import STARTS, check_factors
 from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_of
+from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .held_factors import HeldFactors
@@ -90,6 +91,7 @@ class CountFactorization(HeldFactors):
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Self:
         """Fit the model.
 
@@ -144,6 +146,9 @@ class CountFactorization(HeldFactors):
             Layer of an AnnData object, or .h5ad file, to fit in place of ``X``.
         raw : bool, default=False
             Whether to fit ``raw.X`` of an AnnData object, or .h5ad file, in place of ``X``.
+        **source
+            Further options of :func:`as_counts`, such as `names`, `feature_names`, `sample_names`,
+            `mask_var` and `mask_obs`.
 
         Returns
         -------
@@ -194,7 +199,7 @@ class CountFactorization(HeldFactors):
         >>> model.fit(X, F=F, fixed_topics=[True, False]).components_[0]
         array([2., 0., 1., 0.])
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(
             X, options, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
             fixed_topics=fixed_topics, fixed_features=fixed_features,

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,7 @@ from ..methods.variational.gamma_poisson import (
     gamma_inference,
 )
 from ..methods.variational.posteriors import Inference, inference_needs
+from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .validation import (
@@ -122,7 +123,7 @@ class GammaPoisson(CountModel):
         ``elbo`` (the best so far), ``change_components``, ``change_loadings``, ``change_totals``
         (see `tol`), ``momentum``, and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -220,6 +221,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Self:
         """Fit the model.
 
@@ -235,7 +237,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         loadings_shape : array-like of shape (n_samples, n_components), default=None
             Positive shapes of the posterior of loadings to start from; by default they are inferred
             if `components_shape` is given.
-        checkpoint, checkpoint_every, resume, client, layer, raw
+        checkpoint, checkpoint_every, resume, client, layer, raw, **source
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
 
@@ -260,7 +262,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> one.fit(X, components_shape=one.components_shape_).elbo_ > before
         True
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(X, options, components_shape=components_shape, loadings_shape=loadings_shape)
         return self
 

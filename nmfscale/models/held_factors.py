@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
@@ -15,6 +15,7 @@ from ..kernels.functions import exp
 from ..methods.poisson.priors import gamma_prior
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import projection, projection_needs
+from ..readers.options import SourceOptions
 from .base import CountModel
 from .validation import measured_features, sizes_of
 
@@ -38,6 +39,7 @@ class HeldFactors(CountModel):
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Array:
         """Return the loadings of old or new samples, with the factors held fixed.
 
@@ -68,7 +70,7 @@ class HeldFactors(CountModel):
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`fit`, with the same bits as in this process.
             None means the active client for counts in files. Loadings are returned block by block.
-        layer, raw
+        layer, raw, **source
             As in :meth:`fit`.
 
         Returns
@@ -127,9 +129,8 @@ class HeldFactors(CountModel):
             self._warn_of_sizes("loadings are amounts of the counts and not those of loadings_")
         elif size_factors is None and self.prior_loadings is not None:
             self._warn_of_sizes("the prior has a different weight in the proportions")
-        return self._transform(
-            X, out, missing, client, layer, raw, known, size_factors=size_factors
-        )
+        reading = {"layer": layer, "raw": raw, **source}
+        return self._transform(X, out, missing, client, reading, known, size_factors=size_factors)
 
     def score(
         self,
@@ -144,12 +145,13 @@ class HeldFactors(CountModel):
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> float:
         """Return the mean log-probability of a count under the model: see :meth:`LDA.score`.
 
         Parameters
         ----------
-        X, y, completion, random_state, missing, client, layer, raw
+        X, y, completion, random_state, missing, client, layer, raw, **source
             As in :meth:`LDA.score`.
         measured, batch
             As in :meth:`transform`. Probabilities of a count refer to the features that were
@@ -175,7 +177,8 @@ class HeldFactors(CountModel):
         """
         known = {"measured": measured, "batch": batch}
         self._warn_of_score()
-        return self._score(X, completion, random_state, missing, client, layer, raw, known)
+        reading = {"layer": layer, "raw": raw, **source}
+        return self._score(X, completion, random_state, missing, client, reading, known)
 
     def perplexity(
         self,
@@ -189,6 +192,7 @@ class HeldFactors(CountModel):
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
@@ -196,7 +200,7 @@ class HeldFactors(CountModel):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, measured, batch, missing, client, layer, raw
+        completion, random_state, measured, batch, missing, client, layer, raw, **source
             As in :meth:`score`.
 
         Returns
@@ -211,7 +215,8 @@ class HeldFactors(CountModel):
         """
         known = {"measured": measured, "batch": batch}
         self._warn_of_score()
-        score = self._score(X, completion, random_state, missing, client, layer, raw, known)
+        reading = {"layer": layer, "raw": raw, **source}
+        score = self._score(X, completion, random_state, missing, client, reading, known)
         return float(exp(-score))
 
     def _warn_of_sizes(self, effect: str) -> None:

@@ -11,7 +11,9 @@ from ..counts.base import CountMatrix
 from ..engine.threads import resolve_threads
 from ..engine.workers import resolve_client
 from ..readers.columns import leave_out
+from ..readers.masks import MASKS, NAMES
 from ..readers.open import as_counts
+from ..readers.options import check_source
 from .names import check_missing, default_missing, keep_names, matched_counts
 
 Array = NDArray[Any]
@@ -34,11 +36,13 @@ class CountInputs:
     _features: Array | None = None
     _taken: Any
 
-    def _counts(
-        self, X: Any, *, reset: bool, layer: str | None = None, raw: bool = False
-    ) -> CountMatrix:
-        """Return counts in this process; with `reset` the model takes their names and totals."""
-        counts = self._read(X, layer, raw)
+    def _counts(self, X: Any, reading: dict[str, Any], *, reset: bool) -> CountMatrix:
+        """Return counts in this process; with `reset` the model takes their names and totals.
+
+        `reading` holds the options of `as_counts` that say what to read.
+        """
+        counts = self._read(X, reading)
+        X = with_names(X, counts, reading)
         if not reset:
             remedy = (
                 "every batch needs the features of the first: add columns of 0 for features that "
@@ -51,17 +55,17 @@ class CountInputs:
     def _take_names(self, X: Any, counts: CountMatrix) -> None:
         """Keep the names and totals of the counts of a fit."""
         keep_names(self, X, counts)
-        self.sample_names_ = counts.sample_names
+        self.sample_names_, self.obs_ = counts.sample_names, counts.obs
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
         self.feature_totals_ = np.array(counts.column_totals, np.float64)
         if hasattr(self, "topic_names_"):  # of a different fit
             del self.topic_names_
 
-    def _read(self, X: Any, layer: str | None, raw: bool, in_memory: bool = True) -> CountMatrix:
+    def _read(self, X: Any, reading: dict[str, Any], in_memory: bool = True) -> CountMatrix:
+        check_source(reading, type(self).__name__)
         return as_counts(
             X,
-            layer=layer,
-            raw=raw,
+            **reading,
             integer=cast(Any, self.integer),
             subject=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None,
@@ -69,7 +73,7 @@ class CountInputs:
         )
 
     def _arranged(
-        self, X: Any, missing: str | None, client: Any, layer: str | None, raw: bool,
+        self, X: Any, missing: str | None, client: Any, reading: dict[str, Any],
         known: dict[str, Any] | None = None,
     ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
         """Return counts of samples with the features of the model that is returned, and the client.
@@ -78,20 +82,17 @@ class CountInputs:
         has. `known` holds further arguments on measured features, which the copy keeps.
         """
         check_missing(missing)
-        counts, client = self._read_for(X, client, layer=layer, raw=raw)
+        counts, client = self._read_for(X, client, reading)
         missing = default_missing(self, counts) if missing is None else missing
-        counts, there = matched_counts(self, X, counts, missing)
+        counts, there = matched_counts(self, with_names(X, counts, reading), counts, missing)
         model = self if there is None else self._restricted(there)
         counts = model._explained(counts)
         return model._knowing(counts, known or {}), counts, client
 
-    def _read_for(self, X: Any, client: Any, **choice: Any) -> tuple[CountMatrix, Any]:
-        """Return counts as they are given, and the client that works on them, or None.
-
-        `choice` holds layer and raw.
-        """
+    def _read_for(self, X: Any, client: Any, reading: dict[str, Any]) -> tuple[CountMatrix, Any]:
+        """Return counts as they are given, and the client that works on them, or None."""
         in_memory = resolve_client(client) is None
-        counts = self._read(X, in_memory=in_memory, **choice)
+        counts = self._read(X, reading, in_memory=in_memory)
         return counts, None if in_memory else client_for(counts, client)
 
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
@@ -116,6 +117,12 @@ class CountInputs:
 
     def _threads(self, counts: CountMatrix) -> int:
         return resolve_threads(self.n_threads, counts.nnz * self.n_components)
+
+
+def with_names(X: Any, counts: CountMatrix, reading: dict[str, Any]) -> Any:
+    """Return X, or its counts if options have changed its names or chosen a part of it."""
+    changed = (*NAMES, *MASKS)
+    return counts if any(reading.get(name) is not None for name in changed) else X
 
 
 def client_for(counts: CountMatrix, client: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ from ..methods.variational import lda
 from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
 from ..methods.variational.posteriors import Inference, inference_needs
+from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .validation import checked_posteriors, dirichlet_priors
@@ -32,7 +33,8 @@ Array = NDArray[Any]
 # Attributes of a fit and its samples, which a batch of `partial_fit` deletes.
 _OF_A_FIT = {
     "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "elbo_",
-    "loadings_",    "doc_topic_posterior_", "sample_names_", "sample_totals_", "feature_totals_",
+    "loadings_", "doc_topic_posterior_", "sample_names_", "obs_", "sample_totals_",
+    "feature_totals_",
 }  # fmt: skip
 
 # Smaller entries of a topic are the floor of points that are zero.
@@ -119,7 +121,7 @@ class LDA(CountModel):
     n_batch_iter_ : int
         Number of batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -215,6 +217,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Self:
         """Fit the model.
 
@@ -230,7 +233,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         doc_topic_posterior : array-like of shape (n_samples, n_components), default=None
             Positive parameters gamma to start from; by default they are inferred if
             `topic_word_posterior` is given.
-        checkpoint, checkpoint_every, resume, client, layer, raw
+        checkpoint, checkpoint_every, resume, client, layer, raw, **source
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
 
@@ -257,7 +260,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> bool(other.elbo_ > one.elbo_)
         True
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(
             X, options, topic_word_posterior=topic_word_posterior,
             doc_topic_posterior=doc_topic_posterior,
@@ -265,8 +268,9 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         return self
 
     def partial_fit(
-        self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False
-    ) -> Self:
+        self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False,
+        **source: Unpack[SourceOptions],
+    ) -> Self:  # fmt: skip
         """Update the topics with one batch of new samples (online variational inference).
 
         A fit to all samples at once reaches a higher ELBO in less time, even from a file larger
@@ -278,7 +282,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             As in :meth:`fit`; `total_samples` is the total number of samples to come.
         y : None
             Ignored.
-        layer, raw
+        layer, raw, **source
             As in :meth:`fit`.
 
         Returns
@@ -304,7 +308,8 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         self._check_parameters()
         first = not hasattr(self, "components_")
         with self._all_or_nothing():
-            counts = self._counts(X, reset=first, layer=layer, raw=raw)
+            reading = {"layer": layer, "raw": raw, **source}
+            counts = self._counts(X, reading, reset=first)
             if first:
                 (alpha, eta), dtype = self._priors(), self._dtype()
                 self.seed_, self.n_batch_iter_ = self._drawn_seed(), 0

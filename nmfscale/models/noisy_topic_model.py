@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ from ..methods.variational.noisy_topics import (
     find_start,
     noisy_topic_needs,
 )
+from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
@@ -91,7 +92,7 @@ class NoisyTopicModel(CountModel):
         ``elbo`` (the best so far), ``change_components``, ``change_loadings`` (see `tol`),
         ``momentum``, and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -158,6 +159,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Self:
         """Fit the model.
 
@@ -175,7 +177,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             Samples whose rows of `L` stay as given.
         fixed_features : array-like of bool of shape (n_features,), default=None
             Features whose `mu` stays as given.
-        checkpoint, checkpoint_every, resume, client, layer, raw
+        checkpoint, checkpoint_every, resume, client, layer, raw, **source
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
 
@@ -208,7 +210,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> bool((model.loadings_ == truth.L).all())
         True
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(
             X, options, L=L, mu=mu, fixed_samples=fixed_samples, fixed_features=fixed_features
         )

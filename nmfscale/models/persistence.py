@@ -9,15 +9,15 @@ JSON object as bytes:
   ``{"dataset": "parameters/init"}`` or, for text, ``{"names": ["parameters/init", "<U6"]}``.
   Generators and functions become null;
 - ``fitted``: each fitted attribute and its kind ("array", "text", a type of text such as "<U6",
-  "scalar", "bool", "int", "float", "str" or "none");
+  "scalar", "bool", "int", "float", "str", "table" or "none");
 - ``left_out``: what was not stored and the type it had.
 
 One dataset for each fitted attribute, named without the closing underscore: ``components``
 (K, m), ``loadings`` (n, K), ``size_factors`` (n,), ``scales`` (K,), ``history`` (compound, one
 record per iteration), ``loglik``, ``converged``, ``n_iter``, ``n_features_in`` and so on.
 Attributes of kind "str" are arrays of bytes.  Text, such as ``feature_names`` (m,),
-``sample_names`` (n,) and ``topic_names`` (K,), is a group.  Checksums and text are those of
-`nmfscale.storage.arrays`.
+``sample_names`` (n,) and ``topic_names`` (K,), is a group, and so is the table ``obs`` (see
+`nmfscale.storage.label_tables`).  Checksums and text are those of `nmfscale.storage.arrays`.
 
 Format 1 can be read as well: its checksums do not include shapes, so a reshaped parameter is not
 detected, and the type of text is in an attribute ``dtype``.
@@ -35,6 +35,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.label_table import LabelTable
 from ..storage.arrays import (
     damaged,
     put,
@@ -49,6 +50,7 @@ from ..storage.arrays import (
 )
 from ..storage.atomic import atomic_hdf5, target_of, user_path
 from ..storage.hdf5 import find, format_of, is_transient, read_file
+from ..storage.label_tables import put_table, read_table
 from ..storage.plain import NotPlainError, decode, encode, is_text, kind_of
 from ..storage.version import package_version
 from .topics import AXES
@@ -142,7 +144,7 @@ def _write(file: Any, estimator: BaseEstimator) -> None:
     for name, value in vars(estimator).items():
         if not name.endswith("_") or name.endswith("__") or name.startswith("_"):
             continue
-        if kind := kind_of(value):
+        if kind := "table" if isinstance(value, LabelTable) else kind_of(value):
             _store(file, _dataset_name(name), value, kind)
             fitted[name] = kind
         else:
@@ -179,6 +181,8 @@ def _store(file: Any, name: str, value: Any, kind: str) -> None:
         put_names(file, name, value)
     elif kind == "str":
         put_text(file, name, value)
+    elif kind == "table":
+        put_table(file, name, value)
     elif kind != "none":
         put(file, name, value)
 
@@ -257,6 +261,8 @@ def _read(file: Any, attribute: str, kind: str) -> Any:
         return _read_text(file, name, kind)
     if kind == "str":
         return read_text(file, name)
+    if kind == "table":
+        return read_table(file, name)
     if kind == "array":
         return np.asarray(read_checked(file, name))
     value = read_checked(file, name, (), _TYPES.get(kind, ()))
@@ -285,6 +291,9 @@ def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -
     if "components_" not in fitted:
         raise damaged(file, "the dataset 'components' is missing.")
     sizes = {"m": fitted["n_features_in_"]} if "n_features_in_" in fitted else {}
+    for table in fitted.values():
+        if isinstance(table, LabelTable) and table.size is not None:
+            sizes.setdefault("n", table.size)
     for name, axes in all_axes.items():
         if fitted.get(name) is None:
             continue

@@ -147,6 +147,9 @@ class PoissonNMF(CountFactorization):
     feature_names_in_, sample_names_ : ndarray of str
         Names, if the input has them. Otherwise `sample_names_` is None, and `feature_names_in_`
         does not exist. Names of samples may also be numbers, bytes, or tuples of them.
+    obs_ : mapping of str to ndarray of shape (n_samples,), or None
+        Columns with a value for each sample, from ``obs`` of an AnnData object, file or store:
+        numbers, or text with None for missing labels. None if the input has none.
     feature_labels_ : ndarray of shape (n_features,), object
         Names of features that are not all text: numbers, bytes, or tuples of a MultiIndex. It
         exists only in this case, in place of `feature_names_in_`, which scikit-learn reserves for

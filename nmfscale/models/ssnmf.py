@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from ..methods.ssnmf.descent import CoordinateDescent
 from ..methods.ssnmf.entries import constant_of
 from ..methods.ssnmf.labels import Supervision
 from ..methods.ssnmf.multiplicative import SemiSupervised, Start
+from ..readers.options import SOURCE, SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .supervised import LOSSES, SupervisedModel
@@ -33,7 +34,7 @@ Array = NDArray[Any]
 _TOLERANCES = {"frobenius": 1e-4, "kl": 1e-3}
 _SOLVERS: dict[str, type[SemiSupervised]] = {"mu": SemiSupervised, "cd": CoordinateDescent}
 # Options that transform shares with fit.
-_OF_BOTH = "client", "layer", "raw", "data_weights"
+_OF_BOTH = "client", "layer", "raw", "data_weights", *SOURCE
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -107,7 +108,7 @@ class SSNMF(SupervisedModel):
         `supervision`), ``decrease`` (see `tol`), ``validation``: the number of correct held-out
         labels, or minus the squared error of targets; and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -189,6 +190,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Self:
         """Fit the model.
 
@@ -217,7 +219,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
             A^T to start from, random by default.
         target_components : array-like of shape (n_targets, n_components), default=None
             B to start from, random by default. Multiplicative updates keep zeros.
-        checkpoint, checkpoint_every, resume, client, layer, raw
+        checkpoint, checkpoint_every, resume, client, layer, raw, **source
             As in :meth:`PoissonNMF.fit`.
 
         Returns
@@ -247,7 +249,7 @@ sample_names_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
         >>> model.fit(X, Y).predict([[0, 2, 0, 4]]).round(1).tolist()
         [[0.0, 2.0]]
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(
             X, options, y=y, label_weights=label_weights, data_weights=data_weights,
             start=(loadings, components, target_components),

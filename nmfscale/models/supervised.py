@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +18,7 @@ from ..counts.warn import warn_caller
 from ..methods.rows_pass import RowsPass
 from ..methods.ssnmf.labels import predicted
 from ..methods.ssnmf.steps import Losses, representation, representation_needs
+from ..readers.options import SourceOptions
 from .base import CountModel
 from .targets import unlabelled, weighted_entries
 
@@ -55,6 +56,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
     def transform(
         self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str | None = None,
         client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
+        **source: Unpack[SourceOptions],
     ) -> Array:  # fmt: skip
         """Return the loadings of old or new samples, from their data alone.
 
@@ -72,7 +74,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
             How to treat features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`PoissonNMF.transform`.
-        layer, raw
+        layer, raw, **source
             As in :meth:`fit`.
         data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
             As in :meth:`fit`, with a column for each feature of the fit.
@@ -87,7 +89,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, MemoryLimitError, FileNotFoundError, ClusterError
             As :meth:`PoissonNMF.transform`.
         """
-        return self._transform(X, out, missing, client, layer, raw, data_weights=data_weights)
+        reading = {"layer": layer, "raw": raw, **source}
+        return self._transform(X, out, missing, client, reading, data_weights=data_weights)
 
     def _pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, data_weights: Any = None, **given: Any
@@ -107,13 +110,13 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
     def predict(
         self, X: Any, *, missing: str | None = None, client: Any = None, layer: str | None = None,
-        raw: bool = False, data_weights: Any = None,
+        raw: bool = False, data_weights: Any = None, **source: Unpack[SourceOptions],
     ) -> Array:  # fmt: skip
         """Predict labels, or targets, of samples.
 
         Parameters
         ----------
-        X, missing, client, layer, raw, data_weights
+        X, missing, client, layer, raw, data_weights, **source
             As in :meth:`transform`.
 
         Returns
@@ -132,18 +135,19 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
-        model, counts, client = self._to_predict(X, missing, client, layer, raw)
+        reading = {"layer": layer, "raw": raw, **source}
+        model, counts, client = self._to_predict(X, missing, client, reading)
         return model._labels_of(counts, client, data_weights)
 
     def predict_proba(
         self, X: Any, *, missing: str | None = None, client: Any = None, layer: str | None = None,
-        raw: bool = False, data_weights: Any = None,
+        raw: bool = False, data_weights: Any = None, **source: Unpack[SourceOptions],
     ) -> Array:  # fmt: skip
         """Return the share of each class in the predicted labels ``S B^T`` of samples.
 
         Parameters
         ----------
-        X, missing, client, layer, raw, data_weights
+        X, missing, client, layer, raw, data_weights, **source
             As in :meth:`transform`.
 
         Returns
@@ -164,11 +168,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
-        model, counts, client = self._to_predict(X, missing, client, layer, raw)
+        reading = {"layer": layer, "raw": raw, **source}
+        model, counts, client = self._to_predict(X, missing, client, reading)
         return model._predicted(counts, client, data_weights)
 
     def _to_predict(
-        self, X: Any, missing: str | None, client: Any, layer: str | None, raw: bool
+        self, X: Any, missing: str | None, client: Any, reading: dict[str, Any]
     ) -> tuple[Self, CountMatrix, Any]:
         """Return the result of `_arranged`, if the model can predict."""
         check_is_fitted(self)
@@ -177,7 +182,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        return self._arranged(X, missing, client, layer, raw)
+        return self._arranged(X, missing, client, reading)
 
     def _labels_of(self, counts: CountMatrix, client: Any, data_weights: Any) -> Array:
         """Predict labels, or targets, of new counts."""
@@ -206,12 +211,13 @@ class SupervisedModel(ClassifierMixin, CountModel):
     def score(  # type: ignore[override]
         self, X: Any, y: Any, *, sample_weight: Any = None, missing: str | None = None,
         client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
+        **source: Unpack[SourceOptions],
     ) -> float:  # fmt: skip
         """Return the accuracy of predicted labels, or R^2 of predicted targets.
 
         Parameters
         ----------
-        X, missing, client, layer, raw, data_weights
+        X, missing, client, layer, raw, data_weights, **source
             As in :meth:`transform`.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Labels (unlabelled samples are left out), or targets.
@@ -228,7 +234,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, ClusterError
             As :meth:`predict`.
         """
-        model, counts, client = self._to_predict(X, missing, client, layer, raw)
+        reading = {"layer": layer, "raw": raw, **source}
+        model, counts, client = self._to_predict(X, missing, client, reading)
         y = of_samples(y, counts, "y")
         sample_weight = of_samples(sample_weight, counts, "sample_weight")
         found = model._labels_of(counts, client, data_weights)

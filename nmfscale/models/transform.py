@@ -8,7 +8,7 @@ import os
 from contextlib import closing
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,7 +32,8 @@ from ..methods.measured import Measured
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import write_array
 from ..readers.open import as_counts
-from .inputs import CountInputs
+from ..readers.options import SourceOptions
+from .inputs import CountInputs, with_names
 from .validation import npy_target
 
 Array = NDArray[Any]
@@ -66,6 +67,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> Array:
         """Return the loadings of old or new samples, with the topics held fixed.
 
@@ -82,7 +84,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             How to treat features of the fit that `X` lacks, as in :meth:`PoissonNMF.transform`.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`PoissonNMF.transform`.
-        layer, raw
+        layer, raw, **source
             As in :meth:`fit`.
 
         Returns
@@ -103,18 +105,19 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         >>> LDA(n_components=2, random_state=0).fit(X).transform(X).sum(axis=1).round(6)
         array([1., 1., 1., 1.])
         """
-        return self._transform(X, out, missing, client, layer, raw)
+        reading = {"layer": layer, "raw": raw, **source}
+        return self._transform(X, out, missing, client, reading)
 
     def _transform(
         self, X: Any, out: str | os.PathLike[str] | None, missing: str | None, client: Any,
-        layer: str | None, raw: bool, known: dict[str, Any] | None = None, **given: Any,
+        reading: dict[str, Any], known: dict[str, Any] | None = None, **given: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        model, counts, client = self._arranged(X, missing, client, layer, raw, known)
+        model, counts, client = self._arranged(X, missing, client, reading, known)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(counts, target, client=client, **given)
-        return self._with_index(loadings, X, counts)
+        return self._with_index(loadings, with_names(X, counts, reading), counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
         """Return loadings with the index of X, in the container that scikit-learn was set to.
@@ -184,6 +187,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> float:
         """Return the mean log-probability of a count under the model.
 
@@ -210,7 +214,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             Cluster that does the work, as in :meth:`PoissonNMF.transform`. With `completion` the
             work is done in this process: a single stream of random numbers splits the counts,
             sample after sample.
-        layer, raw
+        layer, raw, **source
             As in :meth:`fit`.
 
         Returns
@@ -256,11 +260,12 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         >>> model.score(X, completion=0.5, random_state=0) < 0
         True
         """
-        return self._score(X, completion, random_state, missing, client, layer, raw)
+        reading = {"layer": layer, "raw": raw, **source}
+        return self._score(X, completion, random_state, missing, client, reading)
 
     def _score(
         self, X: Any, completion: float | None, random_state: Any, missing: str | None, client: Any,
-        layer: str | None, raw: bool, known: dict[str, Any] | None = None,
+        reading: dict[str, Any], known: dict[str, Any] | None = None,
     ) -> float:  # fmt: skip
         check_is_fitted(self)
         if not (completion is None or isinstance(completion, Real) and 0 < completion < 1):
@@ -268,7 +273,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
                 f"completion={shown(completion)}: the share of the counts that is held out is "
                 "needed, a number between 0 and 1."
             )
-        model, counts, client = self._arranged(X, missing, client, layer, raw, known)
+        model, counts, client = self._arranged(X, missing, client, reading, known)
         if completion is None and counts.total == 0:
             return 0.0
         with progress.shown(self.verbose, "score", counts.shape[0]):
@@ -308,6 +313,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         client: Any = None,
         layer: str | None = None,
         raw: bool = False,
+        **source: Unpack[SourceOptions],
     ) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
@@ -315,7 +321,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, missing, client, layer, raw
+        completion, random_state, missing, client, layer, raw, **source
             As in :meth:`score`.
 
         Returns
@@ -328,7 +334,8 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         ValueError, MemoryLimitError, ClusterError
             As :meth:`transform`.
         """
-        score = self._score(X, completion, random_state, missing, client, layer, raw)
+        reading = {"layer": layer, "raw": raw, **source}
+        score = self._score(X, completion, random_state, missing, client, reading)
         return float(exp(-score))
 
     def inverse_transform(self, X: ArrayLike) -> Array:

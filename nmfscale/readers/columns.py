@@ -76,12 +76,9 @@ class SelectedColumns(RowStream):
         self._columns = columns[self._filled]
         self.subject = str(getattr(counts, "subject", getattr(counts, "path", "X")))
         self.shape = counts.shape[0], len(columns)
-        if names is None and counts.feature_names is not None:
-            names = counts.feature_names[columns]
-        self.about = {
-            "sample_names": counts.sample_names, "groups": counts.groups, "notes": counts.notes,
-            "feature_names": names, "of_text": counts.of_text,
-        }  # fmt: skip
+        self.about = counts._described(columns=columns)
+        if names is not None:
+            self.about["feature_names"] = names
         if isinstance(counts, StoredCounts):
             ends = np.cumsum(counts.row_nnz)[[block.stop - 1 for block in counts.layout().blocks]]
             self.piece_bytes = _STORE_BYTES * int(np.diff(ends, prepend=0).max())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Unpack
 
 from ..counts.base import IntegerPolicy, check_integer
 from ..counts.sizes import parse_bytes
 from ..storage.store import StoredCounts
 from ..storage.store_writer import _check_target, pack
-from .formats import CHOICES
 from .open import open_counts
+from .options import SourceOptions, check_source
 
 
 def write_store(
@@ -22,7 +22,9 @@ def write_store(
     overwrite: bool = False,
     integer: IntegerPolicy = "warn",
     verbose: int = 0,
-    **choices: Any,
+    layer: str | None = None,
+    raw: bool = False,
+    **source_options: Unpack[SourceOptions],
 ) -> StoredCounts:
     """Write counts to a packed store, the fastest source for fits larger than memory.
 
@@ -47,8 +49,8 @@ def write_store(
         What to do about counts that are not whole numbers.
     verbose : int, default=0
         1 shows a progress bar.
-    **choices
-        `layer`, `raw`, `groups`, `genome`, `feature_type`, `transpose`: see :func:`read_counts`.
+    layer, raw, **source_options
+        What to read, as in :func:`read_counts`.
 
     Returns
     -------
@@ -81,19 +83,15 @@ def write_store(
     ...     nmfscale.write_store(np.array([[0, 2, 1], [3, 0, 0]]), path)
     <StoredCounts 2 x 3, 3 nonzero, int64>
     """
-    for name in choices:
-        if name not in CHOICES:
-            raise TypeError(
-                f"write_store() got an unexpected keyword argument {name!r}; options of the "
-                f"source are {', '.join(CHOICES)}."
-            )
+    check_source(source_options, "write_store()")
     check_integer(integer)
     if memory_limit is not None:
         parse_bytes(memory_limit)
     target = _check_target(path, overwrite)
     counts = open_counts(
-        source, in_memory=False, memory_limit=memory_limit, integer=integer, **choices
-    )
+        source, in_memory=False, memory_limit=memory_limit, integer=integer, layer=layer, raw=raw,
+        **source_options,
+    )  # fmt: skip
     if isinstance(counts, StoredCounts):
         raise ValueError(f"{counts.path} is already a packed store.")
     origin = getattr(counts, "source", {"object": type(source).__name__})

@@ -32,8 +32,9 @@ class DaskRows(RowStream):
     subject = "dask array"
 
     def __init__(
-        self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None
-    ):
+        self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None,
+        obs: Any = None,
+    ):  # fmt: skip
         if array.ndim != 2:
             raise ValueError(f"Expected 2D array, got a dask array of shape {array.shape}.")
         if np.isnan(array.shape).any():
@@ -48,7 +49,9 @@ class DaskRows(RowStream):
             )
         self.shape = int(array.shape[0]), int(array.shape[1])
         check_shape(self.shape)
-        self.about = dict(sample_names=sample_names, feature_names=feature_names, groups=groups)
+        self.about = dict(
+            sample_names=sample_names, feature_names=feature_names, groups=groups, obs=obs
+        )
         self._array = array
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._chunk: tuple[int, CompressedRows] | None = None

@@ -24,7 +24,6 @@ from .text import is_docword, rows_of_text, shape_of_text, vocabulary_beside
 
 ANNOTATED = ("layer", "raw", "groups")
 _MTX = ("transpose", "feature_type")
-CHOICES = (*ANNOTATED, *_MTX, "genome")
 # The arrays that scipy.sparse.save_npz writes.
 _NPZ_PARTS = {
     "format",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.label_table import Coded, LabelTable
 from ..storage.hdf5 import (
     checked_dataset,
     find,
@@ -49,7 +50,9 @@ def open_h5ad(
         names: dict[str, Any] = {
             "sample_names": strings(_index(obs, shape[0])),
             "feature_names": strings(_index(var, shape[1])),
-            "groups": None if groups is None else _with_missing(_labels(file, groups, shape[0])),
+            "groups": None if groups is None else _with_missing(_labels(obs, groups, shape[0])),
+            "obs": partial(read_table, path.absolute(), "obs", shape[0]),
+            "var": partial(read_table, path.absolute(), var.name, shape[1]),
         }
         failed.pop_all()
         return OpenedTable(path, rows, f"{path} ({'; '.join([name, *others])})", **names)
@@ -74,7 +77,27 @@ def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]
             known = ", ".join(_columns(obs))
             raise ValueError(f"{path}: add a column of obs, as {path}:COLUMN; columns: {known}.")
         size = len(_index(obs, None))
-        return strings(_index(obs, size)), _labels(file, column, size)
+        return strings(_index(obs, size)), _labels(obs, column, size)
+
+
+def read_table(path: Path, name: str, size: int) -> LabelTable:
+    """Return the columns of obs or var; those that are damaged or no labels are left out."""
+    found: dict[str, Any] = {}
+    with guarded_hdf5(path) as file:
+        frame = need(file, name)
+        for column in _columns(frame):
+            with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                found[column] = _coded_or_values(frame, column, size)
+    return LabelTable(found)
+
+
+def _coded_or_values(frame: Any, column: str, size: int) -> Coded | NDArray[Any]:
+    node = find(frame, column) if is_group(frame) else None
+    if node is None or not is_group(node) or "codes" not in node:
+        return _labels(frame, column, size)
+    codes, categories = _values(need(node, "codes"), size), _values(need(node, "categories"))
+    _check_codes(codes, node, categories)
+    return Coded(codes, strings(_with_text(categories)))
 
 
 def obs_columns(path: Path) -> list[str]:
@@ -85,7 +108,8 @@ def obs_columns(path: Path) -> list[str]:
 
 def _columns(obs: Any) -> list[str]:
     names = [*(obs if is_group(obs) else _fields(obs))]
-    return [name for name in names if name not in ("__categories", "_index")]
+    index = text_of(obs.attrs["_index"]) if is_group(obs) else "index"
+    return [name for name in names if name not in ("__categories", "_index", index)]
 
 
 def _rows(
@@ -124,18 +148,19 @@ def _fields(frame: Any) -> tuple[str, ...]:
     return frame.dtype.names
 
 
-def _labels(file: Any, column: str, size: int) -> NDArray[Any]:
-    """Return one column of obs, with codes replaced by categories; None for missing labels."""
-    obs = need(file, "obs")
-    known = list(obs if is_group(obs) else _fields(obs))
+def _labels(frame: Any, column: str, size: int) -> NDArray[Any]:
+    """Return a column of obs or var, codes replaced by categories; None for missing labels."""
+    known = list(frame if is_group(frame) else _fields(frame))
     if column not in known:
-        names = ", ".join(_columns(obs))
-        raise ValueError(f"{file.filename}: no column {column!r} in obs; its columns: {names}.")
-    if is_group(obs):
-        values = _values(need(obs, column), size)
+        of, names = frame.name.strip("/"), ", ".join(_columns(frame))
+        raise ValueError(
+            f"{frame.file.filename}: no column {column!r} in {of}; its columns: {names}."
+        )
+    if is_group(frame):
+        values = _values(need(frame, column), size)
     else:
-        values = column_of(checked_dataset(obs)[column], obs, size)
-        categories = find(file, f"uns/{column}_categories")
+        values = column_of(checked_dataset(frame)[column], frame, size)
+        categories = find(frame.file, f"uns/{column}_categories")
         if categories is not None:
             values = _decoded(values, categories, _values(categories))
     values = _with_text(values)
@@ -167,12 +192,17 @@ def _values(node: Any, size: int | None = None) -> NDArray[Any]:
     return values
 
 
-def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArray[Any]:
+def _check_codes(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> None:
+    """Refuse codes that are not numbers of categories, or -1 for missing values."""
     if codes.dtype.kind not in "iu":
         raise ValueError(f"{node.file.filename}: {node.name} has codes of type {codes.dtype}.")
     if codes.size and not (codes.min() >= -1 and codes.max() < categories.size):
         found = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
         raise ValueError(f"{node.file.filename}: {node.name} has {found}.")
+
+
+def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArray[Any]:
+    _check_codes(codes, node, categories)
     # The code of a missing value, -1, selects the last entry.
     return np.append(_with_text(categories).astype(object), np.array([None]))[codes]
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.foreign import ObjectTypeError, known_matrix
+from ..counts.label_table import Coded, LabelTable, rows_of
 from ..counts.memory import checked_counts
 from ..counts.names import names_of
+from ..counts.validation import EntryNames, rows_of_sparse
+from .columns import select_columns
 from .dask_array import DaskRows, is_dask_array
 from .file_counts import FileCounts
 from .formats import ANNOTATED, check_choices
+from .masks import Described, described
+from .thinning import PartOfCounts
 
 # Rows of a matrix that show whether it holds whole numbers.
 _LOOKED_AT = 100
@@ -52,36 +59,97 @@ def known_object(X: Any, subject: str) -> Any:
     )
 
 
-def object_counts(X: Any, choices: dict[str, Any], subject: str, in_memory: bool) -> CountMatrix:
-    """Return the checked counts of an object; `choices` select a matrix of an AnnData object."""
+def object_counts(
+    X: Any, choices: dict[str, Any], subject: str, in_memory: bool, part: dict[str, Any]
+) -> CountMatrix:
+    """Return the checked counts of an object; `choices` select a matrix of an AnnData object.
+
+    `part` holds the options that choose names and subsets: NAMES and MASKS.
+    """
     if is_annotated(X):
         check_choices(choices, ANNOTATED, type(X).__name__)
-        return annotated_counts(X, **choices, subject=subject, in_memory=in_memory)
+        return annotated_counts(X, part, **choices, subject=subject, in_memory=in_memory)
     check_choices(choices, (), type(X).__name__)
-    if is_dask_array(X):
-        return _dask_counts(X, subject, in_memory)
     if isinstance(X, CountMatrix):
-        return X
-    if hasattr(X, "columns") and hasattr(X, "to_numpy"):
-        return checked_counts(
-            _frame_matrix(X),
-            subject=subject,
-            sample_names=names_of(X),
-            feature_names=names_of(X, 1),
-        )
-    return checked_counts(X, subject=subject)
+        return part_of_counts(X, part)
+    if not hasattr(X, "columns") or not hasattr(X, "to_numpy"):
+        if len(getattr(X, "shape", ())) != 2:  # a list of rows, or no matrix
+            return part_of_counts(checked_counts(X, subject=subject), part)
+        found = described(part, X.shape, holder_of(subject))
+        return _counts_of(X, found, subject, in_memory)
+    names: dict[str, Any] = {"sample_names": names_of(X), "feature_names": names_of(X, 1)}
+    if not hasattr(X, "iloc"):  # a DataFrame of polars
+        return part_of_counts(checked_counts(_frame_matrix(X), subject=subject, **names), part)
+    found = described(part, X.shape, holder_of(subject), **names)
+    X = X if found.rows is None else X.iloc[found.rows]
+    X = X if found.columns is None else X.iloc[:, found.columns]
+    return checked_counts(_frame_matrix(X), subject=subject, **found.about())
 
 
-def _dask_counts(X: Any, subject: str, in_memory: bool, **names: Any) -> CountMatrix:
-    stream = DaskRows(X, **names)
+def holder_of(subject: str) -> str:
+    """Return the name of an object in messages: X, or X passed to an estimator."""
+    return EntryNames(subject).holder
+
+
+def part_of_counts(counts: CountMatrix, part: dict[str, Any]) -> CountMatrix:
+    """Return counts with the names, samples and features that options choose."""
+    if not part:
+        return counts
+    holder = str(getattr(counts, "path", "X"))
+    found = described(
+        part, counts.shape, holder, sample_names=counts.sample_names,
+        feature_names=counts.feature_names,
+        obs=None if counts._obs is None else lambda: counts.obs,
+    )  # fmt: skip
+    named = object.__new__(type(counts))
+    named.__dict__.update(counts.__dict__)
+    named.sample_names, named.feature_names = found.sample_names, found.feature_names
+    if counts.from_file:
+        if found.rows is not None:
+            named = FileCounts(PartOfCounts(named, found.rows))
+        chosen = named if found.columns is None else select_columns(named, found.columns)
+    elif found.rows is None and found.columns is None:
+        return named
+    else:
+        matrix = named.take_rows(found.rows)
+        matrix = matrix if found.columns is None else matrix[:, found.columns]
+        chosen = checked_counts(matrix, **named._described(found.rows, found.columns))
+    chosen.columns_taken = None
+    return chosen
+
+
+def _counts_of(
+    matrix: Any, found: Described, subject: str, in_memory: bool, **about: Any
+) -> CountMatrix:
+    """Return the checked counts of the chosen part of a matrix; other entries are not checked."""
+    about |= found.about()
+    if found.rows is not None or found.columns is not None:
+        if hasattr(matrix, "to_memory") and found.rows is None:  # of an AnnData object in a file
+            matrix = matrix.to_memory()
+        if sp.issparse(matrix):
+            rows, shape = rows_of_sparse(matrix, EntryNames(subject))
+            matrix = rows.matrix(shape[1])
+        matrix = matrix if found.rows is None else matrix[found.rows]
+        matrix = matrix if found.columns is None else matrix[:, found.columns]
+    if is_dask_array(matrix):
+        return _dask_counts(matrix, subject, in_memory, **about)
+    counts: CountMatrix = checked_counts(matrix, subject=subject, **about)
+    return counts
+
+
+def _dask_counts(X: Any, subject: str, in_memory: bool, **about: Any) -> CountMatrix:
+    stream = DaskRows(X, **about)
     if in_memory:
-        return checked_counts(stream.rows(0, stream.shape[0]), subject=subject, **names)
+        counts: CountMatrix = checked_counts(
+            stream.rows(0, stream.shape[0]), subject=subject, **about
+        )
+        return counts
     return FileCounts(stream)
 
 
 def annotated_counts(
-    adata: Any, *, layer: str | None = None, raw: bool = False, groups: str | None = None,
-    subject: str = "X", in_memory: bool = True,
+    adata: Any, part: dict[str, Any], *, layer: str | None = None, raw: bool = False,
+    groups: str | None = None, subject: str = "X", in_memory: bool = True,
 ) -> CountMatrix:  # fmt: skip
     """Return the checked counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
@@ -95,16 +163,48 @@ def annotated_counts(
     matrix = source.X if layer is None else adata.layers[layer]
     if matrix is None:
         raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
-    names = {
-        "sample_names": adata.obs_names,
-        "feature_names": source.var_names,
-        "groups": None if groups is None else _group_labels(adata.obs, groups),
-    }
-    if is_dask_array(matrix):
-        return _dask_counts(matrix, subject, in_memory, **names)
+    found = part_of_annotated(adata, part, raw, holder_of(subject))
+    labels = None if groups is None else _group_labels(adata.obs, groups)
     others = [f"{name} is there too" for name in other_matrices(adata, layer, raw)]
-    subject = f"{subject} ({'; '.join(others)})" if others else subject
-    return checked_counts(matrix, subject=subject, **names)
+    if not is_dask_array(matrix) and others:
+        subject = f"{subject} ({'; '.join(others)})"
+    return _counts_of(
+        matrix, found, subject, in_memory, groups=found.of_rows(labels),
+        obs=table_of_samples(adata, found.rows),
+    )  # fmt: skip
+
+
+def part_of_annotated(adata: Any, part: dict[str, Any], raw: bool, holder: str) -> Described:
+    """Return the names of an AnnData object, and the parts of it that options choose."""
+    source = adata.raw if raw else adata
+    return described(
+        part, (adata.n_obs, source.n_vars), holder, sample_names=adata.obs_names,
+        feature_names=source.var_names, obs=partial(_table_of, adata.obs),
+        var=partial(_table_of, source.var),
+    )  # fmt: skip
+
+
+def table_of_samples(adata: Any, rows: NDArray[Any] | None = None) -> Any:
+    """Return a function that returns the columns of obs, of some samples or of all."""
+    table = partial(_table_of, adata.obs.copy(deep=False))
+    return table if rows is None else partial(rows_of, table, rows)
+
+
+def _table_of(frame: Any) -> LabelTable:
+    """Return the columns of a DataFrame."""
+    found: dict[str, Any] = {}
+    for at, name in enumerate(frame.columns):
+        column = frame.iloc[:, at]
+        if type(column.dtype).__name__ == "CategoricalDtype":
+            categories = column.cat.categories.astype(str).to_numpy(object)
+            found[str(name)] = Coded(column.cat.codes.to_numpy(), categories)
+        elif getattr(column.dtype, "kind", "O") in "biuf" and isinstance(column.dtype, np.dtype):
+            found[str(name)] = column.to_numpy(copy=True)
+        else:
+            values = column.astype(object).to_numpy(copy=True)
+            values[column.isna().to_numpy()] = None
+            found[str(name)] = values
+    return LabelTable(found)
 
 
 def _layers(adata: Any) -> list[str]:

@@ -6,25 +6,29 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from ..counts.base import (
-    CountMatrix,
-    IntegerPolicy,
-    check_integer,
-    check_totals,
-    labels_of,
-    warn_fraction,
-)
+from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals, warn_fraction
 from ..counts.memory import Counts, checked_counts
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
 from .file_counts import FileCounts
 from .formats import check_choices, given_choices
-from .objects import is_annotated, known_object, object_counts, other_matrices
+from .masks import MASKS, NAMES
+from .objects import (
+    holder_of,
+    is_annotated,
+    known_object,
+    object_counts,
+    other_matrices,
+    part_of_annotated,
+    part_of_counts,
+    table_of_samples,
+)
+from .options import SourceOptions, check_source
 from .stream import MEMORY_LIMIT, open_stream
 
 
@@ -33,12 +37,21 @@ def as_counts(
     *,
     layer: str | None = None,
     raw: bool = False,
+    names: str | None = None,
+    feature_names: Any = None,
+    sample_names: Any = None,
+    mask_var: Any = None,
+    mask_obs: Any = None,
+    groups: str | None = None,
+    genome: str | None = None,
+    feature_type: str | None = None,
+    transpose: bool | None = None,
     integer: IntegerPolicy = "warn",
     subject: str = "X",
     in_memory: bool = True,
     memory_limit: int | float | str | None = None,
 ) -> CountMatrix:
-    """Check a matrix of counts, and convert it to compressed sparse rows.
+    """Check counts of any source, name their samples and features, and choose a part of them.
 
     Parameters
     ----------
@@ -52,6 +65,30 @@ def as_counts(
         Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
     raw : bool, default=False
         Whether to use ``raw.X`` of an AnnData object (or .h5ad file) in place of ``X``.
+    names : str, optional
+        Column of ``var`` that names the features, in place of its index. Features of 10x files have
+        the columns "id" (also "gene_ids", as scanpy calls it) and "name"; their names are by
+        default the symbols, made unique by the identifiers.
+    feature_names, sample_names : array-like of shape (n_features,) or (n_samples,), optional
+        Names, in place of those of `X`.
+    mask_var, mask_obs : array-like, dict or str, optional
+        The features and samples to use: a mask of True and False, positions, names, or the name of
+        a column of ``var`` or ``obs`` with True and False. Order and repeats do not matter: the
+        chosen ones keep the order of `X`. A Series or dict of True and False is matched by name.
+        The other entries are not checked, and a file is not copied. Arguments of a fit with an
+        entry for each sample or feature are those of the chosen ones.
+    groups : str, optional
+        Column of ``obs`` that holds a label for each sample, for :attr:`CountMatrix.groups`.
+    genome : str, optional
+        10x: the genome to read; needed if a Cell Ranger 2 file holds several genomes, or a folder
+        has a subfolder for each.
+    feature_type : str, optional
+        10x: the type of features to keep, or ``"all"``. By default, only gene expression is kept
+        if there are several types.
+    transpose : bool, optional
+        ``.mtx`` and ``.npz``: whether the file holds features x samples. By default, an ``.npz``
+        file holds samples x features, and the orientation of a ``.mtx`` file is inferred from the
+        files of names beside it: see :func:`read_counts`.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers: warn once, accept them silently, or
         raise an error.
@@ -70,8 +107,9 @@ def as_counts(
     Returns
     -------
     CountMatrix
-        The counts in their own dtype, with the names found in a DataFrame or AnnData object:
-        :class:`Counts` in memory, or :class:`StoredCounts` for a packed store.
+        The counts in their own dtype, with the names found in a DataFrame, AnnData object or file,
+        and the columns of ``obs``: :class:`Counts` in memory, or :class:`StoredCounts` for a packed
+        store.
 
     Raises
     ------
@@ -79,25 +117,31 @@ def as_counts(
         If `X` is neither a matrix nor an object that holds one: a list of AnnData objects, a
         generator.
     ValueError
-        If a count is negative, infinite, missing, complex or above 2**53, if the counts of a row
-        add up to a positive number below 1e-9, if there are no rows or no columns, if the input is
-        not two-dimensional, or if a sparse structure is corrupt.
+        If an option does not apply to `X`, if a mask or a column of names does not fit it, if a
+        count is negative, infinite, missing, complex or above 2**53, if the counts of a row add up
+        to a positive number below 1e-9, if there are no rows or no columns, if the input is not
+        two-dimensional, or if a sparse structure is corrupt.
     MemoryLimitError
         If the table does not fit in memory; it is both a MemoryError and a ValueError.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from nmfscale.readers.open import as_counts
-    >>> counts = as_counts(np.array([[0, 2, 1], [3, 0, 0]]))
+    >>> import nmfscale
+    >>> words = ["poisson", "gamma", "topic"]
+    >>> counts = nmfscale.as_counts([[0, 2, 1], [3, 0, 0]], feature_names=words)
     >>> counts
     <Counts 2 x 3, 3 nonzero, int64>
     >>> counts.column_totals
     array([3., 2., 1.])
+    >>> nmfscale.as_counts(counts, mask_var=["gamma", "topic"]).take_rows().toarray()
+    array([[2, 1],
+           [0, 0]])
     """
     return open_counts(
-        X, layer=layer, raw=raw, integer=integer, subject=subject, in_memory=in_memory,
-        memory_limit=memory_limit,
+        X, layer=layer, raw=raw, names=names, feature_names=feature_names,
+        sample_names=sample_names, mask_var=mask_var, mask_obs=mask_obs, groups=groups,
+        genome=genome, feature_type=feature_type, transpose=transpose, integer=integer,
+        subject=subject, in_memory=in_memory, memory_limit=memory_limit,
     )  # fmt: skip
 
 
@@ -107,31 +151,35 @@ def open_counts(
 ) -> CountMatrix:  # fmt: skip
     """Open any source of counts; only this function distinguishes files, stores and objects.
 
-    `in_memory` and `memory_limit` are as in `as_counts`, `choices` as in `read_counts`.
+    `in_memory` and `memory_limit` are as in `as_counts`, as are `choices`.
     """
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     given = given_choices(**choices)
-    holder, others = "X" if subject == "X" else f"X passed to {subject}", []
+    part = {name: given.pop(name) for name in (*NAMES, *MASKS) if name in given}
+    holder, others = holder_of(subject), []
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
         source = known_object(source, holder)
     if isinstance(source, (str, os.PathLike)):
-        counts, holder = _file_counts(user_path(source), given, in_memory, limit)
+        counts, holder = _file_counts(user_path(source), given, part, in_memory, limit)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
-        counts, holder = _file_counts(Path(source.filename), given, in_memory, limit)
-        # the names of the object may have been changed after it was opened
-        counts.sample_names = labels_of(source.obs_names, counts.shape[0], "obs_names", "row")
-        if "raw" not in given:
-            names = labels_of(source.var_names, counts.shape[1], "var_names", "column")
-            counts.feature_names = names
+        # names and columns of the object may have been changed after it was opened
+        found = part_of_annotated(source, part, "raw" in given, holder)
+        part = {
+            "sample_names": found.sample_names, "feature_names": found.feature_names,
+            "mask_obs": found.rows, "mask_var": found.columns,
+        }  # fmt: skip
+        path = Path(source.filename)
+        counts, holder = _file_counts(path, given, given_choices(**part), in_memory, limit)
+        counts.obs = table_of_samples(source, found.rows)
     else:
         shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
         if len(shape) == 2 and np.isfinite(shape).all():  # dask arrays may have unknown sizes
             check_table_size(shape, holder, limit)
-        counts = object_counts(source, given, subject, in_memory)
+        counts = object_counts(source, given, subject, in_memory, part)
         if is_annotated(source) and counts.first_fraction is not None:
             others = other_matrices(source, **given)
-    if counts is not source or integer == "require":
+    if not isinstance(source, CountMatrix) or integer == "require":
         warn_fraction(counts.first_fraction, integer, holder, others)
     if counts is not source:
         check_totals(counts, holder)
@@ -139,16 +187,16 @@ def open_counts(
 
 
 def _file_counts(
-    path: Path, given: dict[str, Any], in_memory: bool, limit: int | None
+    path: Path, given: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None
 ) -> tuple[CountMatrix, str]:
     """Open a file; return its counts and their name in messages."""
     stored = open_store(path)
     if stored is not None:
         check_choices(given, (), f"{path}, a packed store")
-        return stored, str(path)
+        return part_of_counts(stored, part), str(path)
     pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
     pieces = sys.maxsize if in_memory else pieces
-    stream = open_stream(path, **given, memory_limit=pieces, table_limit=limit)
+    stream = open_stream(path, **given, **part, memory_limit=pieces, table_limit=limit)
     with ExitStack() as failed:
         failed.callback(stream.close)
         if in_memory:
@@ -164,11 +212,8 @@ def read_counts(
     *,
     layer: str | None = None,
     raw: bool = False,
-    groups: str | None = None,
-    genome: str | None = None,
-    feature_type: str | None = None,
-    transpose: bool | None = None,
     integer: IntegerPolicy = "warn",
+    **source: Unpack[SourceOptions],
 ) -> Counts:
     """Read counts, samples x features, from a file or an object in memory.
 
@@ -186,24 +231,9 @@ def read_counts(
     ----------
     path_or_object : str, path or object
         A file in one of the formats above, or any object that :func:`as_counts` accepts.
-    layer : str, optional
-        AnnData: the layer to read in place of ``X``.
-    raw : bool, default=False
-        AnnData: read ``raw.X`` in place of ``X``.
-    groups : str, optional
-        AnnData: the column of ``obs`` that holds a label for each sample.
-    genome : str, optional
-        10x: the genome to read; needed if a Cell Ranger 2 file holds several genomes, or a folder
-        has a subfolder for each.
-    feature_type : str, optional
-        10x: the type of features to keep, or ``"all"``. By default, only gene expression is kept
-        if there are several types.
-    transpose : bool, optional
-        ``.mtx`` and ``.npz``: whether the file holds features x samples. By default, an ``.npz``
-        file holds samples x features, and the orientation of a ``.mtx`` file is inferred from the
-        files of names beside it: see Notes.
-    integer : {"warn", "allow", "require"}, default="warn"
-        What to do about counts that are not whole numbers.
+    layer, raw, integer, **source
+        As in :func:`as_counts`: `names`, `feature_names`, `sample_names`, `mask_var`, `mask_obs`,
+        `groups`, `genome`, `feature_type`, `transpose`.
 
     Returns
     -------
@@ -252,10 +282,8 @@ def read_counts(
     ...     read_counts(path)
     <Counts 2 x 2, 2 nonzero, int64>
     """
-    counts = open_counts(
-        path_or_object, integer=integer, layer=layer, raw=raw, groups=groups, genome=genome,
-        feature_type=feature_type, transpose=transpose,
-    )  # fmt: skip
+    check_source(source, "read_counts()")
+    counts = open_counts(path_or_object, integer=integer, layer=layer, raw=raw, **source)
     if isinstance(counts, StoredCounts) and counts is not path_or_object:
         counts = counts.in_memory()
     if not isinstance(counts, Counts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import RowRange
+from ..counts.label_table import LabelTable
 from ..counts.structure import (
     check_pointers,
     check_range,
@@ -69,7 +70,11 @@ class RowReader(Protocol):
 
 
 class OpenedTable(NamedTuple):
-    """A table found in a file; `columns` are the columns to keep, or None for all."""
+    """A table found in a file.
+
+    `columns` are the columns to keep, or None for all; `feature_names` and `var` are those of the
+    columns that are kept. `obs` and `var` are functions that read tables of samples and features.
+    """
 
     path: Path
     source: RowReader
@@ -80,6 +85,14 @@ class OpenedTable(NamedTuple):
     columns: Array | None = None
     notes: Sequence[str] = ()
     of_text: bool = False
+    obs: Callable[[], LabelTable] | None = None
+    var: Callable[[], LabelTable] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of samples, and of features that are kept."""
+        n, m = self.source.shape
+        return n, m if self.columns is None else len(self.columns)
 
 
 class NamedFileError(ValueError):

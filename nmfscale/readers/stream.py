@@ -19,7 +19,9 @@ from ..counts.structure import check_shape, index_type
 from ..counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
 from ..storage.atomic import retry, user_path
 from .formats import given_choices, open_table
+from .masks import MASKS, NAMES
 from .sources import MemoryLimits, OpenedTable, named_errors
+from .subsets import chosen_part
 
 MEMORY_LIMIT = 2**30
 _SMALLEST_LIMIT = 2**20
@@ -86,7 +88,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
             n_columns = table.columns.size
         self.shape = (n_rows, n_columns)
         check_shape(self.shape)
-        self.about = {"notes": table.notes, "of_text": table.of_text}
+        self.about = {"notes": table.notes, "obs": table.obs, "of_text": table.of_text}
         with named_errors(self.path):
             for name in ("sample_names", "feature_names", "groups"):
                 size, of = (n_columns, "column") if name == "feature_names" else (n_rows, "row")
@@ -193,12 +195,15 @@ def open_stream(
     entry. .npz files are loaded completely. `table_limit` limits the memory that a table needs for
     its rows and columns, whatever their entries; None is the free memory.
     """
+    given = given_choices(**choices)
+    part = {name: given.pop(name) for name in (*NAMES, *MASKS) if name in given}
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
     limits = MemoryLimits(memory_limit, table_limit)
-    table = open_table(user_path(path), limits, given_choices(**choices))
+    table = open_table(user_path(path), limits, given)
     try:
         check_table_size(table.source.shape, table.subject, table_limit)
+        table = chosen_part(table, part)
         return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
     except BaseException:
         table.source.close()

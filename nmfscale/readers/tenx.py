@@ -7,12 +7,14 @@ genes, so nothing needs conversion.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.label_table import LabelTable
 from ..storage.hdf5 import find, guarded_hdf5, is_group, need, shape_of, strings, values_of
 from .name_files import Features
 from .names_beside import mtx_files
@@ -90,7 +92,18 @@ def select_features(
         keep = keep & _where(path, features.genomes, genome, "genome")
     names = _distinct_names(features.symbols[keep], features.ids[keep])
     columns = None if keep.all() else np.flatnonzero(keep)
-    return {"columns": columns, "feature_names": names, "notes": notes}
+    var = partial(_table_of, features, keep)
+    return {"columns": columns, "feature_names": names, "notes": notes, "var": var}
+
+
+def _table_of(features: Features, keep: NDArray[Any]) -> LabelTable:
+    """Return the table of some features; scanpy calls the identifiers gene_ids."""
+    columns = {
+        "id": features.ids, "name": features.symbols, "gene_ids": features.ids,
+        "feature_type": features.types, "genome": features.genomes,
+    }  # fmt: skip
+    there = {name: values for name, values in columns.items() if values is not None}
+    return LabelTable({name: values[keep] for name, values in there.items()})
 
 
 def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: str) -> Any:

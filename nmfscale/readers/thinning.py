@@ -81,12 +81,7 @@ class PartOfCounts(RowStream):
         self._kept = np.arange(counts.shape[0]) if kept is None else kept
         self.subject = str(getattr(counts, "subject", getattr(counts, "path", "X")))
         self.shape = len(self._kept), counts.shape[1]
-        names = counts.sample_names
-        self.about = {
-            "sample_names": None if names is None else names[self._kept],
-            "feature_names": counts.feature_names, "notes": counts.notes,
-            "of_text": counts.of_text,
-        }  # fmt: skip
+        self.about = counts._described(rows=kept)
 
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
         kept, first = self._kept[start:stop], 0

@@ -8,7 +8,7 @@ Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
                        ``slice_dtype``, ``largest``, ``notes``, ``source`` (where the counts come
                        from), ``first_fraction`` (null if all counts are integers), ``of_text``
                        (true if features are words; otherwise not there) and ``parts``: which of
-                       ``values`` and ``names/...`` the file has
+                       ``values``, ``names/...`` and ``obs`` the file has
 ``rows/nnz``           (n,) int64, number of nonzero counts of each sample; ``rows/totals`` float64,
                        their sum
 ``columns/nnz``        (m,) int64, the same for each feature; ``columns/totals`` float64
@@ -17,6 +17,7 @@ Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
 ``large/value``        the counts that are split into pieces, and ``large/times``
 ``names/sample``       and ``names/feature``, ``names/group``: ``text`` and ``ends`` of the names,
                        if there are names
+``obs``                columns with a value for each sample: see `nmfscale.storage.label_tables`
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
                        ``rows_offset``, and ``columns_index`` and so on: see `SellBlock`
 =====================  ==========================================================================
@@ -58,6 +59,7 @@ from ..counts.validation import CHUNK, canonical_type_of
 from .arrays import DamagedFileError, damaged, read_attribute, read_checked, read_json, read_names
 from .atomic import file_id, retry, user_path
 from .hdf5 import find, format_of, has_signature, is_transient, read_file, shape_of
+from .label_tables import read_table
 from .store_blocks import (
     ORDERS,
     BlockFile,
@@ -75,6 +77,7 @@ VALUES = "values"
 NAMES = {
     "names/sample": "sample_names", "names/feature": "feature_names", "names/group": "groups",
 }  # fmt: skip
+OBS = "obs"
 _ALWAYS = {"about", "blocks", "columns", "large", "rows"}
 
 
@@ -347,7 +350,11 @@ class StoredCounts(CountMatrix):
         n, m = (int(size) for size in about["shape"])
         sizes = {"names/sample": n, "names/feature": m, "names/group": n}
         there = [part for part in NAMES if part in about["parts"]]
-        names = {NAMES[part]: read_names(file, part, (sizes[part],)) for part in there}
+        names: dict[str, Any] = {
+            NAMES[part]: read_names(file, part, (sizes[part],)) for part in there
+        }
+        if OBS in about["parts"]:
+            names["obs"] = read_table(file, OBS, n)
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"],
             of_text=about.get("of_text", False), **names,
@@ -423,9 +430,7 @@ class StoredCounts(CountMatrix):
         rows = self.take_rows()
         return Counts(
             rows.indptr, rows.indices, rows.data, self.shape,
-            has_sorted_indices=True, sample_names=self.sample_names,
-            feature_names=self.feature_names, groups=self.groups, notes=self.notes,
-            first_fraction=self.first_fraction, of_text=self.of_text,
+            has_sorted_indices=True, first_fraction=self.first_fraction, **self._described(),
         )  # fmt: skip
 
     def verify(self) -> None:

@@ -13,7 +13,8 @@ from ..counts.base import CountMatrix
 from ..counts.blocks import ValueCounts
 from .arrays import put, put_json, put_names
 from .atomic import atomic_hdf5, target_of
-from .store import FORMAT, FORMAT_VERSION, NAMES, VALUES, is_store
+from .label_tables import put_table
+from .store import FORMAT, FORMAT_VERSION, NAMES, OBS, VALUES, is_store
 from .store_blocks import ORDERS, PARTS
 from .version import package_version
 
@@ -76,6 +77,9 @@ def _write(
         if getattr(counts, name) is not None:
             put_names(file, part, getattr(counts, name))
             parts.append(part)
+    if counts.obs:
+        put_table(file, OBS, counts.obs)
+        parts.append(OBS)
     put_json(file, "about", {
         "shape": [int(size) for size in counts.shape], "nnz": int(counts.nnz),
         "dtype": str(counts.dtype), "slice_dtype": str(layout.count_dtype),

@@ -1,0 +1,29 @@
+"""What the commands read: names, parts of files, several files."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from count_files import write_tenx
+from shell import failure, run
+
+import nmfscale
+
+X = np.random.default_rng(2).poisson(2.0, (20, 6))
+
+
+@pytest.mark.filterwarnings("ignore:.*has not converged")
+def test_names_and_parts_of_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_tenx(tmp_path / "genes.h5", sp.csr_array(X), 2)
+    (tmp_path / "some.txt").write_text("var-4\nvar-1\n\n")
+    (tmp_path / "cells.txt").write_text("".join(f"cell {i}\n" for i in range(20)))
+    (tmp_path / "few.txt").write_text("cell 3\ncell 8\ncell 9\n")
+    fit = ["fit", "genes.h5", "-k", 2, "--max-iter", 3, "-q", "--names", "id", "--features"]
+    named = ["--sample-names", "cells.txt", "--samples", "few.txt"]
+    assert run(*fit, "some.txt", *named, "--seed", 1, "-o", "model.h5") == 0
+    model = nmfscale.load(tmp_path / "model.h5")
+    assert model.feature_names_in_.tolist() == ["var-1", "var-4"]
+    assert model.sample_names_.tolist() == ["cell 3", "cell 8", "cell 9"]
+    capsys.readouterr()
+    message = failure(capsys, *fit, "chosen", "-o", "other.h5")
+    assert "no column 'chosen' in var (--features); its columns: 'id', 'name'" in message
