@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..counts.names import names_of, plain, shown, such_as
 from ..models.topics import topic_names_of
+from ..readers.objects import table_of_samples
 from ..storage.plain import JSON, from_plain, kind_of, to_plain
 from ..storage.version import package_version
 
@@ -240,6 +241,7 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
     kept = fitted if fitted.any() and not every else np.ones(len(loadings), bool)
     model.loadings_ = np.ascontiguousarray(loadings[kept])
     model.sample_names_ = np.asarray(names_of(adata))[kept]
+    model.obs_ = table_of_samples(adata, np.flatnonzero(kept))() or None
     for name in _of_samples(model):
         if not fitted[kept].all() and name != "sample_totals_":
             continue  # known for the observations of the fit only
