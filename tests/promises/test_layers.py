@@ -30,19 +30,20 @@ MAY_IMPORT = {
     "tl": {"counts", "storage", "readers", "models", "inference", "annotated"},
     "get": {"annotated"},
     "plots": {"methods", "models", "annotated"},
+    "report": {"models", "inference", "engine", "storage", "counts", "plots"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
-        "cluster", "counts", "datasets", "plots",
+        "cluster", "counts", "datasets", "plots", "report",
     },
     "__init__": {
         "models", "inference", "methods", "readers", "storage", "counts", "datasets", "plots",
-        "tl", "get",
+        "tl", "get", "report",
     },
     "__main__": {"cli"},
 }  # fmt: skip
 # Arithmetic in place of that of NumPy and SciPy: these rooms may use it, but call no kernels.
 ARITHMETIC = tuple(f"nmfscale.kernels.{name}" for name in ("functions", "dense", "decompositions"))
-USE_ARITHMETIC = {"counts", "models"}
+USE_ARITHMETIC = {"counts", "models", "report"}
 # Parts of a room that are folders.  Every part may import itself and the files of its room.
 PARTS = {
     "methods": {
@@ -55,8 +56,13 @@ PARTS = {
     "inference": {"": {"results"}, "results": set()},
 }
 _OF_DASK = ("readers/dask_array.py", "cluster/local.py", "cluster/pool.py")
-ONLY_IN = {"dask": _OF_DASK, "distributed": _OF_DASK, "matplotlib": ("plots/",)}
-LATE = {"anndata", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
+ONLY_IN = {
+    "dask": _OF_DASK,
+    "distributed": _OF_DASK,
+    "matplotlib": ("plots/",),
+    "bokeh": ("report/",),
+}
+LATE = {"anndata", "bokeh", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 
 NOT_CODE = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|#.*|\\\n')

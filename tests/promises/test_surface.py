@@ -29,7 +29,7 @@ MODULES = sorted(
 )
 COMMANDS = (
     "demo", "fit", "store", "transform", "info", "plot", "test", "bootstrap", "select-k",
-    "stability", "quality", "differential", "export", "cluster",
+    "stability", "quality", "differential", "export", "report", "cluster",
 )  # fmt: skip
 
 
@@ -113,12 +113,13 @@ def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypat
     assert len(pictures) == n_pictures
 
 
-def test_python_of_the_page_on_the_engine():
-    page = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
-    test = doctest.DocTestParser().get_doctest(
-        "\n".join(blocks("python", page)), {}, "engine", "engine.md", 0
-    )
-    assert len(test.examples) > 8 and failures(test) == ""
+@pytest.mark.parametrize(("name", "least"), [("engine", 9), ("report", 5)])
+def test_python_of_the_pages_that_draw_nothing(name, least, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    source = "\n".join(blocks("python", page))
+    test = doctest.DocTestParser().get_doctest(source, {}, name, f"{name}.md", 0)
+    assert len(test.examples) >= least and failures(test) == ""
     for path in re.findall(r"`((?:engine|methods|kernels|counts|tests)/[\w/]+\.\w+)`", page):
         assert (ROOT / path).exists() or (ROOT / "nmfscale" / path).exists(), path
 

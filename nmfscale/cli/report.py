@@ -1,0 +1,54 @@
+"""The command `report`: a fit in one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+from .files import check_inputs, file_and_column, output, read_groups, read_input, warn_of_order
+from .messages import say
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write a page about a model."""
+    from ..report.charts import need_bokeh
+
+    need_bokeh()
+    inputs = [arguments.model, arguments.other, arguments.input]
+    given = [path for path in inputs if path is not None]
+    groups_files = [file_and_column(each)[0] for each in arguments.groups]
+    check_inputs(*given, *groups_files)
+    target = output(arguments, (".html", ".htm"), [*given, *groups_files])
+    from ..models.persistence import load_model
+    from ..report.page import write_report
+
+    model = load_model(arguments.model)
+    other = None if arguments.other is None else load_model(arguments.other)
+    groups = _groups(arguments, model)
+    counts = None if arguments.input is None else read_input(arguments)
+    write_report(
+        model, target, counts, groups=groups, other=other, title=arguments.title,
+        command=shlex.join(["nmfscale", *sys.argv[1:]]), n_top=arguments.n_top,
+        max_samples=arguments.max_samples, overwrite=arguments.force,
+    )  # fmt: skip
+    size = target.stat().st_size
+    say(f"report          {target}: {size / 1e6:.1f} MB; open it in a browser")
+    return 0
+
+
+def _groups(arguments: argparse.Namespace, model: Any) -> dict[str, Any]:
+    """Return labels of the samples for each --groups, named after its column or file."""
+    if not arguments.groups:
+        return {}
+    if getattr(model, "loadings_", None) is None:
+        raise ValueError("--groups: the model was fitted in batches, and has no samples to group.")
+    names = getattr(model, "sample_names_", None)
+    warn_of_order(arguments.groups, names)
+    found = {}
+    for each in arguments.groups:
+        path, column = file_and_column(each)
+        name = path if column is None else column
+        found[each if name in found else name] = read_groups(each, len(model.loadings_), names)
+    return found

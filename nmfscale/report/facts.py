@@ -1,0 +1,180 @@
+"""What a report shows of a fit: its topics, their leading features and samples, and its making."""
+
+from __future__ import annotations
+
+import platform
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..counts.names import names_of
+from ..engine.monitor import ENDS
+from ..inference.loadings import SampleTopics, topics_of_samples
+from ..kernels import decompositions
+from ..kernels.functions import xlogy
+from ..plots.features import leading_features
+from ..plots.progress import label, objective, residuals
+from ..storage.version import package_version
+
+Array = NDArray[Any]
+
+# Scores of features, with what a reader is told of each.
+SCORES = {
+    "divergence": "frequent in this topic, and more than in any other",
+    "probability": "frequent in this topic",
+    "lift": "share in this topic divided by the share in all counts",
+    "frex": "frequent and exclusive: mean of both ranks (Bischof and Airoldi 2012)",
+    "relevance": "log frequency and log lift, weighted 0.6 and 0.4 (Sievert and Shirley 2014)",
+}
+Z_SCORE = "z of the differential features: log-likelihood ratio against the other topics"
+# Total counts that a feature needs to lead a topic by lift: a single count has the largest lift.
+_LIFT_FLOOR = 10
+
+
+def samples_of(model: Any) -> SampleTopics | None:
+    """Return the proportions of the samples of a fit; None for a fit in batches."""
+    if getattr(model, "loadings_", None) is None:
+        return None
+    return topics_of_samples(model, warn=False)
+
+
+def shares_of(model: Any, samples: SampleTopics | None) -> Array | None:
+    """Return the share (K,) of each topic in the expected counts of all samples."""
+    if samples is None:
+        return None
+    totals = np.ones(len(samples)) if samples.totals is None else samples.totals
+    sums: Array = (samples.rows * totals[:, None]).sum(axis=0)
+    return sums / sums.sum() if sums.any() else sums
+
+
+def keywords(model: Any, n_top: int, differential: Any = None) -> dict[str, Any]:
+    """Return the leading features of each topic by each score: names, and values of the score."""
+    found: dict[str, Any] = {}
+    for score in SCORES:
+        floor = _LIFT_FLOOR if score == "lift" else 0
+        floor = floor if getattr(model, "feature_totals_", None) is not None else 0
+        frequencies, names, leading = leading_features(model, None, n_top, score, min_count=floor)
+        found[score] = [
+            [(names[j], float(frequencies[k, j])) for j in numbers]
+            for k, numbers in enumerate(leading)
+        ]
+    if differential is not None:
+        labels = differential.feature_labels
+        found["z"] = [
+            [(str(labels[j]), float(differential.z[k, j])) for j in differential.order(k)[:n_top]]
+            if k not in differential.own_reference
+            else []
+            for k in range(len(differential.topic_names))
+        ]
+    return found
+
+
+def feature_table(model: Any, n_each: int) -> tuple[list[str], Array]:
+    """Return names (n,) and frequencies (n, K) of the leading features of all topics."""
+    frequencies, names, leading = leading_features(model, None, n_each)
+    kept = np.unique(np.concatenate(leading))
+    return [names[j] for j in kept], frequencies[:, kept].T
+
+
+def leading_samples(samples: SampleTopics, n_top: int) -> list[list[tuple[str, float, float]]]:
+    """Return the samples with the largest share of each topic: name, share and total count.
+
+    Of equal shares, to two digits, larger samples come first: in small ones they are by chance.
+    """
+    totals = np.ones(len(samples)) if samples.totals is None else samples.totals
+    names = samples.sample_names
+    found = []
+    for shares in samples.rows.T:
+        order = np.lexsort((-totals, -np.round(shares, 2)))[:n_top]
+        found.append(
+            [
+                (str(i if names is None else names[i]), float(shares[i]), float(totals[i]))
+                for i in order
+            ]
+        )
+    return found
+
+
+def topic_map(frequencies: Array) -> Array:
+    """Return places (K, 2) of topics, such that distances resemble those of the topics.
+
+    Distances are square roots of Jensen-Shannon divergences, and places are principal coordinates
+    (Sievert and Shirley 2014).
+    """
+    K = len(frequencies)
+    squares = np.zeros((K, K))
+    for k in range(K):
+        mean = (frequencies[k] + frequencies) / 2
+        entropies = [-xlogy(each, each).sum(axis=-1) for each in (frequencies, mean)]
+        squares[k] = entropies[1] - (entropies[0][k] + entropies[0]) / 2
+    squares = np.maximum((squares + squares.T) / 2, 0)
+    centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
+    values, vectors = decompositions.eigh(-centred / 2)
+    places = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
+    out = np.zeros((K, 2))
+    out[:, : min(K, 2)] = places[:, :2]
+    return out
+
+
+def fit_facts(model: Any) -> list[tuple[str, str]]:
+    """Return what is known of a fit: names and values, as text."""
+    n_topics, n_features = model.components_.shape
+    facts = [("model", " ".join(repr(model).split()))]
+    if getattr(model, "loadings_", None) is not None:
+        facts.append(("counts", f"{len(model.loadings_):,} samples x {n_features:,} features"))
+    totals = getattr(model, "sample_totals_", None)
+    if totals is not None:
+        facts.append(("total count", f"{totals.sum():,.0f}"))
+    facts.append(("topics", str(n_topics)))
+    history = getattr(model, "history_", None)
+    if history is None:
+        return facts
+    rises = objective(history)
+    facts.append((label(rises), f"{history[-1][rises]:,.2f}"))
+    if residuals(history):
+        largest = max(history[-1][name] for name in residuals(history))
+        facts.append(("largest KKT residual", f"{largest:.1e}"))
+    end = ENDS.get(getattr(model, "stop_reason_", ""), "")
+    facts.append(("iterations", f"{model.n_iter_}{end and f' ({end})'}"))
+    facts.append(("seconds", f"{history[-1]['seconds']:.2f}"))
+    if getattr(model, "seed_", None) is not None:
+        facts.append(("random seed", str(model.seed_)))
+    return facts
+
+
+def making_facts(command: str | None) -> list[tuple[str, str]]:
+    """Return what made the report: the command, versions and the date."""
+    facts = [] if command is None else [("command", command)]
+    packages = ("numpy", "scipy", "scikit-learn", "bokeh")
+    versions = [f"nmfscale {package_version()}", f"Python {platform.python_version()}"]
+    versions += [f"{package} {version(package)}" for package in packages]
+    return [
+        *facts,
+        ("versions", ", ".join(versions)),
+        ("machine", f"{platform.system()} {platform.machine()}"),
+        ("written", datetime.now().astimezone().isoformat(timespec="minutes")),
+    ]
+
+
+def warnings_of(model: Any) -> list[str]:
+    """Return what a reader should know before the topics are interpreted."""
+    found = []
+    if getattr(model, "interrupted_", False):
+        found.append("The fit was interrupted: the topics are those of its last iteration.")
+    elif getattr(model, "stop_reason_", "") == "max_iter":
+        gap = getattr(model, "gap_", None)
+        left = "" if gap is None else f", with about {gap:.2g} left to gain"
+        found.append(f"The fit had not converged{left}: increase max_iter.")
+    unseen = getattr(model, "unseen_features_", None)
+    if unseen is not None and unseen.any():
+        n_unseen = int(unseen.sum())
+        found.append(f"{n_unseen:,} features had no counts; their frequencies have no meaning.")
+    totals = getattr(model, "sample_totals_", None)
+    if totals is not None and (totals == 0).any():
+        found.append(f"{int((totals == 0).sum()):,} samples had no counts, and have no topics.")
+    if names_of(model, 1) is None:
+        found.append("The features have no names: they are numbered from 0.")
+    return found

@@ -1,0 +1,243 @@
+"""write_report: the page, assembled from its sections."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ..counts.names import shown
+from ..inference.loadings import SampleTopics
+from ..models.comparison import match_topics
+from ..models.pipelines import model_of
+from ..models.topics import topic_names_of
+from ..plots.canvas import index_of, matched_by_name, topic_colors
+from ..plots.features import leading_features
+from ..storage.atomic import atomic_write, target_of
+from . import charts, facts, sections
+
+_N_FEATURES_OF_TABLE = 100
+
+
+def write_report(
+    model: Any,
+    path: str | os.PathLike[str],
+    X: Any = None,
+    *,
+    groups: Any = None,
+    other: Any = None,
+    results: Iterable[Any] = (),
+    title: str | None = None,
+    command: str | None = None,
+    n_top: int = 20,
+    max_samples: int = 2000,
+    overwrite: bool = False,
+) -> Path:
+    """Write a fit, and what was found from it, to one HTML file.
+
+    The file needs no network and no other file: it can be sent to a colleague and opened in a
+    browser. It has the Structure plot with groups to choose, a card for each topic with its
+    leading features by several scores and its leading samples, a map of the topics, a searchable
+    table of features, the convergence of the fit and how it was made; and a section for each of
+    `results`.
+
+    Parameters
+    ----------
+    model : fitted model
+        Any estimator of this package, or a pipeline that ends with one. A model fitted in batches
+        has no samples to show.
+    path : str or path-like
+        The file to write, such as ``"report.html"``.
+    X : counts of shape (n_samples, n_features), default=None
+        The counts of the fit. If given, the quality of the topics is measured, as by
+        :func:`nmfscale.topic_quality`.
+    groups : array-like of shape (n_samples,), DataFrame or dict, default=None
+        Labels of the samples for the Structure plot. A DataFrame, such as ``adata.obs``, or a dict
+        of arrays has several groupings to choose from. pandas objects are matched by name.
+    other : fitted model, default=None
+        Another fit, whose topics are matched with those of `model`.
+    results : iterable, default=()
+        Results of :func:`nmfscale.select_k`, :func:`nmfscale.permutation_test`,
+        :func:`nmfscale.group_effects`, :func:`nmfscale.bootstrap_weights`,
+        :func:`nmfscale.topic_quality` and :func:`nmfscale.differential_features`. Other results
+        that have a method ``to_frame`` are shown as tables.
+    title : str, default=None
+        Title of the page; by default the class of the model and its number of topics.
+    command : str, default=None
+        The command that made the report, which the page shows.
+    n_top : int, default=20
+        Number of leading features of each topic.
+    max_samples : int, default=2000
+        Number of samples in the Structure plot; of more, a random subset is drawn, by groups.
+    overwrite : bool, default=False
+        Whether an existing file is replaced.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    ImportError
+        If Bokeh is missing: ``pip install 'nmfscale[report]'``.
+    NotFittedError
+        If the model is not fitted.
+    FileExistsError
+        If the file exists, and `overwrite` is false.
+    ValueError
+        If groups or results do not belong to the model.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import nmfscale
+    >>> counts = nmfscale.corpora.docstrings()
+    >>> model = nmfscale.TopicModel(6, random_state=1).fit(counts)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = nmfscale.write_report(model, Path(folder, "report.html"), groups=counts.groups)
+    ...     page = path.read_text()
+    >>> "Structure" in page
+    True
+    """
+    charts.need_bokeh()
+    model = model_of(model)
+    check_is_fitted(model, "components_")
+    target = target_of(path)
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{target} exists: pass overwrite=True to replace it.")
+    samples = facts.samples_of(model)
+    groupings = _groupings(groups, samples)
+    found, differential = _sections_of(results, len(model.components_))
+    if X is not None and "Quality" not in [section.title for section in found]:
+        from ..inference.topic_quality import topic_quality
+
+        found.append(sections.quality_section(topic_quality(model, X)))
+    if other is not None:
+        found.append(sections.similarity_section(match_topics(model, other)))
+    if (convergence := sections.convergence_section(model)) is not None:
+        found.append(convergence)
+    names = topic_names_of(model, len(model.components_))
+    context = _topics(model, samples, names, n_top, differential)
+    if samples is not None:
+        seed = getattr(model, "seed_", None) or 0
+        context["data"]["structure"] = drawn = sections.structure_data(
+            samples, groupings, names, max_samples, seed
+        )
+        context["charts"]["structure"] = charts.structure_chart(topic_colors(len(names)))
+        context["groupings"] = list(drawn["orders"])
+        context["n_drawn"], context["n_samples"] = len(drawn["names"]), len(samples)
+    context |= {
+        "title": title or f"{type(model).__name__}, {len(names)} topics",
+        "warnings": facts.warnings_of(model), "facts": facts.fit_facts(model),
+        "made": facts.making_facts(command), "sections": found,
+    }  # fmt: skip
+    with atomic_write(target) as part:
+        Path(part).write_text(_rendered(context), encoding="utf-8")
+    return target
+
+
+def _groupings(groups: Any, samples: SampleTopics | None) -> dict[str, Any]:
+    """Return labels of the samples by the name of their grouping."""
+    if groups is None:
+        return {}
+    if samples is None:
+        raise ValueError("groups: the model was fitted in batches, and has no samples to group.")
+    found = groups
+    if not hasattr(groups, "columns") and not isinstance(groups, Mapping):
+        found = {str(getattr(groups, "name", None) or "groups"): groups}
+    named = any(hasattr(found[name], "iloc") for name in found)
+    names = index_of(samples.sample_names) if named else None
+    return {
+        str(name): matched_by_name(found[name], names, f"groups[{name!r}]", "the model")
+        for name in found
+    }
+
+
+def _sections_of(results: Iterable[Any], n_topics: int) -> tuple[list[sections.Section], Any]:
+    """Return a section for each result, and the differential features, which are in the cards."""
+    found, differential = [], None
+    for result in results:
+        kind = type(result).__name__
+        if kind == "DifferentialFeatures":
+            if len(result.topic_names) != n_topics:
+                raise ValueError(
+                    f"results: differential features of {len(result.topic_names)} topics do not "
+                    f"belong to a model of {n_topics}."
+                )
+            differential = result
+        elif kind in sections.OF_RESULTS:
+            found.append(sections.OF_RESULTS[kind](result))
+        elif hasattr(result, "to_frame"):
+            found.append(sections.table_section(result))
+        else:
+            raise ValueError(
+                f"results has {shown(result)}, a {kind}: results of functions such as "
+                "permutation_test are needed."
+            )
+    titles = Counter[str]()
+    for section in found:
+        titles[section.title] += 1
+        if titles[section.title] > 1:  # links to sections need different names
+            section.title += f" {titles[section.title]}"
+    return found, differential
+
+
+def _topics(
+    model: Any, samples: SampleTopics | None, names: list[str], n_top: int, differential: Any
+) -> dict[str, Any]:
+    """Return cards, map and table of the topics."""
+    shares = facts.shares_of(model, samples)
+    leading = facts.keywords(model, n_top, differential)
+    members = [[]] * len(names) if samples is None else facts.leading_samples(samples, 8)
+    colors = topic_colors(len(names))
+    cards = [
+        {
+            "name": names[k], "color": colors[k], "samples": members[k],
+            "share": None if shares is None else f"{shares[k]:.1%}",
+        }
+        for k in range(len(names))
+    ]  # fmt: skip
+    frequencies = leading_features(model, None, 1)[0]
+    words = [", ".join(word for word, _ in of[:8]) for of in leading["divergence"]]
+    features, table = facts.feature_table(model, _N_FEATURES_OF_TABLE)
+    scores = facts.SCORES | ({} if differential is None else {"z": facts.Z_SCORE})
+    return {
+        "cards": cards, "scores": scores,
+        "charts": {
+            "map": charts.map_chart(facts.topic_map(frequencies), shares, names, colors, words)
+        },
+        "data": {
+            "keywords": leading, "topics": names,
+            "features": features, "frequencies": np.round(1e6 * table, 1).tolist(),
+        },
+    }  # fmt: skip
+
+
+def _rendered(context: dict[str, Any]) -> str:
+    """Return the page as text."""
+    from bokeh.embed import components
+    from bokeh.resources import Resources
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    drawn = dict(context["charts"])
+    for i, section in enumerate(context["sections"]):
+        drawn |= {f"{i}.{j}": chart for j, chart in enumerate(section.charts)}
+    script, divs = components(drawn, wrap_script=False)
+    environment = Environment(
+        loader=PackageLoader("nmfscale.report", "."), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    # the order of keys is that of groupings and scores
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    bokeh = Resources(mode="inline", components=["bokeh"]).js_raw
+    return environment.get_template("page.html").render(
+        {"groupings": [], "n_drawn": 0, "n_samples": 0} | context,
+        divs=divs, chart_script=script, bokeh=bokeh,
+    )  # fmt: skip
