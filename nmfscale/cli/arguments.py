@@ -33,6 +33,7 @@ from .parameters import add_parameters, check_options
 from .quality import quality, stability
 from .report import report
 from .selection import MODELS, numbers, select_k
+from .text import add_text_options, text
 
 
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
@@ -385,6 +386,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "demo": (commands.demo, "fit the docstrings of the installed packages", _demo),
     "fit": (commands.fit, "fit a model and write it to a file", _fit),
     "store": (commands.store, "pack counts for fits larger than memory", _store),
+    "text": (text, "count the words of texts, for a fit", add_text_options),
     "transform": (commands.transform, "loadings of new samples", _transform),
     "info": (commands.info, "describe counts, a model file or this installation", _info),
     "plot": (commands.plot, "draw a model", _plot),

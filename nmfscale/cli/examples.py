@@ -28,6 +28,11 @@ EXAMPLES = {
   nmfscale store cells.h5ad cells.nmf
   nmfscale store matrix.mtx.gz cells.nmf --memory-limit 1GB
   nmfscale fit cells.nmf -k 20 --memory-limit 2GB --checkpoint state -o cells.h5""",
+    "text": """examples:
+  nmfscale text folder texts.nmf --stop-words english
+  nmfscale text reviews.csv:review reviews.nmf --names id --groups author --ngram-range 1-2
+  nmfscale fit reviews.nmf -k 20 -o model.h5
+  nmfscale text new.csv:review new.nmf --vocabulary model.h5 --ngram-range 1-2""",
     "transform": """examples:
   nmfscale transform model.h5 new.npz -o loadings.npz
   nmfscale transform model.h5 new.h5ad -o loadings.csv.gz --missing restrict

@@ -20,6 +20,8 @@ _OPTIONS = {
     "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
     "missing": "--missing", "names": "--names", "mask_var": "--features", "mask_obs": "--samples",
     "feature_names": "--feature-names", "sample_names": "--sample-names",
+    "min_df": "--min-df", "max_df": "--max-df", "pattern": "--pattern",
+    "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip
 # Words of other programs and libraries for options of the shell.
 _SYNONYMS = {"components": "-k", "topics": "-k", "n_topics": "-k", "n_jobs": "--threads"}

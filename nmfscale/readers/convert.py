@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from ..counts.base import IntegerPolicy, check_integer
 from ..counts.sizes import parse_bytes
 from ..storage.store import StoredCounts
-from ..storage.store_writer import _check_target, pack
+from ..storage.store_writer import check_target, pack
 from .open import open_counts
 from .options import SourceOptions, check_source
 
@@ -87,7 +87,7 @@ def write_store(
     check_integer(integer)
     if memory_limit is not None:
         parse_bytes(memory_limit)
-    target = _check_target(path, overwrite)
+    target = check_target(path, overwrite)
     counts = open_counts(
         source, in_memory=False, memory_limit=memory_limit, integer=integer, layer=layer, raw=raw,
         **source_options,

@@ -19,7 +19,7 @@ from .store_blocks import ORDERS, PARTS
 from .version import package_version
 
 
-def _check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
+def check_target(path: str | os.PathLike[str], overwrite: bool) -> Path:
     """Return the resolved path of the file; refuse to replace anything but a packed store."""
     target = target_of(path)
     if target.exists() and not overwrite and not is_store(target):
@@ -38,7 +38,7 @@ def pack(
     come from. `progress` is called with the number of nonzero counts written since its last call.
     An existing file that is not a packed store is replaced only with `overwrite`.
     """
-    target = _check_target(path, overwrite)
+    target = check_target(path, overwrite)
     with atomic_hdf5(target) as (file, check_disk):
         _write(file, counts, n_threads, source or {}, progress, check_disk)
         file.flush()

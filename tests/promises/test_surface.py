@@ -28,7 +28,7 @@ MODULES = sorted(
     if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
 )
 COMMANDS = (
-    "demo", "fit", "store", "transform", "info", "plot", "test", "bootstrap", "select-k",
+    "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap", "select-k",
     "stability", "quality", "differential", "export", "report", "cluster",
 )  # fmt: skip
 
@@ -130,6 +130,7 @@ def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
     for name in ("counts.npz", "new.npz"):
         sp.save_npz(name, counts)
     Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
+    Path("reviews.csv").write_text("review,author\n" + "a good beer,ann\na bad beer,bob\n" * 9)
     Path("groups.txt").write_text("odd\neven\n" * 30)
     lines = [f"cell {i},type {i % 3},patient {i % 12}\n" for i in range(60)]
     Path("cells.csv").write_text("".join(["cell,cell_type,patient\n", *lines]))
@@ -268,7 +269,7 @@ def test_fitted_attributes_are_documented(model, tmp_path):
     there = {name for name in vars(fitted) if name.endswith("_") and not name.startswith("_")}
     written = set(documented(inspect.getdoc(model), "Attributes"))
     assert there <= written
-    assert written - there <= {"feature_names_in_", "feature_labels_", "topic_names_"}
+    assert written - there <= {"feature_names_in_", "feature_labels_", "of_text_", "topic_names_"}
     records = inspect.getdoc(nmfscale.PoissonNMF)
     assert all(f"``{name}``" in records for name in fitted.history_.dtype.names)
 

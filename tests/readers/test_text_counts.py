@@ -1,0 +1,238 @@
+"""Counts of the words of texts: those of scikit-learn, from any source, in bounded memory."""
+
+import gzip
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+from shell import run
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
+from sklearn.pipeline import make_pipeline
+
+import nmfscale
+from nmfscale.readers.vocabulary import WordTotals
+
+RNG = np.random.default_rng(0)
+WORDS = np.array([f"w{j}" for j in range(300)] + ["naïve", "Élan", "cat's"])
+TEXTS = [
+    " ".join(RNG.choice(WORDS, size=RNG.integers(0, 60), p=None)) + " the The" for _ in range(200)
+]
+TEXTS[7] = ""
+ANY = CountVectorizer()
+
+
+def same(counts, vectorizer, texts=TEXTS):
+    expected = vectorizer.fit_transform(texts)
+    assert counts.feature_names.tolist() == vectorizer.get_feature_names_out().tolist()
+    assert (counts.take_rows() != expected).nnz == 0
+    assert counts.of_text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"min_df": 10, "max_df": 0.3}, {"min_df": 0.1, "max_df": 60, "ngram_range": (1, 2)},
+        {"stop_words": ["w1", "the"], "lowercase": False, "binary": True},
+        {"analyzer": "char", "ngram_range": (2, 2)},
+        {"token_pattern": r"[^ ]+", "strip_accents": "unicode"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_counts_are_those_of_scikit_learn(options, tmp_path):
+    same(
+        nmfscale.text_counts(TEXTS, vectorizer=CountVectorizer(**options)),
+        CountVectorizer(**options),
+    )
+    store = nmfscale.text_counts(
+        TEXTS, tmp_path / "texts.nmf", vectorizer=CountVectorizer(**options), memory_limit=1
+    )
+    same(store, CountVectorizer(**options))
+
+
+def test_the_most_frequent_words_are_kept_with_ties_in_alphabetical_order():
+    texts = ["b a c c d", "d b a"]
+    options = CountVectorizer(max_features=3, token_pattern=r"\w")
+    counts = nmfscale.text_counts(texts, vectorizer=options)
+    assert counts.feature_names.tolist() == ["a", "b", "c"]
+    assert counts.notes == ("words left out: 1 after the max_features=3 most frequent",)
+
+
+def test_totals_of_words_do_not_depend_on_memory():
+    one, many = WordTotals(1 << 30), WordTotals(1)
+    many._most = 50
+    for text in TEXTS:
+        for totals in (one, many):
+            totals.add(nmfscale.readers.text_counts.Counter(text.split()))
+    assert len(many._runs) > 3
+    assert list(one) == list(many)
+    many.close()
+
+
+def write_sources(folder):
+    """Write the same texts in every format; return sources and how they are read."""
+    table = pd.DataFrame({"id": [f"t{i}" for i in range(len(TEXTS))], "text": TEXTS})
+    table["author"] = np.resize(["ann", "bob"], len(TEXTS))
+    table.to_csv(folder / "texts.csv", index=False)
+    table.to_csv(folder / "texts.tsv.gz", index=False, sep="\t")
+    table.to_csv(folder / "semicolon.csv", index=False, sep=";")
+    lines = [json.dumps(row) for row in table.to_dict("records")]
+    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    (folder / "lines.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    for i, text in enumerate(TEXTS):
+        file = folder / "files" / table["author"][i] / f"t{i:03}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if i % 2:
+            file.write_text(text, encoding="utf-8")
+        else:
+            file.with_suffix(".txt.gz").write_bytes(gzip.compress(text.encode()))
+    (folder / "files" / ".hidden").write_text("hidden")
+    return table
+
+
+def test_every_source_gives_the_same_counts(tmp_path):
+    table = write_sources(tmp_path)
+    named = {"names": "id", "groups": "author"}
+    for name in ("texts.csv:text", "texts.tsv.gz:text", "semicolon.csv:text", "texts.jsonl:text"):
+        counts = nmfscale.text_counts(f"{tmp_path}/{name}", vectorizer=ANY, **named)
+        same(counts, CountVectorizer())
+        assert counts.sample_names.tolist() == table["id"].tolist()
+        assert counts.groups.tolist() == table["author"].tolist()
+    same(nmfscale.text_counts(tmp_path / "lines.txt", vectorizer=ANY), CountVectorizer())
+    folder = nmfscale.text_counts(tmp_path / "files", vectorizer=ANY)
+    order = sorted(range(len(TEXTS)), key=lambda i: (i % 2, i))
+    same(folder, CountVectorizer(), [TEXTS[i] for i in order])
+    assert folder.sample_names[[0, 100]].tolist() == ["ann/t000.txt.gz", "bob/t001.txt"]
+    assert folder.groups.tolist() == ["ann"] * 100 + ["bob"] * 100
+    some = nmfscale.text_counts(tmp_path / "files", vectorizer=ANY, pattern="*.gz")
+    assert some.shape[0] == 100
+    series = pd.Series(TEXTS, index=table["id"])
+    assert nmfscale.text_counts(series).sample_names.tolist() == table["id"].tolist()
+
+
+def test_texts_to_topics_in_the_shell(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    given = "--names", "id", "--groups", "author", "--stop-words", "english", "--ngram-range", "1-2"
+    assert not run("text", "texts.csv:text", "texts.nmf", *given, "--max-df", "0.4", "-q")
+    assert "in fewer documents than --min-df 2" in capsys.readouterr().out
+    options = CountVectorizer(min_df=2, max_df=0.4, stop_words="english", ngram_range=(1, 2))
+    same(nmfscale.read_counts("texts.nmf"), options)
+    assert not run("fit", "texts.nmf", "-k", "2", "-o", "model.h5", "-q")
+    new = "w0 w1 unheard unheard words", "", "w2 w3"
+    (tmp_path / "new.txt").write_text("\n".join(new) + "\n")
+    capsys.readouterr()
+    assert run("text", "new.txt", "new.nmf", "--vocabulary", "model.h5")
+    assert "give it the ngram_range of the fit" in capsys.readouterr().err
+    vocabulary = "--vocabulary", "model.h5", "--ngram-range", "1-2", "-q"
+    assert not run("text", "new.txt", "new.nmf", *vocabulary)
+    found = capsys.readouterr()
+    n_tokens = CountVectorizer(ngram_range=(1, 2)).fit_transform(new).sum()
+    unknown = n_tokens - nmfscale.StoredCounts("new.nmf").total
+    assert f"{unknown:.0f} of {n_tokens} words of the texts" in found.err
+    assert "most often 'unheard' (2)" in found.err
+    assert "1 of 3 texts have none of the words" in found.out
+    assert not run("transform", "model.h5", "new.nmf", "-o", "topics.csv")
+    assert len((tmp_path / "topics.csv").read_text().splitlines()) == 4
+
+
+def test_a_fitted_vectorizer_or_a_model_gives_the_words():
+    pipeline = make_pipeline(CountVectorizer(min_df=20), nmfscale.TopicModel(2, random_state=0))
+    pipeline.fit(TEXTS)
+    new = ["w0 w1 unheard", "w2"]
+    with pytest.warns(UserWarning, match=r"1 of 4 words of the texts \(25.0%\).*'unheard' \(1\)"):
+        counts = nmfscale.text_counts(new, vectorizer=pipeline[0])
+    found = nmfscale.model_of(pipeline).transform(counts)
+    np.testing.assert_array_equal(found, pipeline.transform(new))
+    words = nmfscale.model_of(pipeline).feature_names_in_
+    for vocabulary in (nmfscale.model_of(pipeline), words.tolist()[::-1]):
+        again = nmfscale.text_counts(["w0 w1", "w2"], vocabulary=vocabulary)
+        order = [again.feature_names.tolist().index(word) for word in words]
+        assert (again.take_rows()[:, order] != counts.take_rows()).nnz == 0
+
+
+BAD = {
+    "latin.csv": "id,text\na,caf\xe9\n".encode("latin-1"),
+    "short.csv": b"id,text\na,one\nb\n",
+    "quote.csv": b'id,text\na,"one" two\n',
+    "twice.csv": b"text,text\na,b\n",
+    "cut.csv.gz": gzip.compress(b"id,text\na,one\n" * 99)[:40],
+    "empty.csv": b"",
+    "header.csv": b"id,text\n",
+    "list.jsonl": b'["a"]\n',
+    "number.jsonl": b'{"text": "a b"}\n{"text": 3}\n',
+    "other.jsonl": b'{"text": "a b"}\n{"body": "c"}\n',
+    "odd.xlsx": b"PK",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("no-such", "no such file or folder"),
+        ("empty", "has no file: texts are files"),
+        ("binary", "one.pdf is not a text: it has a byte of value 0.*pattern='"),
+        ("latin.csv:text", r"latin.csv, line \d or later: 0xe9 is not UTF-8.*encoding='latin-1'"),
+        ("header.csv", "say which column.*header.csv:COLUMN. Columns: 'id', 'text'"),
+        ("header.csv:body", "no column 'body'.*columns: 'id', 'text'"),
+        ("twice.csv:text", "2 columns 'text'"),
+        ("short.csv:text", "line 3: the row.*1 cells, and the header has 2"),
+        ("quote.csv:text", "quote.csv, line 2: .*Double a quotation mark"),
+        ("cut.csv.gz:text", "gzip stream is damaged or was cut off"),
+        ("empty.csv:text", "is empty"),
+        ("header.csv:text", "has no texts"),
+        ("list.jsonl:text", "line 1 is .*: an object is needed"),
+        ("number.jsonl:text", "line 2: 'text' is 3, no text"),
+        ("number.jsonl", "say which key.*Keys of the first line: 'text'"),
+        ("other.jsonl:text", "line 2 has no key 'text'; keys: 'body'"),
+        ("odd.xlsx:text", "does not end with .csv"),
+    ],
+)  # fmt: skip
+def test_bad_sources_are_refused(source, error, tmp_path):
+    for name, data in BAD.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "binary").mkdir()
+    (tmp_path / "binary" / "one.pdf").write_bytes(b"%PDF\0")
+    with pytest.raises((ValueError, FileNotFoundError), match=error):
+        nmfscale.text_counts(tmp_path / source, tmp_path / "out.nmf", vectorizer=ANY)
+    assert not (tmp_path / "out.nmf").exists()
+    if source.startswith("latin.csv:t"):
+        options = CountVectorizer(encoding="latin-1")
+        found = nmfscale.text_counts(tmp_path / source, vectorizer=options)
+        assert found.feature_names.tolist() == ["café"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "error"),
+    [
+        (["one", None], {}, r"texts\[1\] is None, a NoneType"),
+        ([["one", "two"]], {}, "Lists of words are joined"),
+        (iter(["one"]), {}, "read more than once"),
+        (pd.DataFrame({"text": ["one"]}), {}, "pass one of its columns"),
+        ([], {}, "texts has no texts"),
+        (["", "."], {}, "have no words"),
+        (["one", "two"], {"vectorizer": CountVectorizer(min_df=2)}, "left out: 2 in fewer"),
+        (["one", "two"], {"vectorizer": CountVectorizer(min_df=2, max_df=0.5)}, "fewer documents"),
+        (["one"], {"vectorizer": TfidfVectorizer()}, "CountVectorizer is needed"),
+        (["one"], {"vectorizer": HashingVectorizer()}, "CountVectorizer is needed"),
+        (["one"], {"vectorizer": CountVectorizer(min_df=-1)}, "'min_df' parameter"),
+        (["one"], {"vocabulary": ["a", "a"]}, "1 different words of 2"),
+        (["one"], {"vocabulary": np.eye(2)}, "no names of features"),
+        (["one"], {"names": "id"}, "names='id' names a column of a table, and does not apply"),
+        (["one"], {"memory_limit": "much"}, "much"),
+    ],
+)  # fmt: skip
+def test_bad_texts_and_options_are_refused(texts, options, error):
+    with pytest.raises((TypeError, ValueError), match=error):
+        nmfscale.text_counts(texts, **{"vectorizer": ANY, **options})
+
+
+def test_an_existing_file_is_not_replaced(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError):
+        nmfscale.text_counts(TEXTS, tmp_path / "notes.txt")
+    os.symlink("nowhere", tmp_path / "broken")
+    with pytest.raises(ValueError, match="broken link"):
+        nmfscale.text_counts(tmp_path, pattern="broken")
