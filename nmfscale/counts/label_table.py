@@ -49,6 +49,12 @@ class LabelTable(Mapping[str, Array]):
         """Return the number of columns."""
         return len(self.columns)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both tables have the same columns, in any order, with equal values."""
+        if not isinstance(other, LabelTable) or self.keys() != other.keys():
+            return False
+        return all(_equal(values, other[name]) for name, values in self.items())
+
     def __repr__(self) -> str:
         """Names of the columns."""
         return f"<LabelTable of {', '.join(map(repr, self)) or 'no columns'}>"
@@ -118,6 +124,11 @@ def as_text(column: Array | Coded) -> Coded:
     narrow = np.min_scalar_type(-max(1, len(known)))
     codes = np.fromiter((place[label] for label in labels), narrow, len(labels))
     return Coded(codes, np.array(known, object))
+
+
+def _equal(one: Array, other: Array) -> bool:
+    kinds = one.dtype.kind, other.dtype.kind
+    return bool(np.array_equal(one, other, equal_nan="f" in kinds and "O" not in kinds))
 
 
 def _compact(values: Array) -> Array | Coded:
