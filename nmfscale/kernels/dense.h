@@ -1,12 +1,19 @@
 /* Products of matrices of doubles.  Every sum is in a fixed order.  Multiplications and additions are rounded separately, so all
  * levels return the same bits, the baseline too.  Rows of B and out have a multiple of WIDE numbers. */
 typedef double wide __attribute__((vector_size(WIDE * sizeof(double))));
+typedef int64_t wide_int __attribute__((vector_size(WIDE * sizeof(int64_t))));
 
 INLINE wide load_wide(const double *p)
 {
     wide x;
     memcpy(&x, p, sizeof x);
     return x;
+}
+
+/* Lanes of x where `chosen` is -1, and of y where it is 0. */
+INLINE wide choose(wide_int chosen, wide x, wide y)
+{
+    return (wide)(((wide_int)x & chosen) | ((wide_int)y & ~chosen));
 }
 
 /* out (n, m) = A (n, k) B (k, m), a tile of four rows by COLUMNS vectors; each sum is in the order of k. */
@@ -115,4 +122,50 @@ static void dense_of_sparse(const int32_t *index, const double *count, int64_t n
         default: SPARSE_TILE(4)
         }
     }
+}
+
+/* out (n): number of the nearest of k centres, the first of several; k is a multiple of GROUP.  A square of a distance is
+ * |point|^2 + (point . twice) + square, where twice (d, k) is -2 times the centres: the first term does not matter.  Squares of the
+ * padding are infinite.  Eight points are in the lanes; room (d, WIDE) receives their transpose. */
+static void dense_nearest(const double *points, const double *twice, const double *square, int64_t n, int64_t d, int64_t k,
+                          double *room, int32_t *out)
+{
+    for (int64_t i = 0; i < n; i += WIDE) {
+        const int64_t n_here = n - i < WIDE ? n - i : WIDE;
+        for (int64_t l = 0; l < d; l++)
+            for (int64_t r = 0; r < WIDE; r++)
+                room[l * WIDE + r] = r < n_here ? points[(i + r) * d + l] : 0;
+        wide least = (wide){0} + __builtin_inf();
+        wide_int label = {0};
+        for (int64_t c = 0; c < k; c += GROUP) {
+            wide sum[GROUP] = {{0}};
+            for (int64_t l = 0; l < d; l++)
+                UNROLL for (int g = 0; g < GROUP; g++)
+                    sum[g] += load_wide(room + l * WIDE) * twice[l * k + c + g];
+            UNROLL for (int g = 0; g < GROUP; g++) {
+                const wide here = sum[g] + square[c + g];
+                const wide_int less = here < least;
+                least = choose(less, here, least);
+                label = ((c + g) & less) | (label & ~less);
+            }
+        }
+        for (int64_t r = 0; r < n_here; r++)
+            out[i + r] = (int32_t)label[r];
+    }
+}
+
+/* out (n, m): the smaller of `closest` (n) and the square of the distance of each point (n, d) from m others, of which `twice` is
+ * -2 times the transpose (d, m).  squares (n) and others (m) are the squares of both. */
+static void dense_closer(const double *points, const double *squares, const double *closest, const double *twice,
+                         const double *others, int64_t n, int64_t d, int64_t m, double *out)
+{
+    dense_product(points, twice, n, d, m, out);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < m; c += WIDE) {
+            const wide zero = {0}, limit = zero + closest[i];
+            wide square = load_wide(out + i * m + c) + (squares[i] + load_wide(others + c));
+            square = choose(square > zero, square, zero);
+            square = choose(square < limit, square, limit);
+            memcpy(out + i * m + c, &square, sizeof(wide));
+        }
 }

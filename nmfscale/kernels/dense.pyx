@@ -6,12 +6,11 @@ and fast for tall matrices.
 """
 from cython.parallel cimport prange, threadid
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free, malloc
 
 import numpy as np
 
 from .levels cimport kernels_in_use
-from .slices cimport WIDE, level_kernels
+from .slices cimport GROUP, WIDE, level_kernels
 
 cdef enum:
     ROWS = 256                   # rows of a product that a thread computes at a time
@@ -24,9 +23,17 @@ def padded(X):
     n_columns = (X.shape[1] + WIDE - 1) // WIDE * WIDE
     if n_columns == X.shape[1]:
         return np.ascontiguousarray(X, np.float64)
-    out = np.zeros((X.shape[0], n_columns))
+    out = empty(X.shape[0], n_columns)
     out[:, : X.shape[1]] = X
+    out[:, X.shape[1]:] = 0
     return out
+
+
+cdef empty(Py_ssize_t n, Py_ssize_t m):
+    """Return an array (n, m) whose rows begin at the beginning of a cache line if m is padded."""
+    memory = np.empty(n * m + WIDE)
+    cdef Py_ssize_t beyond = (memory.ctypes.data // sizeof(double)) % WIDE
+    return memory[WIDE - beyond : WIDE - beyond + n * m].reshape(n, m)
 
 
 def product(A, B, *, int n_threads=1):
@@ -37,9 +44,11 @@ def product(A, B, *, int n_threads=1):
     cdef const level_kernels *kernels = kernels_in_use()
     if k != b.shape[0]:
         raise ValueError(f"product of matrices of shapes {np.shape(A)} and {np.shape(B)}")
-    found = np.zeros((n, m))
+    if not k:
+        return np.zeros((n, np.shape(B)[1]))
+    found = empty(n, m)
     cdef double[:, ::1] out = found
-    if n and k and m:
+    if n and m:
         for i in prange((n + ROWS - 1) // ROWS, nogil=True, schedule="static",
                         num_threads=n_threads, use_threads_if=n * k * m > 1 << 18):
             kernels.product(&a[i * ROWS, 0], &b[0, 0], min(ROWS, n - i * ROWS), k, m,
@@ -121,9 +130,11 @@ def of_sparse(X, B, *, int n_threads=1):
     cdef const level_kernels *kernels = kernels_in_use()
     if X.format != "csr" or X.shape[1] != b.shape[0]:
         raise ValueError(f"product of a {X.format} matrix {X.shape} and a matrix {np.shape(B)}")
-    found = np.zeros((n, m))
+    if not index.shape[0]:
+        return np.zeros((n, n_columns))
+    found = empty(n, m)
     cdef double[:, ::1] out = found
-    if index.shape[0] and m:
+    if m:
         for i in prange(n, nogil=True, schedule="dynamic", chunksize=64, num_threads=n_threads,
                         use_threads_if=index.shape[0] * m > 1 << 18):
             kernels.of_sparse(&index[0] + indptr[i], &count[0] + indptr[i],
@@ -158,38 +169,68 @@ def dots(A, rows, B, columns, *, int n_threads=1):
 def nearest(points, centers, *, int n_threads=1):
     """Return the number of the nearest centre (k, d) of each point (n, d), the first of several."""
     cdef const double[:, ::1] x = np.ascontiguousarray(points, np.float64)
-    cdef const double[:, ::1] twice = padded(-2.0 * np.transpose(centers))
-    cdef const double[::1] square = (np.asarray(centers, np.float64) ** 2).sum(axis=1)
-    cdef Py_ssize_t i, n = x.shape[0], d = x.shape[1], k = square.shape[0], m = twice.shape[1]
+    cdef Py_ssize_t i, n = x.shape[0], d = x.shape[1], k = len(centers)
+    cdef Py_ssize_t width = (k + GROUP - 1) // GROUP * GROUP
     cdef const level_kernels *kernels = kernels_in_use()
-    if twice.shape[0] != d or not k:
+    if np.shape(centers)[1] != d or not k:
         raise ValueError(f"points of shape {np.shape(points)}, centres of {np.shape(centers)}")
+    cdef double[:, ::1] twice = np.zeros((d, width))
+    cdef double[::1] square = np.full(width, np.inf)
+    np.multiply(np.transpose(centers), -2.0, out=np.asarray(twice)[:, :k])
+    np.sum(np.asarray(centers, np.float64) ** 2, axis=1, out=np.asarray(square)[:k])
     found = np.zeros(n, np.int32)
     cdef int32_t[::1] out = found
-    cdef double *memory = <double *>malloc(n_threads * (ROWS * m + 16) * sizeof(double))
-    if memory == NULL:
-        raise MemoryError(f"no memory for distances of {ROWS} points to {k} centres")
+    cdef double[:, :, ::1] room = np.empty((n_threads, d, WIDE))
     if n and d:
         for i in prange((n + ROWS - 1) // ROWS, nogil=True, schedule="static",
-                        num_threads=n_threads, use_threads_if=n * d * m > 1 << 18):
-            nearest_of_rows(kernels, &x[i * ROWS, 0], &twice[0, 0], &square[0],
-                            min(ROWS, n - i * ROWS), d, m, k,
-                            memory + threadid() * (ROWS * m + 16), &out[i * ROWS])
-    free(memory)
+                        num_threads=n_threads, use_threads_if=n * d * k > 1 << 18):
+            kernels.nearest(&x[i * ROWS, 0], &twice[0, 0], &square[0], min(ROWS, n - i * ROWS), d,
+                            width, &room[threadid(), 0, 0], &out[i * ROWS])
     return found
 
 
-cdef void nearest_of_rows(const level_kernels *kernels, const double *x, const double *twice,
-                          const double *square, Py_ssize_t n, Py_ssize_t d, Py_ssize_t m,
-                          Py_ssize_t k, double *room, int32_t *out) noexcept nogil:
-    cdef Py_ssize_t i, c
-    cdef double least, here
-    kernels.product(x, twice, n, d, m, room)
-    for i in range(n):
-        least = room[i * m] + square[0]
-        out[i] = 0
-        for c in range(1, k):
-            here = room[i * m + c] + square[c]
-            if here < least:
-                least = here
-                out[i] = <int32_t>c
+def closer(points, squares, weights, closest, candidates, *, int n_threads=1):
+    """Return what is left of squared distances if a candidate is added, and their weighted sums.
+
+    The points (n, d) have the `squares` (n,), the `weights` (n,), and the squared distances
+    `closest` (n,) from those chosen before; `candidates` (c,) are numbers of points. The results
+    have shapes (n, c) and (c,); each sum is in the order of the points.
+    """
+    cdef const double[:, ::1] x = np.ascontiguousarray(points, np.float64)
+    cdef const double[::1] square = squares
+    cdef const double[::1] weight = weights
+    cdef const double[::1] least = closest
+    cdef const double[:, ::1] twice = padded(-2.0 * points[candidates].T)
+    cdef Py_ssize_t i, n = x.shape[0], d = x.shape[1], m = twice.shape[1], n_found = len(candidates)
+    cdef const level_kernels *kernels = kernels_in_use()
+    cdef double[::1] others = np.zeros(m)
+    np.asarray(others)[:n_found] = squares[candidates]
+    left, sums = empty(n, m), np.zeros(m)
+    cdef double[:, ::1] out = left
+    cdef double[::1] total = sums
+    for i in prange((n + ROWS - 1) // ROWS, nogil=True, schedule="static", num_threads=n_threads,
+                    use_threads_if=n * d * m > 1 << 18):
+        kernels.closer(&x[i * ROWS, 0], &square[i * ROWS], &least[i * ROWS], &twice[0, 0],
+                       &others[0], min(ROWS, n - i * ROWS), d, m, &out[i * ROWS, 0])
+    left[candidates, np.arange(n_found)] = 0
+    kernels.cross(&weight[0], &out[0, 0], n, 1, m, &total[0])
+    return left[:, :n_found], sums[:n_found]
+
+
+def sums_of_groups(X, labels, Py_ssize_t n_groups):
+    """Return the sums (n_groups, d) of the rows of X (n, d) with equal labels, in their order."""
+    cdef const double[:, ::1] x = np.ascontiguousarray(X, np.float64)
+    cdef const int32_t[::1] label = np.ascontiguousarray(labels, np.int32)
+    cdef Py_ssize_t i, j, n = x.shape[0], d = x.shape[1]
+    if label.shape[0] != n or (n and not 0 <= np.min(labels) <= np.max(labels) < n_groups):
+        raise ValueError(f"labels of {n} rows must be from 0 to {n_groups - 1}")
+    found = np.zeros((n_groups, d))
+    cdef double[:, ::1] out = found
+    cdef double *row
+    if d and n:
+        with nogil:
+            for i in range(n):
+                row = &out[label[i], 0]
+                for j in range(d):
+                    row[j] += x[i, j]
+    return found

@@ -102,6 +102,10 @@ typedef struct {
     void (*product)(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out);          /* see dense.h */
     void (*cross)(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out);
     void (*of_sparse)(const int32_t *index, const double *count, int64_t n_entries, const double *B, int64_t m, double *out);
+    void (*nearest)(const double *points, const double *twice, const double *square, int64_t n, int64_t d, int64_t k, double *room,
+                    int32_t *out);
+    void (*closer)(const double *points, const double *squares, const double *closest, const double *twice, const double *others,
+                   int64_t n, int64_t d, int64_t m, double *out);
     void (*contrasts)(const row_problem *, const slice_counts *, const contrast_problem *, double *out, void *workspace);
 } level_kernels;
 extern const level_kernels nmfscale_baseline, nmfscale_neon, nmfscale_avx2, nmfscale_avx512;

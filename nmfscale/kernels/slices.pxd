@@ -89,6 +89,10 @@ cdef extern from "slices.h" nogil:
                       double *) noexcept nogil
         void (*of_sparse)(const int32_t *, const double *, int64_t, const double *, int64_t,
                           double *) noexcept nogil
+        void (*nearest)(const double *, const double *, const double *, int64_t, int64_t, int64_t,
+                        double *, int32_t *) noexcept nogil
+        void (*closer)(const double *, const double *, const double *, const double *,
+                       const double *, int64_t, int64_t, int64_t, double *) noexcept nogil
         void (*contrasts)(const row_problem *, const slice_counts *, const contrast_problem *,
                           double *, void *) noexcept nogil
     const level_kernels *nmfscale_kernels(int)

@@ -8,6 +8,7 @@ then Lloyd's iteration. Distances there come from BLAS, so the last bits depend 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,28 +63,20 @@ def _seeds(
     taken.
     """
     n_trials, squares = 2 + int(math.log(n_clusters)), (points * points).sum(axis=1)
-
-    def distances(candidates: Array) -> Array:
-        chosen = points[candidates]
-        both = dense.product(points, -2.0 * chosen.T, n_threads=n_threads).T
-        both += squares + squares[candidates][:, np.newaxis]
-        found: Array = np.maximum(both, 0.0)
-        found[np.arange(len(candidates)), candidates] = 0.0
-        return found
-
+    further = partial(dense.closer, points, squares, weights, n_threads=n_threads)
     shares = np.cumsum(weights / weights.sum())
     first = np.searchsorted(shares / shares[-1], rng.random_sample(), side="right")
     seeds = [int(first)]
-    closest = distances(np.array(seeds))[0]
+    left, _ = further(np.full(len(points), np.inf), seeds)
+    closest = np.ascontiguousarray(left[:, 0])
     potential = (closest * weights).sum()
     for _ in range(1, n_clusters):
         drawn = rng.uniform(size=n_trials) * potential
         candidates = np.searchsorted(np.cumsum(weights * closest), drawn)
         candidates = np.minimum(candidates, len(points) - 1)
-        left = np.minimum(closest, distances(candidates))
-        potentials = (left * weights).sum(axis=1)
+        left, potentials = further(closest, candidates)
         best = int(np.argmin(potentials))
-        potential, closest = potentials[best], left[best]
+        potential, closest = potentials[best], np.ascontiguousarray(left[:, best])
         seeds.append(int(candidates[best]))
     found: Array = points[seeds]
     return found
@@ -93,12 +86,11 @@ def _lloyd(
     points: Array, centers: Array, weights: Array, max_iter: int, tolerance: float, n_threads: int
 ) -> Clusters:
     n_clusters, labels = len(centers), np.full(len(points), -1)
-    weighted = np.ascontiguousarray((points * weights[:, np.newaxis]).T)
+    weighted = np.column_stack([points * weights[:, np.newaxis], weights])
     for _ in range(max_iter):
         before, labels = labels, dense.nearest(points, centers, n_threads=n_threads)
-        sums = np.array([np.bincount(labels, each, n_clusters) for each in weighted])
-        sums = sums.reshape(len(weighted), n_clusters).T
-        sizes = np.bincount(labels, weights, n_clusters)
+        totals = dense.sums_of_groups(weighted, labels, n_clusters)
+        sums, sizes = totals[:, :-1], totals[:, -1]
         empty = np.flatnonzero(sizes == 0)
         if empty.size:
             _fill(empty, points, centers, labels, weights, sums, sizes)

@@ -40,6 +40,8 @@ def singular_vectors(
     times = partial(dense.of_sparse, n_threads=n_threads)
     # Seeded by a constant: the same counts give the same vectors, whatever the random state.
     Q = _normal(np.random.RandomState(0), (min(matrix.shape), n_vectors + _FURTHER))
+    # columns of zeros stay zeros, and products need not pad again
+    Q = dense.padded(Q)
     for _ in range(_ROUNDS if n_vectors <= _MANY else _FEWER_ROUNDS):
         Q = _orthonormal(times(tall, Q), n_threads)
         Q = _orthonormal(times(flat, Q), n_threads)
