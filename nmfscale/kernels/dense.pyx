@@ -23,16 +23,17 @@ def padded(X):
     n_columns = (X.shape[1] + WIDE - 1) // WIDE * WIDE
     if n_columns == X.shape[1]:
         return np.ascontiguousarray(X, np.float64)
-    out = empty(X.shape[0], n_columns)
+    out = aligned(X.shape[0], n_columns)
     out[:, : X.shape[1]] = X
     out[:, X.shape[1]:] = 0
     return out
 
 
-cdef empty(Py_ssize_t n, Py_ssize_t m):
-    """Return an array (n, m) whose rows begin at the beginning of a cache line if m is padded."""
+cdef aligned(Py_ssize_t n, Py_ssize_t m):
+    """Return an array (n, m), not filled in, that begins at the beginning of a cache line."""
     memory = np.empty(n * m + WIDE)
-    cdef Py_ssize_t beyond = (memory.ctypes.data // sizeof(double)) % WIDE
+    cdef double[::1] view = memory
+    cdef size_t beyond = <size_t>&view[0] // sizeof(double) % WIDE
     return memory[WIDE - beyond : WIDE - beyond + n * m].reshape(n, m)
 
 
@@ -46,7 +47,7 @@ def product(A, B, *, int n_threads=1):
         raise ValueError(f"product of matrices of shapes {np.shape(A)} and {np.shape(B)}")
     if not k:
         return np.zeros((n, np.shape(B)[1]))
-    found = empty(n, m)
+    found = aligned(n, m)
     cdef double[:, ::1] out = found
     if n and m:
         for i in prange((n + ROWS - 1) // ROWS, nogil=True, schedule="static",
@@ -132,7 +133,7 @@ def of_sparse(X, B, *, int n_threads=1):
         raise ValueError(f"product of a {X.format} matrix {X.shape} and a matrix {np.shape(B)}")
     if not index.shape[0]:
         return np.zeros((n, n_columns))
-    found = empty(n, m)
+    found = aligned(n, m)
     cdef double[:, ::1] out = found
     if m:
         for i in prange(n, nogil=True, schedule="dynamic", chunksize=64, num_threads=n_threads,
@@ -190,11 +191,11 @@ def nearest(points, centers, *, int n_threads=1):
 
 
 def closer(points, squares, weights, closest, candidates, *, int n_threads=1):
-    """Return what is left of squared distances if a candidate is added, and their weighted sums.
+    """Return squared distances (n, c) from the nearest chosen point if a candidate is chosen, too.
 
-    The points (n, d) have the `squares` (n,), the `weights` (n,), and the squared distances
-    `closest` (n,) from those chosen before; `candidates` (c,) are numbers of points. The results
-    have shapes (n, c) and (c,); each sum is in the order of the points.
+    Also return their weighted sums (c,), which are in the order of the points. `points` (n, d) have
+    the `squares` and the `weights` (n,). `closest` (n,) are squared distances from the points that
+    were chosen before; `candidates` (c,) are numbers of points.
     """
     cdef const double[:, ::1] x = np.ascontiguousarray(points, np.float64)
     cdef const double[::1] square = squares
@@ -205,7 +206,7 @@ def closer(points, squares, weights, closest, candidates, *, int n_threads=1):
     cdef const level_kernels *kernels = kernels_in_use()
     cdef double[::1] others = np.zeros(m)
     np.asarray(others)[:n_found] = squares[candidates]
-    left, sums = empty(n, m), np.zeros(m)
+    left, sums = aligned(n, m), np.zeros(m)
     cdef double[:, ::1] out = left
     cdef double[::1] total = sums
     for i in prange((n + ROWS - 1) // ROWS, nogil=True, schedule="static", num_threads=n_threads,

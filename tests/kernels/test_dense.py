@@ -128,11 +128,30 @@ def test_orthonormal_basis_leaves_out_dependent_columns():
     np.testing.assert_allclose(found.T @ found, np.diag([1, 1, 1, 0, 1]), atol=1e-6)
 
 
-def test_nearest_centre_is_the_first_of_equals():
-    points, centers = _normal(0, 700, 3), _normal(1, 11, 3)
+@pytest.mark.parametrize("level", kernels.available_levels())
+def test_distances_of_k_means(level):
+    points, centers, weights = _normal(0, 701, 3), _normal(1, 11, 3), np.arange(701) % 5 + 0.1
     squared = ((points[:, None] - centers) ** 2).sum(axis=2)
-    np.testing.assert_array_equal(dense.nearest(points, centers), squared.argmin(axis=1))
-    np.testing.assert_array_equal(dense.nearest(np.ones((4, 1)), np.ones((3, 1))), np.zeros(4))
+    squares, candidates = (points * points).sum(axis=1), np.array([5, 700, 5])
+    both = _sum_in_order(points, -2 * points[candidates].T)
+    both += squares[:, None] + squares[candidates]
+    both[candidates, np.arange(3)] = 0
+    expected = np.minimum(squares[:, None], np.maximum(both, 0))
+    with at_level(level):
+        for n_threads in (1, 3):
+            how = {"n_threads": n_threads}
+            labels = dense.nearest(points, centers, **how)
+            np.testing.assert_array_equal(labels, squared.argmin(axis=1))
+            left, sums = dense.closer(points, squares, weights, squares, candidates, **how)
+            np.testing.assert_array_equal(left, expected)
+            np.testing.assert_array_equal(sums, _sum_in_order(weights[None], expected)[0])
+        equal = dense.nearest(np.ones((4, 1)), np.ones((3, 1)))
+    np.testing.assert_array_equal(equal, np.zeros(4))  # the first of several
+    totals = np.zeros((12, 3))
+    np.add.at(totals, labels, points)
+    np.testing.assert_array_equal(dense.sums_of_groups(points, labels, 12), totals)
+    with pytest.raises(ValueError, match="from 0 to 5"):
+        dense.sums_of_groups(points, labels, 6)
 
 
 x = np.concatenate([10.0 ** np.linspace(-8, 8, 4001), [1, 2, 1e-300, 1e300]])
