@@ -67,7 +67,7 @@ def _seeds(
     shares = np.cumsum(weights / weights.sum())
     first = np.searchsorted(shares / shares[-1], rng.random_sample(), side="right")
     seeds = [int(first)]
-    left, _ = further(np.full(len(points), np.inf), seeds)
+    left, _ = further(np.full(len(points), np.inf), np.array(seeds))
     closest = np.ascontiguousarray(left[:, 0])
     potential = (closest * weights).sum()
     for _ in range(1, n_clusters):
