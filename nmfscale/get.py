@@ -9,9 +9,9 @@ from .annotated.scheme import (
     KEY,
     OF_A_FIT,
     names_of_topics,
-    read_loadings,
     read_model,
     read_result,
+    read_table,
 )
 
 __all__ = ["components_df", "differential_df", "model", "result", "topics_df"]
@@ -52,12 +52,7 @@ def topics_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     >>> adata.obs.columns.tolist()
     ['topic 0', 'topic 1']
     """
-    import pandas as pd
-
-    adata = annotated(adata, mod)
-    loadings = read_loadings(adata, key)
-    names = names_of_topics(adata, key, loadings.shape[1])
-    return pd.DataFrame(loadings, index=adata.obs_names, columns=names)
+    return read_table(annotated(adata, mod), key)
 
 
 def components_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:

@@ -57,9 +57,9 @@ def _remedy(whole: list[str]) -> str:
         for each in whole if each != "X"
     ]  # fmt: skip
     if "X" in whole:
-        found.insert(0, "neither layer nor raw, for adata.X,")
-    are = "which holds" if len(found) == 1 else "which hold"
-    return f"Pass {' or '.join(found)} {are} whole numbers."
+        found.insert(0, "neither layer nor raw, for adata.X")
+    are = ", which holds" if len(found) == 1 else ", which hold"
+    return f"Pass {' or '.join(found)}{are} whole numbers."
 
 
 def selected(counts: CountMatrix, obs: Array | None, var: Array | None) -> CountMatrix:

@@ -40,6 +40,19 @@ def annotated(data: Any, mod: str | None = None) -> Any:
     raise TypeError(f"adata is a {type(data).__name__}: {remedy}.")
 
 
+def is_object(data: Any) -> bool:
+    """Whether an argument is an AnnData or MuData object."""
+    return is_annotated(data) or is_mudata(data)
+
+
+def only_modality(data: Any) -> Any:
+    """Return an AnnData object, or the only modality of a MuData object."""
+    if is_mudata(data) and len(data.mod) != 1:
+        names = ", ".join(map(repr, data.mod))
+        raise ValueError(f"the MuData object has several modalities: {names}. Pass one of them.")
+    return annotated(data)
+
+
 def writable(data: Any, mod: str | None, copy: bool) -> tuple[Any, Any]:
     """Return the AnnData object that results are written to, and what a tool returns.
 

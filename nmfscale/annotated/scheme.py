@@ -253,6 +253,35 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
     return model
 
 
+def read_fit(adata: Any, key: str) -> Any:
+    """Return the model of a fit with loadings of all observations, or only their table.
+
+    Objects that were joined without ``uns`` have loadings, but no model.
+    """
+    if key in adata.uns or loadings_place(key) not in adata.obsm:
+        return read_model(adata, key, every=True)
+    return read_table(adata, key)
+
+
+def read_table(adata: Any, key: str) -> Any:
+    """Return the loadings of all observations as a DataFrame with names of topics."""
+    import pandas as pd
+
+    loadings = read_loadings(adata, key)
+    names = names_of_topics(adata, key, loadings.shape[1])
+    return pd.DataFrame(loadings, index=adata.obs_names, columns=names)
+
+
+def names_of_groups(adata: Any, key: str, tool: str) -> str:
+    """Return the only column of groups that a tool was used with."""
+    found = entry_of(adata, key).get(tool, {})
+    if not found:
+        raise ValueError(f"adata.uns[{key!r}] has no {tool!r}: nmfscale.tl.{tool} adds it.")
+    if len(found) > 1:
+        raise ValueError(f"groupby is needed: {tool} has results for {such_as(found)}.")
+    return str(next(iter(found)))
+
+
 def read_result(adata: Any, key: str, *place: str) -> Any:
     """Return a result that `keep_result` has written."""
     parts: Any = entry_of(adata, key) if place else adata.uns

@@ -1,12 +1,14 @@
 """Plots of fits and of results of inference.
 
-Each function takes arrays or results, draws on the Axes `ax`, or by default on a new pyplot figure,
-and returns the Axes.  No function calls ``show`` or changes matplotlib's settings.  All except
-``top_features`` and ``topic_colors`` need matplotlib: ``pip install 'nmfscale[plot]'``.
+Each function takes arrays, fitted models, results or AnnData objects, draws on the Axes `ax`, or by
+default on a new pyplot figure, and returns the Axes.  No function calls ``pyplot.show()``, unless
+``show=True``, or changes matplotlib's settings.  All except ``top_features`` and ``topic_colors``
+need matplotlib: ``pip install 'nmfscale[plot]'``; ``embedding`` also needs scanpy.
 """
 
 from .canvas import detached_axes, topic_colors
 from .differential import ma_plot, topic_scatter, volcano_plot
+from .embedding import embedding
 from .features import top_features, top_features_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
@@ -16,6 +18,7 @@ from .structure import structure_plot
 
 __all__ = [
     "detached_axes",
+    "embedding",
     "forest_plot",
     "ma_plot",
     "null_plot",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral, Real
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "max_pairs": [Interval(Integral, 1, None, closed="left")],
     "max_panels": [Interval(Integral, 1, None, closed="left")],
     "kind": [StrOptions({"TwR", "RwT"})],
+    "tool": [StrOptions({"group_effects", "bootstrap_weights"})],
     "which": [StrOptions({"all", "overall", "pairs"})],
     "gap": [Interval(Real, 0, None, closed="left"), None],
     "score": [StrOptions(set(SCORES)), "array-like"],
@@ -47,6 +49,12 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "random_state": ["random_state"],
     "x": [StrOptions({"seconds", "iteration"})],
     "y": [StrOptions({"loglik", "kkt"})],
+    "groupby": [str, None],
+    "key": [str],
+    "gene_symbols": [str, None],
+    "show": [bool, None],
+    "save": [str, PathLike, None],
+    "return_fig": [bool],
 }
 
 
@@ -131,6 +139,23 @@ def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return list(figure.subplots(1, n_axes, squeeze=False)[0])
+
+
+def finished(
+    drawn: Any, show: bool | None = None, save: Any = None, return_fig: bool = False
+) -> Any:
+    """End a plot: save and show its figure as asked for; return the Axes, the figure or None."""
+    first: Any = drawn[0] if isinstance(drawn, list) else drawn
+    figure = first.figure.figure  # the whole figure, if the Axes are in a subfigure
+    if save is not None:
+        figure.savefig(save, dpi=150, bbox_inches="tight")
+    if show:
+        import matplotlib.pyplot as plt
+
+        plt.show()
+    if return_fig:
+        return figure
+    return None if show else drawn
 
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .canvas import PALETTE, axes_or_new, check_arguments
+from ..annotated.scheme import KEY
+from .canvas import (
+    PALETTE,
+    axes_or_new,
+    check_arguments,
+    finished,
+    index_of,
+    matched_by_name,
+)
+from .objects import result_in, symbols_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,28 +32,45 @@ _FONT = 7
 
 
 def volcano_plot(
-    result: Any, topic: Any, *, level: float = 0.05, n_labels: int = 15, ax: Axes | None = None
-) -> Axes:
+    result: Any,
+    topic: Any,
+    *,
+    level: float = 0.05,
+    n_labels: int = 15,
+    gene_symbols: str | None = None,
+    key: str = KEY,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw the evidence for a difference of each feature against its log-fold change.
 
     Parameters
     ----------
-    result : DifferentialFeatures
-        Result of :func:`nmfscale.differential_features`.
+    result : AnnData or DifferentialFeatures
+        Object with differential features by :func:`nmfscale.tl.differential_features`, or the
+        result of :func:`nmfscale.differential_features`.
     topic : str or int
         The topic, by name or number.
     level : float, default=0.05
         Features whose q-value is at most this are coloured.
     n_labels : int, default=15
         Number of leading features to name. Labels do not overlap; one without room is left out.
+    gene_symbols : str, default=None
+        For an AnnData object, the column of ``var`` with the names of the features.
+    key : str, default="topics"
+        For an AnnData object, the key of the fit.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The Axes: log2-fold changes, and absolute z-scores, whose p-values would be too small to
-        tell leading features apart.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. The Axes show log2-fold changes, and absolute z-scores, whose
+        p-values would be too small to tell leading features apart.
 
     Raises
     ------
@@ -59,28 +86,38 @@ def volcano_plot(
     >>> ax.get_xlabel()
     'log2-fold change relative to least-extreme'
     """
-    k = _checked("volcano_plot", result, topic, n_labels, ax)
+    result, k = _checked("volcano_plot", result, topic, n_labels, ax, gene_symbols, key)
     ax = axes_or_new(ax, *_SIZE)
     _draw(ax, result, k, result.lfc[k], np.abs(result.z[k]), level, n_labels)
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=0)
     ax.set(xlabel=f"log2-fold change relative to {result.reference}", ylabel="|z|")
-    return ax
+    return finished(ax, show, save, return_fig)
 
 
 def ma_plot(
-    result: Any, topic: Any, *, level: float = 0.05, n_labels: int = 15, ax: Axes | None = None
-) -> Axes:
+    result: Any,
+    topic: Any,
+    *,
+    level: float = 0.05,
+    n_labels: int = 15,
+    gene_symbols: str | None = None,
+    key: str = KEY,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw the log-fold change of each feature against its mean count.
 
     Parameters
     ----------
-    result, topic, level, n_labels, ax
+    result, topic, level, n_labels, gene_symbols, key, ax, show, save, return_fig
         As in :func:`volcano_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The Axes. Features without counts are left out.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. Features without counts are left out.
 
     Raises
     ------
@@ -96,31 +133,42 @@ def ma_plot(
     >>> ax.get_ylabel()
     'log2-fold change relative to mean'
     """
-    k = _checked("ma_plot", result, topic, n_labels, ax)
+    result, k = _checked("ma_plot", result, topic, n_labels, ax, gene_symbols, key)
     ax = axes_or_new(ax, *_SIZE)
     mean = np.where(result.base_mean > 0, result.base_mean, np.nan)
     _draw(ax, result, k, mean, result.lfc[k], level, n_labels, x_log=True)
     ax.axhline(0, color="0.6", linewidth=0.6, zorder=0)
     ax.set(xlabel="mean count", ylabel=f"log2-fold change relative to {result.reference}")
-    return ax
+    return finished(ax, show, save, return_fig)
 
 
 def topic_scatter(
-    result: Any, topic: Any, *, level: float = 0.05, n_labels: int = 15, ax: Axes | None = None
-) -> Axes:
+    result: Any,
+    topic: Any,
+    *,
+    level: float = 0.05,
+    n_labels: int = 15,
+    gene_symbols: str | None = None,
+    key: str = KEY,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw the frequency of each feature in a topic against its highest frequency in the others.
 
     Features above the diagonal are more frequent in this topic than in any other.
 
     Parameters
     ----------
-    result, topic, level, n_labels, ax
+    result, topic, level, n_labels, gene_symbols, key, ax, show, save, return_fig
         As in :func:`volcano_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The Axes, both with logarithmic scales. Features without counts are left out.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. Both scales are logarithmic. Features without counts are left
+        out.
 
     Raises
     ------
@@ -136,7 +184,7 @@ def topic_scatter(
     >>> ax.get_ylabel()
     'frequency in topic 0'
     """
-    k = _checked("topic_scatter", result, topic, n_labels, ax)
+    result, k = _checked("topic_scatter", result, topic, n_labels, ax, gene_symbols, key)
     ax = axes_or_new(ax, *_SIZE)
     frequencies = np.where(result.frequencies > 0, result.frequencies, np.nan)
     others = np.delete(frequencies, k, axis=0).max(axis=0)
@@ -145,21 +193,35 @@ def topic_scatter(
     ax.plot(ends, ends, color="0.6", linewidth=0.6, zorder=0)
     ax.set(
         xlabel="highest frequency in other topics",
-        ylabel=f"frequency in topic {result.topic_names[k]}",
+        ylabel=f"frequency in {_title(result, k)}",
     )
-    return ax
+    return finished(ax, show, save, return_fig)
 
 
-def _checked(function: str, result: Any, topic: Any, n_labels: Any, ax: Any) -> int:
-    """Check the arguments; return the number of the topic."""
-    check_arguments(function, ax=ax)
+def _checked(
+    function: str, result: Any, topic: Any, n_labels: Any, ax: Any, gene_symbols: str | None,
+    key: str,
+) -> tuple[Any, int]:  # fmt: skip
+    """Check the arguments; return the result, with chosen names of features, and the topic."""
+    check_arguments(function, ax=ax, gene_symbols=gene_symbols, key=key)
+    symbols = symbols_of(result, gene_symbols)
+    result = result_in(result, key, "differential_features")
     if not hasattr(result, "lfc") or not hasattr(result, "topic_number"):
         raise ValueError(
             f"result is a {type(result).__name__}: pass the result of differential_features."
         )
     if not isinstance(n_labels, int | np.integer) or n_labels < 0:
         raise ValueError(f"n_labels={n_labels!r}: a number of labels, at least 0, is needed.")
-    return int(result.topic_number(topic))
+    if symbols is not None:
+        names = matched_by_name(symbols, index_of(result.feature_labels), "gene_symbols", "result")
+        result = replace(result, feature_names=np.asarray(names, object))
+    return result, int(result.topic_number(topic))
+
+
+def _title(result: Any, k: int) -> str:
+    """Return the name of a topic; numbers become "topic 0", "topic 1", ..."""
+    name = result.topic_names[k]
+    return name if isinstance(name, str) else f"topic {name}"
 
 
 def _draw(
@@ -174,7 +236,7 @@ def _draw(
         ax.set_xscale("log")
     if y_log:
         ax.set_yscale("log")
-    ax.set_title(f"topic {result.topic_names[k]}", size=9, parse_math=False)
+    ax.set_title(_title(result, k), size=9, parse_math=False)
     ax.legend(fontsize=7, frameon=False, loc="upper left")
     leading = result.order(k)[:n_labels]
     names = [str(name) for name in np.asarray(result.feature_labels)[leading]]

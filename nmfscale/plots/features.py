@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..annotated.scheme import KEY
 from ..methods.feature_scores import (
     SCORES,
     best_features,
@@ -17,6 +18,7 @@ from ..models.pipelines import model_of
 from .canvas import (
     axes_or_new,
     check_arguments,
+    finished,
     holds_names,
     index_of,
     matched_by_name,
@@ -26,6 +28,7 @@ from .canvas import (
     shortened,
     size_in_inches,
 )
+from .objects import colors_of, model_in, symbols_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,14 +143,16 @@ def top_features(
     weight: float | None = None,
     feature_totals: Any = None,
     min_count: float = 0,
+    gene_symbols: str | None = None,
+    key: str = KEY,
 ) -> list[list[str]]:
     """Return the names of the leading features of each topic.
 
     Parameters
     ----------
-    components : fitted model, or array-like of shape (n_topics, n_features)
-        A model, a pipeline that ends with one, or non-negative components; every row is divided by
-        its sum.
+    components : AnnData, fitted model, or array-like of shape (n_topics, n_features)
+        An AnnData object with a fit, a model, a pipeline that ends with one, or non-negative
+        components; every row is divided by its sum.
     feature_names : array-like of str, default=None
         Names of the features; by default those of the model, the columns of a DataFrame, or
         "feature 0", "feature 1", ...
@@ -170,6 +175,10 @@ def top_features(
         those of the model, or else overall frequencies are means over the topics.
     min_count : float, default=0
         Features with smaller totals are left out.
+    gene_symbols : str, default=None
+        For an AnnData object, the column of ``var`` with the names of the features.
+    key : str, default="topics"
+        For an AnnData object, the key of the fit.
 
     Returns
     -------
@@ -199,6 +208,9 @@ def top_features(
     [['the', 'gene'], ['the', 'word']]
     """
     check_arguments("top_features", **locals())
+    if gene_symbols is not None:
+        feature_names = symbols_of(components, gene_symbols)
+    components = model_in(components, key)
     _, names, leading = leading_features(
         components, feature_names, n_top, score, weight, feature_totals, min_count
     )
@@ -216,8 +228,13 @@ def top_features_plot(
     min_count: float = 0,
     topic_names: Sequence[str] | None = None,
     colors: Sequence[Any] | None = None,
+    gene_symbols: str | None = None,
+    key: str = KEY,
     ax: Axes | None = None,
-) -> Axes:
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw the leading features of each topic as panels of horizontal bars.
 
     A bar is the feature's share of the topic (also written beside it, in percent); a grey mark is
@@ -226,7 +243,7 @@ def top_features_plot(
 
     Parameters
     ----------
-    components, feature_names, n_top, score, weight, feature_totals, min_count
+    components, feature_names, n_top, score, weight, feature_totals, min_count, gene_symbols, key
         As in :func:`top_features`: the features, how many to draw, and how to select them.
     topic_names : sequence of str, default=None
         Titles of the panels; by default those of the model, or "topic 0", "topic 1", ...
@@ -234,11 +251,13 @@ def top_features_plot(
         One for each topic; :func:`topic_colors` by default.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure with five panels in a row.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        All panels share these Axes.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. All panels share the Axes.
 
     Raises
     ------
@@ -251,6 +270,10 @@ def top_features_plot(
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
     check_arguments("top_features_plot", **locals())
+    if gene_symbols is not None:
+        feature_names = symbols_of(components, gene_symbols)
+    colors = colors_of(components, key, colors)
+    components = model_in(components, key)
     frequencies, names, leading = leading_features(
         components, feature_names, n_top, score, weight, feature_totals, min_count
     )
@@ -284,7 +307,7 @@ def top_features_plot(
         caption.append("mark: largest share in another topic")
     # On one line the captions are almost four inches long.
     ax.set_xlabel(("    " if size_in_inches(ax)[0] > 3.5 else "\n").join(caption), size=8)
-    return ax
+    return finished(ax, show, save, return_fig)
 
 
 def size_of_panels(components: np.ndarray, n_top: int) -> tuple[float, float]:

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..annotated.scheme import KEY
 from .canvas import (
     PALETTE,
     axes_or_new,
     check_arguments,
+    finished,
     names_of_topics,
     shortened,
     size_in_inches,
 )
+from .objects import result_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,14 +88,30 @@ class _Grid(NamedTuple):
 
 
 def null_plot(
-    test: Any, *, which: str = "all", max_pairs: int = 44, bins: int = 40, ax: Axes | None = None
-) -> Axes:
+    test: Any,
+    *,
+    groupby: str | None = None,
+    key: str = KEY,
+    which: str = "all",
+    max_pairs: int = 44,
+    bins: int = 40,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw the permutation distribution of a test statistic, and its observed value.
 
     Parameters
     ----------
-    test : PermutationTest or GroupTest
-        Result of :func:`nmfscale.permutation_test`, or one of its tests.
+    test : AnnData, PermutationTest or GroupTest
+        Object with a test by :func:`nmfscale.tl.permutation_test`; or the result of
+        :func:`nmfscale.permutation_test`, or one of its tests.
+    groupby : str, default=None
+        For an AnnData object, the column of ``obs`` with the groups that were compared; not needed
+        if there is only one.
+    key : str, default="topics"
+        For an AnnData object, the key of the fit.
     which : {"all", "overall", "pairs"}, default="all"
         The tests to draw, each in its own panel.
     max_pairs : int, default=44
@@ -101,13 +120,15 @@ def null_plot(
         Number of bars in each histogram.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The panels are its ``child_axes``, in the order of the tests. A dashed line marks the
-        observed value. Titles show the p-value, and for pairs also the p-value adjusted for all
-        pairs (max-T).
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. The panels are ``child_axes`` of the Axes, in the order of the
+        tests. A dashed line marks the observed value. Titles show the p-value, and for pairs also
+        the p-value adjusted for all pairs (max-T).
 
     Raises
     ------
@@ -124,7 +145,8 @@ def null_plot(
     >>> [panel.get_title().splitlines()[0] for panel in null_plot(test).child_axes]
     ['all 3 groups', 'a - b', 'a - c', 'b - c']
     """
-    check_arguments("null_plot", which=which, max_pairs=max_pairs, bins=bins, ax=ax)
+    check_arguments("null_plot", which=which, max_pairs=max_pairs, bins=bins, ax=ax, key=key)
+    test = result_in(test, key, "permutation_test", groupby)
     tests, n_left_out = _chosen_tests(test, which, max_pairs)
     caption = f"{getattr(test, 'statistic', 'statistic')} of permuted labels; dashed: observed"
     if n_left_out:
@@ -136,7 +158,7 @@ def null_plot(
         panel.axvline(each.observed, color=_BELOW, linestyle="--", linewidth=1.4)
         panel.set_title(_title_of(each), size=8, parse_math=False)
         panel.set_yticks([])
-    return host
+    return finished(host, show, save, return_fig)
 
 
 def size_of_tests(test: Any) -> tuple[float, float]:
@@ -202,13 +224,19 @@ def forest_plot(
     result: Any,
     kind: str = "RwT",
     *,
+    groupby: str | None = None,
+    tool: str = "group_effects",
+    key: str = KEY,
     panels: Sequence[Any] | None = None,
     n_top: int = 10,
     max_panels: int = 8,
     topic_names: Sequence[str] | None = None,
     group_names: Sequence[str] | None = None,
     ax: Axes | None = None,
-) -> Axes:
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw weights or means of groups within topics, or of topics within groups, with intervals.
 
     The largest are at the top. A line marks the neutral weight, which all topics would have in all
@@ -216,16 +244,23 @@ def forest_plot(
 
     Parameters
     ----------
-    result : BootstrapWeights, BootstrapFit, or any object of arrays
-        One of the following: the result of :func:`nmfscale.bootstrap_weights`; the result of
-        :func:`nmfscale.bootstrap_fit` with groups or of :func:`nmfscale.group_effects`, to draw
-        mean proportions; the differences in the latter; the result of
-        :func:`nmfscale.regress_proportions`, whose terms take the place of groups; or an object
-        with arrays ``estimate`` or ``means``, ``lower`` and ``upper`` of shape (n_topics,
-        n_groups).
+    result : AnnData, BootstrapWeights, BootstrapFit, or any object of arrays
+        One of the following: an AnnData object with a result of `tool`; the result of
+        :func:`nmfscale.bootstrap_weights`; the result of :func:`nmfscale.bootstrap_fit` with groups
+        or of :func:`nmfscale.group_effects`, to draw mean proportions; the differences in the
+        latter; the result of :func:`nmfscale.regress_proportions`, whose terms take the place of
+        groups; or an object with arrays ``estimate`` or ``means``, ``lower`` and ``upper`` of shape
+        (n_topics, n_groups).
     kind : {"RwT", "TwR"}, default="RwT"
         "RwT" (regions within topics) draws a panel with all groups for each topic; "TwR" a panel
         with all topics for each group.
+    groupby : str, default=None
+        For an AnnData object, the column of ``obs`` with the groups; not needed if there is only
+        one result.
+    tool : {"group_effects", "bootstrap_weights"}, default="group_effects"
+        For an AnnData object, the tool of ``nmfscale.tl`` whose result is drawn.
+    key : str, default="topics"
+        For an AnnData object, the key of the fit.
     panels : sequence, default=None
         Names of the topics ("RwT") or groups ("TwR") to draw. By default, those in which two
         intervals are farthest apart.
@@ -238,11 +273,14 @@ def forest_plot(
         Names; by default those of the result, or "topic 0", "group 0", ...
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The panels are its ``child_axes``; all have the same horizontal scale.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. The panels are ``child_axes`` of the Axes; all have the same
+        horizontal scale.
 
     Raises
     ------
@@ -262,8 +300,9 @@ def forest_plot(
     """
     check_arguments(
         "forest_plot", kind=kind, panels=panels, n_top=n_top, max_panels=max_panels,
-        topic_names=topic_names, group_names=group_names, ax=ax,
+        topic_names=topic_names, group_names=group_names, ax=ax, tool=tool, key=key,
     )  # fmt: skip
+    result = result_in(result, key, tool, groupby)
     whole = _table_of(result, kind, topic_names, group_names)
     table = whole.of(_chosen_panels(whole, panels, max_panels))
     neutral = getattr(result, "neutral", None)
@@ -286,7 +325,7 @@ def forest_plot(
         title = shortened(str(table.panels[i]), 28)
         panel.set_title(title, size=8, weight="bold", parse_math=False)
         panel.set_xlim(*limits)
-    return host
+    return finished(host, show, save, return_fig)
 
 
 def size_of_intervals(result: Any, kind: str) -> tuple[float, float]:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..annotated.scheme import KEY
 from ..models.pipelines import model_of
-from .canvas import axes_or_new, check_arguments, legend_of_names, topic_colors
+from .canvas import axes_or_new, check_arguments, finished, legend_of_names, topic_colors
+from .objects import model_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
 _WORDS = {"loglik": "log-likelihood", "elbo": "ELBO"}
 
 
-def _records(histories: Any) -> dict[str, Any]:
+def _records(histories: Any, key: str) -> dict[str, Any]:
     """Return the histories by name; check that each has at least one record."""
     if not isinstance(histories, Mapping):
         histories = {"fit": histories}
-    fits = {name: model_of(each) for name, each in histories.items()}
+    fits = {name: model_of(model_in(each, key)) for name, each in histories.items()}
     histories = {name: getattr(each, "history_", each) for name, each in fits.items()}
     if not histories:
         raise ValueError("histories is empty: pass at least one name and its history_.")
@@ -84,15 +86,23 @@ def _largest_residuals(fits: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def progress_plot(
-    histories: Any, *, y: str = "loglik", x: str = "seconds", ax: Axes | None = None
-) -> Axes:
+    histories: Any,
+    *,
+    y: str = "loglik",
+    x: str = "seconds",
+    key: str = KEY,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw how fits of the same counts approach the optimum.
 
     Parameters
     ----------
-    histories : mapping of str to fitted model, structured array or DataFrame
-        Name of each fit, and the model or its ``history_``.  A single one may be passed without a
-        name.
+    histories : mapping of str to AnnData, fitted model, structured array or DataFrame
+        Name of each fit, and an object with the fit, the model or its ``history_``.  A single one
+        may be passed without a name.
     y : {"loglik", "kkt"}, default="loglik"
         "loglik" draws the distance to the highest objective that any of the fits reached, on a
         logarithmic scale that ends at 0.01.  The objective is the first field after ``iteration``
@@ -100,13 +110,17 @@ def progress_plot(
         largest KKT residual, which is meaningful for a single fit, too.
     x : {"seconds", "iteration"}, default="seconds"
         The field on the horizontal axis.
+    key : str, default="topics"
+        For AnnData objects, the key of the fit.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        One line for each fit.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. There is one line for each fit.
 
     Raises
     ------
@@ -125,8 +139,8 @@ def progress_plot(
     >>> ax.lines[0].get_ydata().tolist()
     [800.0, 20.0, 0.01]
     """
-    check_arguments("progress_plot", y=y, x=x, ax=ax)
-    fits = _records(histories)
+    check_arguments("progress_plot", y=y, x=x, ax=ax, key=key)
+    fits = _records(histories, key)
     places = {name: _column(history, x, name) for name, history in fits.items()}
     field = objective(next(iter(fits.values())))
     heights = _distances_to_best(fits, field) if y == "loglik" else _largest_residuals(fits)
@@ -154,4 +168,4 @@ def progress_plot(
     ax.spines[["top", "right"]].set_visible(False)
     if len(fits) > 1:
         legend_of_names(ax, lines, list(fits))
-    return ax
+    return finished(ax, show, save, return_fig)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .canvas import PALETTE, axes_or_new, check_arguments
+from .canvas import PALETTE, axes_or_new, check_arguments, finished
 from .inference import _Grid
+from .objects import result_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,23 +17,37 @@ _SCORE, _BEST, _TOPIC = PALETTE[0], PALETTE[5], "0.65"
 _GRID = _Grid(3, 2.1, 2.2, 0.35)
 
 
-def select_k_plot(result: Any, *, ax: Axes | None = None) -> Axes:
+def select_k_plot(
+    result: Any,
+    *,
+    key: str = "select_k",
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw held-out scores, stability and scores of the fitted counts for each number of topics.
 
     Parameters
     ----------
-    result : SelectK
-        Result of :func:`nmfscale.select_k`.
+    result : AnnData or SelectK
+        Object with a result of :func:`nmfscale.tl.select_k`, or the result of
+        :func:`nmfscale.select_k`.
+    key : str, default="select_k"
+        For an AnnData object, the key of the result.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The Axes, divided into three panels (``child_axes``). Bars of the held-out score are
-        standard errors of the difference from the highest score. Grey dots are topics; lines
-        are their mean and smallest similarity. Bars of the score of fitted counts extend from the
-        lowest to the highest score of a fold. The vertical line is the recommended number.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. The Axes are divided into three panels (``child_axes``). Bars
+        of the held-out score are standard errors of the difference from the highest score. Grey
+        dots are topics; lines are their mean and smallest similarity. Bars of the score of fitted
+        counts extend from the lowest to the highest score of a fold. The vertical line is the
+        recommended number.
 
     Raises
     ------
@@ -47,7 +62,8 @@ def select_k_plot(result: Any, *, ax: Axes | None = None) -> Axes:
     >>> [panel.get_title() for panel in ax.child_axes]
     ['held-out counts', 'topics of independent fits', 'fitted counts']
     """
-    check_arguments("select_k_plot", ax=ax)
+    check_arguments("select_k_plot", ax=ax, key=key)
+    result = result_in(result, key)
     if not hasattr(result, "score_error") or not hasattr(result, "similarities"):
         raise ValueError(f"result is a {type(result).__name__}: pass the result of select_k.")
     host = axes_or_new(ax, *_GRID.size)
@@ -82,10 +98,17 @@ def select_k_plot(result: Any, *, ax: Axes | None = None) -> Axes:
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
         panel.set_xlabel("number of topics", size=7)
-    return host
+    return finished(host, show, save, return_fig)
 
 
-def stability_plot(result: Any, *, ax: Axes | None = None) -> Axes:
+def stability_plot(
+    result: Any,
+    *,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw how far fits from many starts end apart, and how well their topics agree.
 
     Parameters
@@ -94,14 +117,16 @@ def stability_plot(result: Any, *, ax: Axes | None = None) -> Axes:
         Result of :func:`nmfscale.stability`.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The Axes, divided into panels (``child_axes``): how far the objective of each fit is below
-        the best, sorted; similarities of the topics of all fits to those of the best fit, with
-        their means as lines; and, if there is a consensus, the share of the fits that have each
-        consensus topic.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. The Axes are divided into panels (``child_axes``): how far the
+        objective of each fit is below the best, sorted; similarities of the topics of all fits to
+        those of the best fit, with their means as lines; and, if there is a consensus, the share of
+        the fits that have each consensus topic.
 
     Raises
     ------
@@ -148,7 +173,7 @@ def stability_plot(result: Any, *, ax: Axes | None = None) -> Axes:
     for panel in panels:
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
-    return host
+    return finished(host, show, save, return_fig)
 
 
 def size_of_selection() -> tuple[float, float]:

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .canvas import axes_or_new, check_arguments, names_of_topics, nonnegative_matrix, shortened
+from ..annotated.scheme import KEY
+from ..models.comparison import match_topics
+from ..models.pipelines import model_of
+from .canvas import (
+    axes_or_new,
+    check_arguments,
+    finished,
+    names_of_topics,
+    nonnegative_matrix,
+    shortened,
+)
+from .objects import model_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,11 +29,17 @@ _MOST_WRITTEN = 12
 
 def similarity_plot(
     match: Any,
+    other: Any = None,
     *,
+    key: str = KEY,
+    other_key: str | None = None,
     names_a: Sequence[str] | None = None,
     names_b: Sequence[str] | None = None,
     ax: Axes | None = None,
-) -> Axes:
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw the similarities of the topics of two fits as a heat map.
 
     Rows are topics of the first fit, columns those of the second. Matched topics are on the
@@ -31,19 +48,28 @@ def similarity_plot(
 
     Parameters
     ----------
-    match : TopicMatch, or array-like of shape (K_a, K_b)
-        Result of :func:`nmfscale.match_topics`, or similarities between 0 and 1, which are drawn
-        in their own order, without frames.
+    match : TopicMatch, AnnData, fitted model, or array-like of shape (K_a, K_b)
+        Result of :func:`nmfscale.match_topics`; or the first of two fits, which are then matched;
+        or similarities between 0 and 1, which are drawn in their own order, without frames.
+    other : AnnData or fitted model, default=None
+        The second of two fits. If there is none, `other_key` names another fit of `match`.
+    key : str, default="topics"
+        For an AnnData object, the key of the fit.
+    other_key : str, default=None
+        Key of the second fit; by default `key`.
     names_a, names_b : sequence of str, default=None
         Names of the topics of each fit, in the order of that fit; by default those in `match`, or
         "topic 0", "topic 1", ...
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The map is ``ax.images[-1]``, its color bar ``ax.child_axes[-1]``.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. The map is ``ax.images[-1]``, its color bar
+        ``ax.child_axes[-1]``.
 
     Raises
     ------
@@ -60,7 +86,10 @@ def similarity_plot(
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['topic 2', 'topic 0', 'topic 1']
     """
-    check_arguments("similarity_plot", names_a=names_a, names_b=names_b, ax=ax)
+    check_arguments("similarity_plot", names_a=names_a, names_b=names_b, ax=ax, key=key)
+    if other is not None or other_key is not None:
+        fits = (match, key), (match if other is None else other, other_key or key)
+        match = match_topics(*(model_of(model_in(fit, of)) for fit, of in fits))
     values = nonnegative_matrix(
         getattr(match, "similarities", match), "similarities", "topics x topics",
         "the result of match_topics",
@@ -86,7 +115,7 @@ def similarity_plot(
     _frame(ax, len(pairs))
     scale = ax.inset_axes((1.03, 0, 0.3 / max(K_b, 6), 1))
     ax.figure.colorbar(ax.images[-1], cax=scale, label="similarity")
-    return ax
+    return finished(ax, show, save, return_fig)
 
 
 def _names(given: Any, known: Any, n_topics: int, argument: str) -> list[str]:

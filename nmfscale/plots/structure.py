@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from ..annotated.scheme import KEY
 from ..models.pipelines import model_of
 from .canvas import (
     axes_or_new,
     check_arguments,
+    finished,
     index_of,
     legend_of_names,
     matched_by_name,
@@ -21,6 +23,7 @@ from .canvas import (
     shortened,
     size_in_inches,
 )
+from .objects import colors_of, groups_of, model_in
 from .sample_order import grouping, order_within, thinned
 
 if TYPE_CHECKING:
@@ -99,13 +102,18 @@ def structure_plot(
     proportions: Any,
     groups: Any = None,
     *,
+    groupby: str | None = None,
+    key: str = KEY,
     max_samples: int = 2000,
     topic_names: Sequence[str] | None = None,
     colors: Sequence[Any] | None = None,
     gap: float | None = None,
     random_state: Any = 0,
     ax: Axes | None = None,
-) -> Axes:
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
     """Draw the topic proportions of each sample as a stacked bar.
 
     Samples are arranged by groups.  Within a group, they are sorted by their largest topic, with
@@ -114,15 +122,23 @@ def structure_plot(
 
     Parameters
     ----------
-    proportions : fitted model, or array-like of shape (n_samples, n_topics)
+    proportions : AnnData, fitted model, or array-like of shape (n_samples, n_topics)
         Non-negative loadings.  Every row is divided by its sum; rows of zeros are drawn blank.
-        Those of a model are the expected counts of each topic in the samples of the fit.
+        Those of a model are the expected counts of each topic in the samples of the fit.  An
+        AnnData object has a fit by :func:`nmfscale.tl.topics` or loadings by
+        :func:`nmfscale.tl.transform`.
     groups : array-like of shape (n_samples,), default=None
         Label of each sample.  A Series, or a dict of labels by name, is matched by name with the
         index of `proportions`, if that is a DataFrame, or with the samples of a model.  A pandas
         categorical keeps the order of its categories; other labels are sorted, numbers by size.
         Samples without a label form the group "(no group)".  None draws one group.  If there is no
         space for all labels, those of larger groups are shown.
+    groupby : str, default=None
+        For an AnnData object, the column of ``obs`` that holds the groups.  If ``uns`` has colours
+        of these groups, such as ``uns["cell_type_colors"]``, a strip below the bars shows them.
+    key : str, default="topics"
+        For an AnnData object, the key of the fit.  Colours of topics are those of
+        ``uns["<key>_colors"]``, if there are some.
     max_samples : int, default=2000
         If there are more samples, a random subset of about this size is drawn, by group size.
     topic_names : sequence of str, default=None
@@ -137,11 +153,18 @@ def structure_plot(
         Source of randomness for the subset.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
+    show : bool, default=None
+        Whether to call ``pyplot.show()``, and return None.
+    save : str or path-like, default=None
+        File to which the figure is saved, with a suffix such as ".png" or ".pdf".
+    return_fig : bool, default=False
+        Whether to return the figure in place of the Axes.
 
     Returns
     -------
-    matplotlib.axes.Axes
-        The bars are one ``PolyCollection``, ``ax.collections[-1]``.
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        The Axes, unless `show` or `return_fig` is set.  The bars are one ``PolyCollection``,
+        ``ax.collections[-1]``.
 
     Raises
     ------
@@ -166,7 +189,9 @@ def structure_plot(
     check_arguments("structure_plot", **locals())
     from matplotlib.collections import PolyCollection
 
-    proportions, index, known = _loadings_of(proportions, groups)
+    groups, group_colors = groups_of(proportions, groups, groupby)
+    colors = colors_of(proportions, key, colors)
+    proportions, index, known = _loadings_of(model_in(proportions, key), groups)
     topic_names = known if topic_names is None else topic_names
     groups = matched_by_name(groups, index, "groups", "proportions")
     shares = nonnegative_matrix(
@@ -203,8 +228,24 @@ def structure_plot(
         ax.set_xlabel(", ".join(notes))
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
+    if group_colors is not None:
+        _color_groups(ax, labels, centres, [len(member) for member in members], group_colors)
     _legend_outside(ax, fills, names)
-    return ax
+    return finished(ax, show, save, return_fig)
+
+
+def _color_groups(
+    ax: Axes, labels: list[str], centres: list[float], sizes: list[int], colors: dict[str, str]
+) -> None:
+    """Draw a strip below the bars with the colours of the groups."""
+    from matplotlib.patches import Rectangle
+
+    low, height = -0.045, 0.03
+    for label, centre, size in zip(labels, centres, sizes, strict=True):
+        fill = colors.get(label, "0.8")
+        place = centre - size / 2, low
+        ax.add_patch(Rectangle(place, size, height, facecolor=fill, linewidth=0, clip_on=False))
+    ax.tick_params(axis="x", pad=11)
 
 
 def _legend_outside(ax: Axes, fills: list[Any], names: list[str]) -> None:

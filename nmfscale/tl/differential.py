@@ -8,6 +8,7 @@ from ..annotated.counts import counts_of, of_fit, selected
 from ..annotated.places import mask_of, writable
 from ..annotated.scheme import KEY, entry_of, keep_result, read_model
 from ..inference.differential import differential_features as find_features
+from .groups import topics_of
 
 
 def differential_features(
@@ -67,6 +68,7 @@ def differential_features(
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
     var = mask_of(adata.raw if chosen["raw"] else adata, mask_var, "mask_var", "var")
     counts = selected(counts_of(adata, **chosen), None, var)
+    options = {"topic_names": topics_of(adata, key, None)} | options
     found = find_features(read_model(adata, key, every=True), counts, **options)
     keep_result(adata, key, found, "differential_features")
     return returned

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..annotated.places import column, mask_of, writable
-from ..annotated.scheme import KEY, keep_result, read_model
+from ..annotated.places import annotated, column, mask_of, writable
+from ..annotated.scheme import KEY, entry_of, keep_result, read_model
 from ..inference.bootstrap import bootstrap_weights as bootstrap
 from ..inference.effects import group_effects as effects
 from ..inference.loadings import topics_of_samples
@@ -118,6 +118,7 @@ def group_effects(
     --------
     See :func:`permutation_test`.
     """
+    options = {"topic_names": topics_of(adata, key, mod)} | options
     return _of_groups(
         effects, "group_effects", adata, groupby, units, strata, mask_obs, key, mod, copy, options
     )
@@ -159,10 +160,16 @@ def bootstrap_weights(
     --------
     See :func:`permutation_test`.
     """
+    options = {"topic_names": topics_of(adata, key, mod)} | options
     return _of_groups(
         bootstrap, "bootstrap_weights", adata, groupby, units, strata, mask_obs, key, mod, copy,
         options,
     )  # fmt: skip
+
+
+def topics_of(adata: Any, key: str, mod: str | None) -> list[str]:
+    """Return the names of the topics of a fit, which its results have."""
+    return list(map(str, entry_of(annotated(adata, mod), key)["topic_names"]))
 
 
 def _of_groups(

@@ -101,12 +101,16 @@ def test_a_fit_of_any_model_is_read_back_to_the_bit(name, tmp_path):
 
 def test_results_are_those_of_the_functions_of_arrays(fitted):
     model, obs = nmfscale.get.model(fitted), fitted.obs
-    groups = {"units": obs["donor"], "random_state": 0}
+    groups, names = {"units": obs["donor"], "random_state": 0}, ["topic 0", "topic 1", "topic 2"]
     expected = [
-        nmfscale.differential_features(model, fitted, layer="counts"),
+        nmfscale.differential_features(model, fitted, layer="counts", topic_names=names),
         nmfscale.permutation_test(model, obs["condition"], n_permutations=99, **groups),
-        nmfscale.group_effects(model, obs["condition"], n_permutations=99, **groups),
-        nmfscale.bootstrap_weights(model, obs["condition"], n_replicates=20, **groups),
+        nmfscale.group_effects(
+            model, obs["condition"], n_permutations=99, topic_names=names, **groups
+        ),
+        nmfscale.bootstrap_weights(
+            model, obs["condition"], n_replicates=20, topic_names=names, **groups
+        ),
         nmfscale.topic_quality(model, fitted, layer="counts"),
         nmfscale.select_k(fitted, [2, 3], layer="counts", units=obs["donor"], random_state=0),
     ]
@@ -253,12 +257,12 @@ def test_the_same_bits_from_every_kind_of_object(how, tmp_path, fitted):
 
 def test_logarithms_are_refused_and_the_counts_named():
     adata = cells()
-    with pytest.raises(ValueError, match=r"adata.X looks log-norm.*'log1p'.*layer='counts' which"):
+    with pytest.raises(ValueError, match=r"adata.X looks log-norm.*'log1p'.*layer='counts', which"):
         nmfscale.tl.topics(adata, 3)
     with pytest.raises(ValueError, match="layer='counts'"):
         nmfscale.tl.select_k(adata, [2, 3])
     adata.raw = anndata.AnnData(adata.layers.pop("counts"), var=adata.var)
-    with pytest.raises(ValueError, match="Pass raw=True which holds whole numbers"):
+    with pytest.raises(ValueError, match="Pass raw=True, which holds whole numbers"):
         nmfscale.tl.topics(adata, 3)
     del adata.raw
     with pytest.raises(ValueError, match=r"No layer and no raw .* adata.layers\['counts'\] ="):

@@ -1,0 +1,104 @@
+"""AnnData objects as arguments of plots: the models, results and colours in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..annotated.places import column, is_object, only_modality
+from ..annotated.scheme import (
+    OF_GROUPS,
+    names_of_groups,
+    read_fit,
+    read_result,
+    read_table,
+)
+
+
+def model_in(given: Any, key: str) -> Any:
+    """Return the model of a fit in an AnnData object, or its loadings; other arguments unchanged.
+
+    The model has loadings of all observations.
+    """
+    return read_fit(only_modality(given), key) if is_object(given) else given
+
+
+def result_in(given: Any, key: str, *place: str | None) -> Any:
+    """Return the result of a tool in an AnnData object; other arguments unchanged.
+
+    `place` is empty for a result that belongs to no fit, whose key is then `key`. If the last item
+    is None, the object must have the result for one column of groups only.
+    """
+    if not is_object(given):
+        refuse_groupby(place[-1] if len(place) > 1 else None)
+        return given
+    adata = only_modality(given)
+    if place and place[0] in OF_GROUPS and place[-1] is None:
+        place = place[0], names_of_groups(adata, key, str(place[0]))
+    return read_result(adata, key, *map(str, place))
+
+
+def refuse_groupby(groupby: Any) -> None:
+    """Refuse the name of a column where there is no AnnData object."""
+    if groupby is not None:
+        raise ValueError(
+            f"groupby={groupby!r} is the name of a column of obs, and the first argument is no "
+            "AnnData object."
+        )
+
+
+def groups_of(given: Any, groups: Any, groupby: str | None) -> tuple[Any, Any]:
+    """Return labels of observations, and the colours of their groups as scanpy keeps them."""
+    if not is_object(given):
+        refuse_groupby(groupby)
+        return groups, None
+    adata = only_modality(given)
+    if groupby is None and isinstance(groups, str):
+        groupby = groups
+    if groupby is None:
+        return groups, None
+    labels = column(adata, groupby, "groupby")
+    colors = adata.uns.get(f"{groupby}_colors")
+    if colors is None or not hasattr(labels, "cat") or len(colors) < len(labels.cat.categories):
+        return labels, None
+    return labels, dict(zip(map(str, labels.cat.categories), map(str, colors), strict=False))
+
+
+def colors_of(given: Any, key: str, colors: Any) -> Any:
+    """Return colours of topics: as given, or those in ``uns["<key>_colors"]``."""
+    if colors is not None or not is_object(given):
+        return colors
+    found = only_modality(given).uns.get(f"{key}_colors")
+    return None if found is None else list(map(str, found))
+
+
+def symbols_of(given: Any, gene_symbols: str | None) -> Any:
+    """Return a column of var that names features; None without one."""
+    if gene_symbols is None:
+        return None
+    if not is_object(given):
+        raise ValueError(
+            f"gene_symbols={gene_symbols!r} is the name of a column of var, and the first argument "
+            "is no AnnData object."
+        )
+    return column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(str)
+
+
+def observations_with_topics(given: Any, basis: str, key: str) -> tuple[Any, list[str]]:
+    """Return an AnnData object whose obs has a column for each topic, and the names of the topics.
+
+    It shares the counts, the embedding and the colours of the given object.
+    """
+    import anndata
+
+    adata = only_modality(given)
+    table = read_table(adata, key)
+    place = next((each for each in (basis, f"X_{basis}") if each in adata.obsm), None)
+    if place is None:
+        known = ", ".join(map(repr, adata.obsm)) or "none"
+        raise ValueError(f"basis={basis!r} is not an embedding in adata.obsm, which has: {known}.")
+    obs = adata.obs.drop(columns=table.columns.intersection(adata.obs.columns)).join(table)
+    found = anndata.AnnData(
+        None if adata.isbacked else adata.X, obs=obs, var=adata.var, uns=dict(adata.uns),
+        obsm={place: adata.obsm[place]},
+    )  # fmt: skip
+    return found, list(table.columns)
