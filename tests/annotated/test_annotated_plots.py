@@ -92,6 +92,7 @@ def pairs(adata):
 def test_plots_of_an_object_are_those_of_its_results(adata):
     for found, expected in pairs(adata):
         assert numbers(found) == numbers(expected)
+        sys.modules["matplotlib.pyplot"].close("all")
     assert pl.top_features(adata, gene_symbols="symbol", n_top=2) == pl.top_features(
         nmfscale.get.model(adata), adata.var["symbol"].tolist(), n_top=2
     )

@@ -69,6 +69,8 @@ def same_models(one, other):
             assert value.dtype == getattr(other, name).dtype, name
             assert value.tobytes() == getattr(other, name).tobytes() or value.dtype == object, name
             assert value.tolist() == getattr(other, name).tolist(), name
+        elif name == "obs_":  # columns of obs
+            assert str(value) == str(other.obs_)
         elif name.endswith("_"):
             assert type(value) is type(getattr(other, name)) and value == getattr(other, name), name
 
