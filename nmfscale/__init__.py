@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .inference.permutation import permutation_test as permutation_test
     from .inference.refit import bootstrap_fit as bootstrap_fit
     from .inference.regression import regress_proportions as regress_proportions
+    from .inference.results.files import load_result as load_result
     from .inference.select_k import select_k as select_k
     from .inference.stability import stability as stability
     from .inference.topic_quality import topic_quality as topic_quality
@@ -82,6 +83,7 @@ _PLACES = {
     "inference.permutation": "permutation_test",
     "inference.refit": "bootstrap_fit",
     "inference.regression": "regress_proportions",
+    "inference.results.files": "load_result",
     "inference.select_k": "select_k",
     "inference.stability": "stability",
     "inference.topic_quality": "topic_quality",

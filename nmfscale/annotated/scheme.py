@@ -292,26 +292,6 @@ def read_result(adata: Any, key: str, *place: str) -> Any:
             there = f"; it has {such_as(known)}" if known else ""
             raise ValueError(f"{where} has no {name!r}{there}: nmfscale.tl.{tool} adds it.")
         parts, where = parts[name], f"{where}[{name!r}]"
+    from ..inference.results.files import result_classes
+
     return from_plain(parts, result_classes())
-
-
-def result_classes() -> dict[str, Any]:
-    """Return the classes of results by name."""
-    from ..inference import least_squares, robust
-    from ..inference.results import (
-        bootstrap,
-        differential,
-        effects,
-        permutation,
-        select_k,
-        topic_quality,
-    )
-
-    modules = (
-        bootstrap, differential, effects, permutation, select_k, topic_quality, robust,
-        least_squares,
-    )  # fmt: skip
-    return {
-        name: each for module in modules for name, each in vars(module).items()
-        if isinstance(each, type)
-    }  # fmt: skip

@@ -17,6 +17,7 @@ from .option_groups import (
     COUNT,
     PATH,
     PORT,
+    RESULT,
     TABLE,
     add_cluster_options,
     add_input,
@@ -208,7 +209,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     what = "numbers of topics, as 2-20 or 5,10,20 (default: 2-20)"
     add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
-    add_outputs(command, f"{TABLE}; a plot, .png, .pdf or .svg")
+    add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
     what = "default: %(default)s"
     add("--model", choices=MODELS, default="topic", help=what)
     what = "prior of the topics of --model topic and poisson, 1 for none (default: 1.1)"
@@ -267,7 +268,7 @@ def _quality(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     add_input(command)
-    add_outputs(command, TABLE)
+    add_outputs(command, f"{TABLE}; {RESULT}")
     what = (
         "table to write: measures of topics, deviance of samples or features, or leading features "
         "or samples of topics (default: %(default)s)"
@@ -290,7 +291,7 @@ def _differential(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     add_input(command)
-    add_outputs(command, f"{TABLE}; arrays, .h5; a plot of --topic, .png, .pdf, .svg")
+    add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg")
     what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
     add("--reference", default="least-extreme", metavar="TOPICS", help=what)
     what = "counts added to each topic (default: %(default)s)"

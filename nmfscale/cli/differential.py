@@ -9,7 +9,7 @@ from typing import Any
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, read_input
-from .inference import ARRAYS, PICTURES, _end, _write_all, _write_arrays, targets_of, write_columns
+from .inference import ARRAYS, PICTURES, _end, _write_all, targets_of, write_columns, write_result
 from .messages import say
 
 
@@ -43,22 +43,12 @@ def differential(arguments: argparse.Namespace) -> int:
             save_figure(volcano_plot(found, topic, ax=detached_axes(4.6, 3.8)[0]), target)
         elif target.suffix.lower() in ARRAYS:
             names = {"topics": found.topic_names, "features": found.feature_labels}
-            _write_arrays(arguments, target, _arrays(found), names)
+            write_result(arguments, target, found, names=names)
         else:
             write_columns(target, found.columns())
 
     _write_all(targets, write)
     return _end(arguments, len(found.features), found.interrupted)
-
-
-def _arrays(found: Any) -> dict[str, Any]:
-    """Return the arrays of a result by name."""
-    names = (
-        "lfc", "std_error", "z", "pvalues", "qvalues", "lfsr", "lfc_shrunken", "frequencies",
-        "least_extreme", "base_mean", "dispersion",
-    )  # fmt: skip
-    arrays = {name: getattr(found, name) for name in names}
-    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int]:

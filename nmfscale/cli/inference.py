@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..storage.atomic import atomic_hdf5, atomic_write
+from ..storage.atomic import atomic_write
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import (
@@ -28,7 +28,6 @@ from .files import (
 from .messages import log, say
 
 ARRAYS, PICTURES = (".h5", ".hdf5"), (".png", ".pdf", ".svg")
-FORMAT, FORMAT_VERSION = "nmfscale-result", 1
 Rows = list[list[Any]]
 
 
@@ -56,7 +55,6 @@ def test(arguments: argparse.Namespace) -> int:
         "exact": [each.exact for each in tests],
     }
     rows = [[name, *row] for name, row in zip(names, _in_rows(columns), strict=True)]
-    nulls = {f"null/{i}": each.null for i, each in enumerate(tests)}
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
@@ -65,7 +63,7 @@ def test(arguments: argparse.Namespace) -> int:
 
             save_figure(null_plot(found, ax=detached_axes(*size_of_tests(found))[0]), target)
         elif target.suffix.lower() in ARRAYS:
-            _write_arrays(arguments, target, columns | nulls, {"groups": names})
+            write_result(arguments, target, found, columns, {"groups": names})
         else:
             _write_text(target, ["groups", *columns], rows)
 
@@ -96,7 +94,8 @@ def bootstrap(arguments: argparse.Namespace) -> int:
             axes = forest_plot(found, arguments.draw, topic_names=topics, ax=axes)
             save_figure(axes, target)
         elif target.suffix.lower() in ARRAYS:
-            _write_arrays(arguments, target, arrays | more, {"topics": topics, "groups": groups})
+            names = {"topics": topics, "groups": groups}
+            write_result(arguments, target, found, arrays | more, names)
         else:
             pairs = [[topic, group] for topic in topics for group in groups]
             columns = {name: array.ravel().tolist() for name, array in arrays.items()}
@@ -122,9 +121,7 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
         "weight": found.weights, "lower": found.lower, "upper": found.upper,
         "std_error": found.standard_errors,
     }  # fmt: skip
-    more = {
-        "replicates": found.replicates, "n_units": found.n_units, "missing": found.missing,
-    }  # fmt: skip
+    more = {"missing": found.missing}
     return found, found.n_replicates + found.n_failures, (topics, found.groups, arrays, more)
 
 
@@ -147,18 +144,13 @@ def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> A
         model, counts, **labels, weighting=arguments.weighting,
         n_replicates=arguments.replicates, level=arguments.level, **how,
     )  # fmt: skip
-    means, frequencies = found.group_means, found.components
+    means = found.group_means
     assert means is not None
     arrays = {
         "mean": means.estimate, "lower": means.lower, "upper": means.upper,
         "std_error": means.std_error,
     }  # fmt: skip
-    more = {
-        "replicates": means.replicates, "cosines": found.cosines,
-        "components/estimate": frequencies.estimate, "components/lower": frequencies.lower,
-        "components/upper": frequencies.upper,
-    }  # fmt: skip
-    return found, found.n_replicates, (_topics_of(model), found.groups, arrays, more)
+    return found, found.n_replicates, (_topics_of(model), found.groups, arrays, {})
 
 
 def _topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -> Any:
@@ -333,29 +325,22 @@ def write_columns(target: Path, columns: dict[str, Any]) -> None:
     _write_text(target, list(columns), map(list, rows))
 
 
-def _write_arrays(
-    arguments: argparse.Namespace, target: Path, arrays: dict[str, Any], names: dict[str, Any]
-) -> None:
-    """Write arrays and names to HDF5, as in model files, with the command and its parameters."""
-    from datetime import UTC, datetime
-
+def write_result(
+    arguments: argparse.Namespace, target: Path, found: Any, arrays: dict[str, Any] | None = None,
+    names: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Write a result to HDF5, with more arrays and names, the command and its parameters."""
     import numpy as np
 
-    from ..storage.arrays import put, put_json, put_names
-    from ..storage.version import package_version
+    from ..inference.results.files import save_result
 
     left_out = ("run", "usage", "command", "output", "force", "quiet", "debug", "input")
     parameters = {name: value for name, value in vars(arguments).items() if name not in left_out}
-    versions = {"nmfscale": package_version(), "numpy": np.__version__}
-    with atomic_hdf5(target) as (file, _):
-        for name, array in arrays.items():
-            put(file, name, array)
-        for name, each in names.items():
-            put_names(file, name, np.array([*map(str, each), None], object)[:-1])
-        about = {"command": arguments.command, "parameters": parameters, "versions": versions}
-        about["created"] = datetime.now(UTC).isoformat(timespec="seconds")
-        put_json(file, "about", about)
-        file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), FORMAT_VERSION
+    text = {
+        name: np.array([*map(str, each), None], object)[:-1] for name, each in (names or {}).items()
+    }
+    about = {"command": arguments.command, "parameters": parameters}
+    save_result(found, target, arrays=arrays, names=text, about=about)
 
 
 # Printed results -------------------------------------------------------------------------------

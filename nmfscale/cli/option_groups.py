@@ -13,6 +13,7 @@ from ..counts.sizes import parse_bytes
 # A file or folder; the shell does not expand ~ in --option=~/file and in quotation marks.
 PATH = os.path.expanduser
 TABLE = "a table, .csv or .tsv, also with .gz"
+RESULT = "the result, .h5, for load_result in Python"
 # Tens of thousands of threads would kill the process without a message.
 MOST_THREADS = 4096
 
@@ -66,7 +67,7 @@ def add_labels(command: argparse.ArgumentParser) -> None:
 
 def add_results(command: argparse.ArgumentParser, job: str) -> None:
     """Add options for outputs, the seed and the run."""
-    add_outputs(command, f"{TABLE}; arrays, .h5; a plot, .png, .pdf or .svg")
+    add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
     add_seed(command)
     add_job_options(command, job, "OUT")
     add_run_options(command)

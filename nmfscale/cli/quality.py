@@ -10,7 +10,7 @@ from typing import Any
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, read_input
-from .inference import PICTURES, _end, _write_all, targets_of, write_columns
+from .inference import ARRAYS, PICTURES, _end, _write_all, targets_of, write_columns, write_result
 from .messages import log, say
 
 # Endings of model files.
@@ -20,7 +20,8 @@ MODEL_FILES = (".h5", ".hdf5")
 def quality(arguments: argparse.Namespace) -> int:
     """Measure the quality of topics."""
     check_inputs(arguments.model, arguments.input)
-    targets = targets_of(arguments, TEXT_TABLES, [arguments.model, arguments.input], replaces=False)
+    kinds, files = (*TEXT_TABLES, *ARRAYS), [arguments.model, arguments.input]
+    targets = targets_of(arguments, kinds, files, replaces=False)
     from ..inference.topic_quality import topic_quality
     from ..models.persistence import load_model
 
@@ -33,7 +34,14 @@ def quality(arguments: argparse.Namespace) -> int:
             model, counts, n_top=arguments.n_top, client=client, verbose=int(not arguments.quiet)
         )
     say(str(found))
-    _write_all(targets, lambda target: write_columns(target, found.columns(arguments.table)))
+
+    def write(target: Path) -> None:
+        if target.suffix.lower() in ARRAYS:
+            write_result(arguments, target, found)
+        else:
+            write_columns(target, found.columns(arguments.table))
+
+    _write_all(targets, write)
     return _end(arguments, len(found.npmi), False)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, file_and_column, read_groups, read_input
-from .inference import PICTURES, _write_all, targets_of, write_columns
+from .inference import ARRAYS, PICTURES, _write_all, targets_of, write_columns, write_result
 from .messages import log, say
 
 MODELS = "topic", "poisson", "lda", "gamma-poisson", "noisy"
@@ -26,7 +26,8 @@ def select_k(arguments: argparse.Namespace) -> int:
     if arguments.units is not None:
         files.append(file_and_column(arguments.units)[0])
     check_inputs(*files)
-    targets = targets_of(arguments, (*TEXT_TABLES, *PICTURES), files, replaces=arguments.resume)
+    kinds = (*TEXT_TABLES, *ARRAYS, *PICTURES)
+    targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
     from ..engine.checkpoint import checkpoints_in
     from ..inference.select_k import select_k as search
 
@@ -58,6 +59,8 @@ def select_k(arguments: argparse.Namespace) -> int:
 
             axes = detached_axes(*size_of_selection())[0]
             save_figure(select_k_plot(found, ax=axes), target)
+        elif target.suffix.lower() in ARRAYS:
+            write_result(arguments, target, found)
         else:
             write_columns(target, found.columns())
 

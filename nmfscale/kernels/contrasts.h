@@ -5,15 +5,17 @@
  * b_k (total_k + exposure - num_k) - pseudo and the curvature T_kl = b_k H_kl b_l, plus pseudo on the diagonal: at the minimum, that
  * of log b.  Its Cholesky factor needs no safeguard, because no eigenvalue is below pseudo.
  *
- * A contrast compares coefficient k with a weighted mean of others: the minimum subject to b_k = sum_l w_l b_l.  A row that has
- * ended does not change, so results do not depend on the other rows of a vector. */
+ * A contrast compares coefficient k with a weighted mean of others: the minimum subject to b_k = sum_l w_l b_l.  Likelihood ratios
+ * have fewer pseudo-counts than the coefficients, because pseudo-counts favour equality.  A row that has ended does not change, so
+ * results do not depend on the other rows of a vector. */
 
 #define MOST_STEPS 200                                    /* Newton steps of one minimum */
-#define EM_START 3                                        /* EM steps from equal coefficients */
+#define EM_START 3                                        /* EM steps before the Newton steps */
 #define PRECISE ((REAL)1e-8)                              /* squared Newton decrement at which the unconstrained minimum ends */
 #define ENDED ((REAL)1e-6)                                /* and that of a contrast, of which only the value is needed */
 #define LEAVES ((REAL)0.1)                                /* least share of a coefficient that a step leaves */
-#define BOUNDED ((REAL)0.4)                               /* squared decrement below which it bounds h - min h; h is self-concordant */
+#define BOUNDED ((REAL)0.4)                               /* squared decrement below which it bounds h - min h; h / pseudo is
+                                                           * self-concordant */
 #define SELECT(mask, yes, no) ((mask) * (yes) + (SET1(1) - (mask)) * (no))      /* of finite numbers; mask is 0 or 1 */
 
 typedef struct {
@@ -22,7 +24,7 @@ typedef struct {
     int lane0, K;
     VEC pseudo, exposure, residual;                       /* residual: largest squared decrement at an end */
     VEC *b, *from, *x, *num, *g, *kappa, *A, *H, *T;      /* coefficients, where a step begins, the step, ... */
-    VEC *fit, *logs, *fitted, *c, *w, *least;             /* the minimum, its log, its Cholesky factor; contrast and its weights */
+    VEC *fit, *logs, *fitted, *c, *w, *least, *other;     /* the minimum, its log, its Cholesky factor; contrast and its weights */
 } NAME(regression);
 
 /* h at b; H and num of the passes of the counts. */
@@ -42,15 +44,16 @@ static VEC NAME(loss)(NAME(regression) *r)
     return FNMA(r->pseudo, logs, sum) - LOAD(lanes);
 }
 
-/* T and its Cholesky factor, in place; the reciprocals of the factor's diagonal take the place of the diagonal. */
-static void NAME(factorize)(NAME(regression) *r)
+/* T, with this number in place of pseudo, and its Cholesky factor, in place; the reciprocals of the factor's diagonal take the
+ * place of the diagonal. */
+static void NAME(factorize)(NAME(regression) *r, VEC pseudo)
 {
     VEC *T = r->T;
     for (int k = 0; k < r->K; k++)
         for (int l = 0; l <= k; l++) {
             VEC sum = r->b[k] * r->H[PACKED(k, l)] * r->b[l];
             if (l == k)
-                sum += r->pseudo;
+                sum += pseudo;
             for (int i = 0; i < l; i++)
                 sum = FNMA(T[PACKED(k, i)], T[PACKED(l, i)], sum);
             T[PACKED(k, l)] = l < k ? sum * T[PACKED(l, l)] : SET1(1) / VSQRT(VMAX(sum, SET1((REAL)1e-300)));
@@ -78,7 +81,7 @@ static VEC NAME(direction)(NAME(regression) *r, const VEC *c)
     VEC *g = r->g, *kappa = r->kappa, squared, both = SET1(0);
     for (int k = 0; k < r->K; k++)
         g[k] = r->pseudo - r->b[k] * (SET1(total[k]) + r->exposure - r->num[k]);
-    NAME(factorize)(r);
+    NAME(factorize)(r, r->pseudo);
     squared = NAME(solve_lower)(r->T, g, r->K);
     if (c) {
         for (int k = 0; k < r->K; k++)
@@ -124,7 +127,7 @@ static VEC NAME(minimum)(NAME(regression) *r, const VEC *c, VEC live, VEC enough
         value = SELECT(accepted, now, value);
         t = SELECT(accepted, SET1(1 - LEAVES) / most, SET1((REAL)0.25) * t);
         const VEC half = SET1((REAL)0.5) * squared;
-        const VEC above = AT_LEAST(SET1(BOUNDED), squared) * AT_LEAST(now - squared, enough);
+        const VEC above = AT_LEAST(SET1(BOUNDED) * r->pseudo, squared) * AT_LEAST(now - squared, enough);
         const VEC ends = accepted * VMAX(AT_LEAST(SET1(tolerance), squared), above);
         found = SELECT(ends, SELECT(above, now - squared, now - half), found);
         worst = SELECT(accepted, SELECT(above, SET1(0), squared), worst);
@@ -157,7 +160,7 @@ static void NAME(merge)(NAME(regression) *r, int k)
     r->c[k] = SET1(1);
 }
 
-/* w <- 1 for the coefficient next to k in log b, which is returned, else 0. */
+/* The coefficient next to k in log b. */
 static VEC NAME(nearest)(NAME(regression) *r, int k)
 {
     VEC near = SET1((REAL)1e300), which = SET1(0);
@@ -168,8 +171,6 @@ static VEC NAME(nearest)(NAME(regression) *r, int k)
         near = SELECT(nearer, apart, near);
         which = SELECT(nearer, SET1((REAL)l), which);
     }
-    for (int l = 0; l < r->K; l++)
-        r->w[l] = AT_LEAST(SET1((REAL)0.5), VABS(which - SET1((REAL)l)));
     return which;
 }
 
@@ -184,8 +185,9 @@ static VEC NAME(standard_error)(NAME(regression) *r, int k)
     return VSQRT(NAME(solve_lower)(r->fitted, r->kappa, r->K));
 }
 
-/* Wald's lower bound on h - min h at a contrast of two coefficients, from the curvature at the fit: r - log(1 + r), r = |c'b| over
- * its standard error, because h is self-concordant. */
+/* Wald's lower bound on h - min h at a contrast of two coefficients, from the curvature at the fit: v(r) = r - log(1 + r), where r
+ * is |c'b| over its standard error with pseudo^2 in place of pseudo.  For x in relative coordinates, the counts add at least
+ * v(|x|_T) and the prior pseudo v(|x|) >= v(pseudo |x|), because both are self-concordant, and v(r) + v(s) >= v(sqrt(r^2 + s^2)). */
 static VEC NAME(bound)(NAME(regression) *r, int k, int l)
 {
     for (int i = 0; i < r->K; i++)
@@ -207,12 +209,12 @@ static VEC NAME(note_ratio)(NAME(regression) *r, int k, VEC ratio, int single)
 
 /* least_k <- the least likelihood ratio of k and any other coefficient.  A pair whose ratio is certainly above the least ones of
  * both is not computed to the end: only if `bounds` is true, that is if no count is below 1. */
-static void NAME(all_pairs)(NAME(regression) *r, VEC fitted, const VEC *other, int bounds)
+static void NAME(all_pairs)(NAME(regression) *r, VEC fitted, int bounds)
 {
     for (int k = 1; k < r->K; k++)
         for (int l = 0; l < k; l++) {
-            const VEC known = VMAX(AT_LEAST(SET1((REAL)0.5), VABS(other[k] - SET1((REAL)l))),
-                                   AT_LEAST(SET1((REAL)0.5), VABS(other[l] - SET1((REAL)k))));
+            const VEC known = VMAX(AT_LEAST(SET1((REAL)0.5), VABS(r->other[k] - SET1((REAL)l))),
+                                   AT_LEAST(SET1((REAL)0.5), VABS(r->other[l] - SET1((REAL)k))));
             VEC live = SET1(1) - known, enough = SET1((REAL)1e300);
             if (bounds) {
                 const VEC most = SET1((REAL)0.5) * VMAX(r->least[k], r->least[l]);
@@ -229,12 +231,11 @@ static void NAME(all_pairs)(NAME(regression) *r, VEC fitted, const VEC *other, i
         }
 }
 
-/* Starts at equal coefficients, takes EM steps, then Newton steps; returns the least h and keeps the fit. */
-static VEC NAME(fit_row)(NAME(regression) *r, VEC mean)
+/* Takes EM steps, then Newton steps from b; returns the least h and keeps the fit.  The Cholesky factor is that of T with `ridge` in
+ * place of pseudo. */
+static VEC NAME(fit_row)(NAME(regression) *r, VEC ridge)
 {
     const REAL *total = r->p->total;
-    for (int k = 0; k < r->p->stride; k++)
-        r->b[k] = SET1((REAL)(k < r->K)) * mean;
     for (int i = 0; i < EM_START; i++) {
         NAME(gradient_pass)(r->p, r->s, r->lane0, r->b, r->num, r->A, NULL);
         for (int k = 0; k < r->K; k++)
@@ -246,9 +247,16 @@ static VEC NAME(fit_row)(NAME(regression) *r, VEC mean)
         r->logs[k] = NAME(vlog)(r->b[k]);
     }
     NAME(loss)(r);
-    NAME(factorize)(r);
+    NAME(factorize)(r, ridge);
     memcpy(r->fitted, r->T, PACKED(r->K, 0) * sizeof(VEC));
     return found;
+}
+
+/* w <- the weights of the coefficients that k is compared with. */
+static void NAME(compare)(NAME(regression) *r, const contrast_problem *to, int k)
+{
+    for (int l = 0; l < r->K; l++)
+        r->w[l] = to->weights ? SET1((REAL)to->weights[k * r->K + l]) : AT_LEAST(SET1((REAL)0.5), VABS(r->other[k] - SET1((REAL)l)));
 }
 
 static void NAME(write)(REAL *out, int lane0, VEC x)
@@ -258,15 +266,63 @@ static void NAME(write)(REAL *out, int lane0, VEC x)
     memcpy(out + lane0, lanes, sizeof lanes);
 }
 
+/* Fits the rows of a vector; writes the coefficients, what they are compared with and its error, and the sum of y mu. */
+static void NAME(estimates)(NAME(regression) *r, const contrast_problem *to, REAL *out)
+{
+    const int K = r->K, lane0 = r->lane0;
+    VEC products = SET1(0);
+    NAME(fit_row)(r, r->pseudo);
+    for (int k = 0; k < K; k++) {
+        r->other[k] = to->weights ? SET1((REAL)-1) : NAME(nearest)(r, k);
+        NAME(compare)(r, to, k);
+        NAME(write)(out + k * LANES, lane0, r->fit[k]);
+        NAME(write)(out + (K + k) * LANES, lane0, r->other[k]);
+        NAME(write)(out + (2 * K + k) * LANES, lane0, NAME(standard_error)(r, k));
+    }
+    NAME(linear_pass)(r->p, r->s, lane0, r->num);
+    for (int k = 0; k < K; k++)
+        products = FMA(r->fit[k], r->num[k], products);
+    NAME(write)(out + 5 * K * LANES, lane0, products);
+}
+
+/* Fits the rows of a vector again, with the pseudo-counts of the tests, and writes the likelihood ratios. */
+static void NAME(ratios)(NAME(regression) *r, const contrast_problem *to, REAL *out)
+{
+    const int K = r->K;
+    const VEC fitted = NAME(fit_row)(r, r->pseudo * r->pseudo);
+    for (int k = 0; k < K; k++)
+        r->least[k] = SET1((REAL)1e300);
+    for (int k = 0; k < K; k++) {
+        NAME(compare)(r, to, k);
+        NAME(merge)(r, k);
+        const VEC least = NAME(minimum)(r, r->c, SET1(1), SET1((REAL)1e300), ENDED);
+        NAME(write)(out + (3 * K + k) * LANES, r->lane0, NAME(note_ratio)(r, k, SET1(2) * (least - fitted), !to->weights));
+    }
+    if (!to->weights)
+        NAME(all_pairs)(r, fitted, to->bounds);
+    for (int k = 0; k < K; k++)
+        NAME(write)(out + (4 * K + k) * LANES, r->lane0, r->least[k]);
+}
+
+/* The prior of the rows of a vector, with its mode at their mean coefficients. */
+static void NAME(set_prior)(NAME(regression) *r, const contrast_problem *to, double pseudo)
+{
+    REAL exposure[WIDTH] ALIGNED;
+    for (int j = 0; j < WIDTH; j++)
+        exposure[j] = (REAL)(pseudo / to->mean[r->lane0 + j]);
+    r->exposure = LOAD(exposure);
+    r->pseudo = SET1((REAL)pseudo);
+}
+
 /* Writes (5 K + 2, 16) numbers: the coefficients; the topic that each is compared with; the standard error of the log of their
  * ratio; the likelihood ratio, 2 (min h under equality - min h); the least likelihood ratio of all topics; then the sum of
  * y mu; and the largest squared Newton decrement at which a minimum ended. */
 static void NAME(contrasts)(const row_problem *p, const slice_counts *s, const contrast_problem *to, REAL *out, void *workspace)
 {
     const int K = p->n_components, packed = PACKED(K, 0);
-    VEC *next = workspace, *other;
-    NAME(regression) r = {.p = p, .s = s, .K = K, .pseudo = SET1((REAL)to->pseudo)};
-    VEC **parts[] = {&r.b, &r.from, &r.x, &r.num, &r.g, &r.kappa, &r.fit, &r.logs, &r.c, &r.w, &r.least, &other};
+    VEC *next = workspace;
+    NAME(regression) r = {.p = p, .s = s, .K = K};
+    VEC **parts[] = {&r.b, &r.from, &r.x, &r.num, &r.g, &r.kappa, &r.fit, &r.logs, &r.c, &r.w, &r.least, &r.other};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++, next += p->stride)
         *parts[i] = next;
     r.A = next;
@@ -274,36 +330,16 @@ static void NAME(contrasts)(const row_problem *p, const slice_counts *s, const c
     r.T = r.H + packed;
     r.fitted = r.T + packed;
     for (r.lane0 = 0; r.lane0 < LANES; r.lane0 += WIDTH) {
-        REAL mean[WIDTH] ALIGNED, exposure[WIDTH] ALIGNED;
+        REAL mean[WIDTH] ALIGNED;
         for (int j = 0; j < WIDTH; j++)
-            mean[j] = (REAL)to->mean[r.lane0 + j], exposure[j] = (REAL)(to->pseudo / to->mean[r.lane0 + j]);
-        r.exposure = LOAD(exposure);
+            mean[j] = (REAL)to->mean[r.lane0 + j];
+        for (int k = 0; k < p->stride; k++)
+            r.b[k] = SET1((REAL)(k < K)) * LOAD(mean);
         r.residual = SET1(0);
-        const VEC fitted = NAME(fit_row)(&r, LOAD(mean));
-        for (int k = 0; k < K; k++)
-            r.least[k] = SET1((REAL)1e300);
-        for (int k = 0; k < K; k++) {
-            other[k] = SET1((REAL)-1);
-            for (int l = 0; to->weights && l < K; l++)
-                r.w[l] = SET1((REAL)to->weights[k * K + l]);
-            if (!to->weights)
-                other[k] = NAME(nearest)(&r, k);
-            NAME(write)(out + (K + k) * LANES, r.lane0, other[k]);
-            NAME(write)(out + (2 * K + k) * LANES, r.lane0, NAME(standard_error)(&r, k));
-            NAME(merge)(&r, k);
-            const VEC least = NAME(minimum)(&r, r.c, SET1(1), SET1((REAL)1e300), ENDED);
-            NAME(write)(out + (3 * K + k) * LANES, r.lane0, NAME(note_ratio)(&r, k, SET1(2) * (least - fitted), !to->weights));
-        }
-        if (!to->weights)
-            NAME(all_pairs)(&r, fitted, other, to->bounds);
-        NAME(linear_pass)(p, s, r.lane0, r.num);
-        VEC products = SET1(0);
-        for (int k = 0; k < K; k++) {
-            NAME(write)(out + k * LANES, r.lane0, r.fit[k]);
-            NAME(write)(out + (4 * K + k) * LANES, r.lane0, r.least[k]);
-            products = FMA(r.fit[k], r.num[k], products);
-        }
-        NAME(write)(out + 5 * K * LANES, r.lane0, products);
+        NAME(set_prior)(&r, to, to->pseudo);
+        NAME(estimates)(&r, to, out);
+        NAME(set_prior)(&r, to, to->pseudo_of_tests);
+        NAME(ratios)(&r, to, out);
         NAME(write)(out + (5 * K + 1) * LANES, r.lane0, r.residual);
     }
 }

@@ -198,7 +198,7 @@ def correlations(
 
 def contrasts(
     counts: SlicedCounts, problem: RowProblem, mean: Array, out: Array, *, pseudo: float,
-    bounds: bool, n_threads: int, weights: Array | None = None,
+    pseudo_of_tests: float, bounds: bool, n_threads: int, weights: Array | None = None,
 ) -> None:  # fmt: skip
     """Fit every row with the held factor as design, and test equality of its coefficients.
 
@@ -219,8 +219,10 @@ def contrasts(
         decrement at which a minimum ended.
     pseudo : float
         Pseudo-counts of each coefficient, positive.
+    pseudo_of_tests : float
+        Pseudo-counts in place of `pseudo` for the likelihood ratios, positive and at most 1.
     bounds : bool
-        Whether all counts and `pseudo` are at least 1. Pairs of coefficients are then left out as
+        Whether all counts are at least 1. Pairs of coefficients are then left out as
         soon as their ratio is certainly not the least.
     n_threads : int
         Number of threads.

@@ -278,8 +278,8 @@ def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] 
 
 
 def contrasts(SlicedCounts counts, RowProblem problem, const double[::1] mean,
-              double[:, :, ::1] out, *, double pseudo, bint bounds, int n_threads,
-              const double[:, ::1] weights=None):
+              double[:, :, ::1] out, *, double pseudo, double pseudo_of_tests, bint bounds,
+              int n_threads, const double[:, ::1] weights=None):
     """Fit every row, and compare each of its coefficients with others: see contrasts.h."""
     cdef Py_ssize_t s, K = problem.c.n_components, n_slices = counts.n_slices
     if problem.dtype != "float64" or mean.shape[0] != n_slices * LANES or K < 2:
@@ -292,7 +292,8 @@ def contrasts(SlicedCounts counts, RowProblem problem, const double[::1] mean,
     cdef contrast_problem to
     cdef const level_kernels *kernels = kernels_in_use()
     cdef size_t size = contrasts_bytes(K)
-    to.pseudo, to.bounds, to.mean, to.weights = pseudo, bounds, NULL, NULL
+    to.pseudo, to.pseudo_of_tests, to.bounds = pseudo, pseudo_of_tests, bounds
+    to.mean, to.weights = NULL, NULL
     if weights is not None:
         to.weights = &weights[0, 0]
     cdef char *memory = workspace(size, n_threads)

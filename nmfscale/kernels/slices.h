@@ -90,7 +90,8 @@ typedef struct {
     const double *mean;            /* (16) equal coefficients of each row, from which it starts */
     const double *weights;         /* (K, K) weights of the coefficients that each one is compared with; NULL: the nearest one */
     double pseudo;                 /* pseudo-counts of each coefficient; their rate is pseudo / mean */
-    int bounds;                    /* whether no count and no pseudo-count is below 1 */
+    double pseudo_of_tests;        /* those of the likelihood ratios, at most 1 */
+    int bounds;                    /* whether no count is below 1 */
 } contrast_problem;
 
 enum { PANEL = 16 };                                      /* columns of a panel of integers */

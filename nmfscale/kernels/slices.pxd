@@ -79,6 +79,7 @@ cdef extern from "slices.h" nogil:
         const double *mean
         const double *weights
         double pseudo
+        double pseudo_of_tests
         int bounds
     ctypedef struct level_kernels:
         row_kernels f32, f64

@@ -25,6 +25,8 @@ from .slices import sliced_counts
 Array = NDArray[Any]
 # Least proportion of a topic, so that every count has a positive mean.
 LEAST_PROPORTION = 1e-10
+# Pseudo-counts of likelihood ratios. One of a count would make tests of rare features conservative.
+PSEUDOCOUNT_OF_TESTS = 0.02
 # Rows whose products are added up together.
 _ROWS = 1 << 16
 # Squared Newton decrement at which a minimum has been found.
@@ -89,8 +91,7 @@ class RegressFeatures(ColumnStep):
         order = counts.layout().column_order
         rates = per_lane(counts.column_totals, order) / design.totals.sum()
         rates = np.where(rates > 0, rates, 1.0)
-        bounds = counts.is_integer and pseudocount >= 1
-        return cls(design.totals, rates, float(pseudocount), bounds, weights)
+        return cls(design.totals, rates, float(pseudocount), counts.is_integer, weights)
 
     def run(self, panel: Panel, n_threads: int) -> dict[str, Array]:
         """Regress the features of a panel."""
@@ -101,7 +102,8 @@ class RegressFeatures(ColumnStep):
         kernels.contrasts(
             sliced_counts(panel.counts, len(design)), kernels.RowProblem(design, total, K),
             np.ascontiguousarray(self.means[panel.lanes]), out, pseudo=self.pseudocount,
-            bounds=self.bounds, n_threads=n_threads, weights=self.weights,
+            pseudo_of_tests=min(self.pseudocount, PSEUDOCOUNT_OF_TESTS), bounds=self.bounds,
+            n_threads=n_threads, weights=self.weights,
         )  # fmt: skip
         numbers = out.transpose(0, 2, 1).reshape(-1, 5 * K + 2)
         return {"regressions": numbers, "squares": sums_of_squares(panel.counts)}

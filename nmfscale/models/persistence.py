@@ -77,7 +77,7 @@ def save_model(estimator: BaseEstimator, path: str | os.PathLike[str]) -> None:
     """
     check_is_fitted(estimator, "components_")
     with atomic_hdf5(target_of(path)) as (file, _):
-        _write(file, estimator)
+        write_model(file, estimator)
 
 
 def load_model(
@@ -110,13 +110,19 @@ def load_model(
     --------
     See :meth:`nmfscale.PoissonNMF.save`.
     """
-    header, parameters, fitted, estimator_class = _read_file(path, partial(_contents, classes))
+    found: BaseEstimator = read_or_damaged(path, partial(read_model, classes=classes))
+    return found
+
+
+def read_model(file: Any, classes: Mapping[str, type[BaseEstimator]] | None = None) -> Any:
+    """Read the estimator that `write_model` has written to a file or group."""
+    header, parameters, fitted, estimator_class = _contents(classes, file)
     known = estimator_class._get_param_names()
     unknown = sorted(set(parameters).difference(known))
     if unknown:
         raise ValueError(
-            f"{path} has parameters that {header['model']} of this version does not know: "
-            f"{', '.join(unknown)}.  Read it with nmfscale {header['nmfscale_version']}."
+            f"{file.file.filename} has parameters that {header['model']} of this version does not "
+            f"know: {', '.join(unknown)}.  Read it with nmfscale {header['nmfscale_version']}."
         )
     estimator = estimator_class(**parameters)
     for name, value in fitted.items():
@@ -126,7 +132,7 @@ def load_model(
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the header of a model file, without its arrays."""
-    return dict(_read_file(path, _header))
+    return dict(read_or_damaged(path, _header))
 
 
 def is_model_file(path: str | os.PathLike[str]) -> bool:
@@ -138,7 +144,8 @@ def _dataset_name(attribute: str) -> str:
     return "feature_names" if attribute == "feature_names_in_" else attribute[:-1]
 
 
-def _write(file: Any, estimator: BaseEstimator) -> None:
+def write_model(file: Any, estimator: BaseEstimator) -> None:
+    """Write a fitted estimator to an HDF5 file, or to a group of one."""
     left_out: dict[str, str] = {}
     fitted = {}
     for name, value in vars(estimator).items():
@@ -187,7 +194,7 @@ def _store(file: Any, name: str, value: Any, kind: str) -> None:
         put(file, name, value)
 
 
-def _read_file(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
+def read_or_damaged(path: str | os.PathLike[str], read: Callable[[Any], Any]) -> Any:
     """Call `read` with the file; raise ValueError for damage of any kind."""
     path = user_path(path)
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
@@ -205,7 +212,7 @@ def _contents(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], type[BaseEstimator]]:
     """Read the header, parameters and fitted attributes, and find the class."""
     header = _header(file)
-    estimator_class = _find_class(header["model"], classes, file.filename)
+    estimator_class = _find_class(header["model"], classes, file.file.filename)
     for name in header["fitted"]:
         if not name.endswith("_") or name.startswith("_"):
             raise damaged(file, f"{name!r} is not a fitted attribute.")
@@ -219,7 +226,7 @@ def _contents(
 def _header(file: Any) -> dict[str, Any]:
     if "format" not in file.attrs or read_attribute(file, "format", "S") != FORMAT:
         raise ValueError(
-            f"{file.filename} is an HDF5 file but not a model file (no attribute "
+            f"{file.file.filename} is an HDF5 file but not a model file (no attribute "
             f"format={FORMAT!r})."
         )
     header: dict[str, Any] = {"format_version": int(read_attribute(file, "format_version"))}
@@ -228,7 +235,7 @@ def _header(file: Any) -> dict[str, Any]:
         raise damaged(file, f"format_version is {version}.")
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"{file.filename} has model format {version}; this nmfscale reads up to "
+            f"{file.file.filename} has model format {version}; this nmfscale reads up to "
             f"{FORMAT_VERSION}.  Upgrade nmfscale (the file was written by "
             f"{read_attribute(file, 'nmfscale_version', 'S')})."
         )

@@ -1,6 +1,7 @@
 """Values as JSON, with arrays apart: what model files and AnnData objects can hold.
 
 What JSON cannot hold is an object with one key: ``{"tuple": [...]}``, ``{"dict": {...}}``,
+``{"items": [[key, value], ...]}`` for a dict with other keys than text,
 ``{"dtype": "float32"}``, ``{"dataset": place}`` for an array, ``{"names": [place, type]}`` for an
 array of text, and ``{"record": [class, {...}]}`` for a dataclass.
 """
@@ -74,6 +75,9 @@ def encode(
         return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": {key: inner(item, key) for key, item in value.items()}}
+    if isinstance(value, dict) and records:
+        pairs = enumerate(value.items())
+        return {"items": [[inner(key, f"key {i}"), inner(item, i)] for i, (key, item) in pairs]}
     if isinstance(value, np.ndarray) and (kind := kind_of(value)):
         store(name, value, kind)
         return {"names": [name, kind]} if is_text(kind) else {"dataset": name}
@@ -103,6 +107,8 @@ def decode(
     tag, content = next(iter(value.items()))
     if tag == "dict":
         return {key: decode(item, read, classes) for key, item in content.items()}
+    if tag == "items":
+        return dict(decode(content, read, classes))
     if tag == "tuple":
         return tuple(decode(content, read, classes))
     if tag == "record":

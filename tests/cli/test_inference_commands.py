@@ -81,9 +81,10 @@ def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
     ends = [(float(row["pvalue_lower"]), float(row["pvalue_upper"])) for row in rows]
     assert ends == [test.interval for test in tests]
     with h5py.File(outputs[1]) as file:
-        assert_array_equal(file["null/2"][...], tests[2].null)
+        assert_array_equal(file["pairs.1.null"][...], tests[2].null)
+    assert repr(nmfscale.load_result(outputs[1])) == repr(expected)
     found = about(outputs[1])
-    assert found["command"] == "test" and found["versions"]["nmfscale"] == nmfscale.__version__
+    assert found["command"] == "test" and found["nmfscale_version"] == nmfscale.__version__
     assert found["parameters"]["seed"] == 1 and found["parameters"]["scope"] == "all"
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if line.startswith("type 0 - type 2"))
@@ -136,7 +137,7 @@ def test_fits_are_those_of_python(folder, model, tmp_path, capsys):
     assert [float(row["mean"]) for row in rows] == frame["estimate"].tolist()
     assert [float(row["lower"]) for row in rows] == frame["lower"].tolist()
     with h5py.File(tmp_path / "a.h5") as file:
-        assert_array_equal(file["components/upper"][...], expected.components.upper)
+        assert_array_equal(file["components.upper"][...], expected.components.upper)
     mean, low = frame["estimate"][0], frame["lower"][0]
     assert f"topic_0         {mean:.3f} [{low:.3f}, " in capsys.readouterr().out
 
@@ -205,7 +206,7 @@ def test_interrupted_and_resumed(folder, tmp_path, capsys, monkeypatch, command)
     assert run(*given, *many, *state, "--resume") == 0
     assert "seed            1\n" in capsys.readouterr().out
     assert run(*words(folder, command), *many, "-o", tmp_path / "whole.h5") == 0
-    name = "null/0" if command == "test" else "replicates"
+    name = "overall.null" if command == "test" else "replicates"
     with h5py.File(tmp_path / "some.h5") as one, h5py.File(tmp_path / "whole.h5") as other:
         assert len(one[name]) == 40
         assert_array_equal(one[name][...], other[name][...])
@@ -303,11 +304,13 @@ def test_number_of_topics(folder, tmp_path, capsys):
     names = tmp_path / "names.txt"
     names.write_text("".join(f"cell {i}\n" for i in range(N)))
     words = ["select-k", counts, "-k", "2-3,5", "--units", units, "--sample-names", names, *QUICK]
-    assert run(*words, "-o", table, "-o", tmp_path / "numbers.png") == 0
+    outputs = table, tmp_path / "numbers.png", tmp_path / "numbers.h5"
+    assert run(*words, *(word for path in outputs for word in ("-o", path))) == 0
     expected = nmfscale.select_k(sp.load_npz(counts), [2, 3, 5], units=PATIENTS, random_state=1)
     assert str(expected) in capsys.readouterr().out
     pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame())
     assert (tmp_path / "numbers.png").stat().st_size > 0
+    assert repr(nmfscale.load_result(tmp_path / "numbers.h5")) == repr(expected)
     assert "'5-2' are not numbers such as 2-12" in misuse(capsys, "select-k", counts, "-k", "5-2")
     assert "--resume needs --checkpoint" in misuse(capsys, "select-k", counts, "--resume")
     words = "select-k", counts, "--model", "lda", "--prior", 2

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from ..intervals import spread
 from ..weighting import said_of
+from .files import Result
 from .frames import tidy_frame
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class BootstrapWeights:
+class BootstrapWeights(Result):
     """Balanced weights of T topics in R groups, with intervals.
 
     Attributes

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .files import Result
+
 Array = NDArray[Any]
 # Number of topics that the text shows for a cluster.
 _SHOWN = 3
 
 
 @dataclass(frozen=True, repr=False)
-class SampleClusters:
+class SampleClusters(Result):
     """Clusters of samples, in an order in which neighbouring clusters are similar.
 
     Attributes

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...models.comparison import TopicMatch
+from .files import Result
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class FitSummary:
 
 
 @dataclass(frozen=True)
-class FitComparison:
+class FitComparison(Result):
     """A comparison of fits.
 
     Attributes

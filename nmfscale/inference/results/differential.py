@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...counts.names import shown
 from ..loadings import number_of_topic
+from .files import Result
 from .frames import Columns, frame_of, tidy_columns
 
 Array = NDArray[Any]
@@ -17,7 +18,7 @@ _LEVEL = 0.05
 
 
 @dataclass(frozen=True, repr=False)
-class DifferentialFeatures:
+class DifferentialFeatures(Result):
     """Differences of m features between K topics.
 
     Attributes

@@ -13,13 +13,14 @@ from ...counts.names import shown
 from ..intervals import acceleration_of, arcsine_interval, interval_ends, spread
 from ..robust import RobustErrors
 from ..weighting import said_of
+from .files import Result
 from .frames import tidy_frame
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, repr=False)
-class GroupDifferences:
+class GroupDifferences(Result):
     """Differences between groups in the mean proportion of T topics, with intervals.
 
     Attributes
@@ -79,7 +80,7 @@ class GroupDifferences:
 
 
 @dataclass(frozen=True, repr=False)
-class GroupEffects:
+class GroupEffects(Result):
     """Mean proportions of T topics in R groups: intervals, and tests of topics.
 
     Attributes

@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..weighting import said_of
+from .files import Result
 from .frames import tidy_frame
 
 Array = NDArray[Any]
@@ -36,7 +37,7 @@ class JackknifeEstimates:
 
 
 @dataclass(frozen=True)
-class JackknifeFit:
+class JackknifeFit(Result):
     """Frequencies and mean proportions of a fit, with standard errors.
 
     Attributes

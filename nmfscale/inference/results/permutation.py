@@ -7,6 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from .files import Result
+
 Array = NDArray[Any]
 
 
@@ -68,7 +70,7 @@ class GroupTest:
 
 
 @dataclass(frozen=True, repr=False)
-class PermutationTest:
+class PermutationTest(Result):
     """Result of :func:`permutation_test`: of all groups, and of each pair of them.
 
     Attributes

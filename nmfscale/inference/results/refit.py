@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..intervals import percentile
 from ..weighting import said_of
+from .files import Result
 from .frames import tidy_frame
 
 Array = NDArray[Any]
@@ -64,7 +65,7 @@ def numbers_or_names(fitted: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class BootstrapFit:
+class BootstrapFit(Result):
     """Frequencies and proportions of a fit, with bootstrap intervals.
 
     Attributes

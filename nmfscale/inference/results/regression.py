@@ -15,13 +15,14 @@ from ..intervals import percentile, spread
 from ..robust import RobustErrors
 from ..term_tests import Tested
 from ..weighting import said_of
+from .files import Result
 from .frames import tidy_frame
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, repr=False)
-class ProportionRegression:
+class ProportionRegression(Result):
     """Coefficients of T topics on P terms, with intervals and tests.
 
     Attributes

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .files import Result
 from .frames import Columns, frame_of
 
 Array = NDArray[Any]
@@ -18,7 +19,7 @@ _ERRORS, _LEAST = 3.0, 0.02
 
 
 @dataclass(frozen=True)
-class SelectK:
+class SelectK(Result):
     """Scores of held-out counts and stability of topics for each number of topics.
 
     Attributes

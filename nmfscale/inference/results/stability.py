@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .files import Result
 from .frames import Columns, frame_of
 
 Array = NDArray[Any]
@@ -16,7 +17,7 @@ _SAME = 1.0
 
 
 @dataclass(frozen=True)
-class Stability:
+class Stability(Result):
     """Fits from many starts, their topics, and the consensus of the topics.
 
     Attributes

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import shown
+from .files import Result
 from .frames import Columns, frame_of
 
 Array = NDArray[Any]
@@ -20,7 +21,7 @@ _INDEXED = WHAT[:3]
 
 
 @dataclass(frozen=True)
-class TopicQuality:
+class TopicQuality(Result):
     """Quality of the topics of a fit, and how well the fit explains samples and features.
 
     Attributes

@@ -1,0 +1,191 @@
+"""Result files: one result of this folder in one HDF5 file, without pickle.
+
+Format 2.  Root attributes: ``format`` = "nmfscale-result" and ``format_version`` = 2.  Dataset
+``about``, one JSON object as bytes:
+
+- ``result``: class of the result;
+- ``fields``: its fields, in the form of `nmfscale.storage.plain`; ``{"model": field}`` is a group
+  as in a model file;
+- ``nmfscale_version`` and ``created`` (UTC, ISO 8601) of the writer;
+- ``command`` and ``parameters``, if the shell wrote the file.
+
+The name of an array is that of its field, such as ``z`` or ``components.lower``.  Checksums and
+names are those of `nmfscale.storage.arrays`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...models.base import CountModel
+from ...models.persistence import read_model, read_or_damaged, write_model
+from ...storage.arrays import (
+    damaged,
+    put,
+    put_json,
+    put_names,
+    read_attribute,
+    read_checked,
+    read_json,
+    read_names,
+)
+from ...storage.atomic import atomic_hdf5, target_of
+from ...storage.hdf5 import find, format_of
+from ...storage.plain import decode, encode, is_text
+from ...storage.version import package_version
+
+Array = NDArray[Any]
+FORMAT, FORMAT_VERSION = "nmfscale-result", 2
+# Modules of results, and of what is inside of them.
+_MODULES = (
+    "inference.consensus", "inference.least_squares", "inference.robust", "inference.term_tests",
+    "inference.results.bootstrap", "inference.results.cluster_samples",
+    "inference.results.compare_fits", "inference.results.differential",
+    "inference.results.effects", "inference.results.jackknife", "inference.results.permutation",
+    "inference.results.refit", "inference.results.regression", "inference.results.select_k",
+    "inference.results.stability", "inference.results.topic_quality", "models.comparison",
+)  # fmt: skip
+
+
+class Result:
+    """A result that can be saved: a dataclass."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to an HDF5 file, which :func:`nmfscale.load_result` reads.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The file to write, such as ``"genes.h5"``. It appears complete or not at all.
+        """
+        save_result(self, path)
+
+
+def save_result(
+    result: Result, path: str | os.PathLike[str], *, arrays: Mapping[str, Any] | None = None,
+    names: Mapping[str, Array] | None = None, about: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Write a result, and more arrays, names and facts, which are not read as the result."""
+    header = {
+        "result": type(result).__name__, "nmfscale_version": package_version(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    with atomic_hdf5(target_of(path)) as (file, _):
+        values = {each.name: getattr(result, each.name) for each in fields(result) if each.init}  # type: ignore[arg-type]
+        encoded = {name: _encoded(value, name, file) for name, value in values.items()}
+        for name, array in (arrays or {}).items():
+            if name not in file:
+                put(file, name, array)
+        for name, each in (names or {}).items():
+            if name not in file:
+                put_names(file, name, each)
+        put_json(file, "about", header | {"fields": encoded} | dict(about or {}))
+        file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), FORMAT_VERSION
+
+
+def load_result(path: str | os.PathLike[str]) -> Any:
+    """Read a result of this package from a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that the method ``save`` of a result has written, or a command of the shell with
+        ``-o FILE.h5``.
+
+    Returns
+    -------
+    result
+        An object of the saved class, equal to the saved one.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is not a result file, is damaged, or comes from a newer version.
+
+    Examples
+    --------
+    >>> import nmfscale
+    >>> X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
+    >>> model = nmfscale.TopicModel(3, random_state=0).fit(X)
+    >>> found = nmfscale.differential_features(model, X)
+    >>> found.save("differential.h5")
+    >>> again = nmfscale.load_result("differential.h5")
+    >>> bool((again.z == found.z).all())
+    True
+    """
+    return read_or_damaged(path, _read)
+
+
+def is_result_file(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is an HDF5 file that declares itself a result of nmfscale."""
+    return format_of(Path(path)) == FORMAT
+
+
+def result_classes() -> dict[str, Any]:
+    """Return the classes of results, and of what is inside of them, by name."""
+    modules = [import_module(f"nmfscale.{name}") for name in _MODULES]
+    return {
+        name: each
+        for module in modules
+        for name, each in vars(module).items()
+        if isinstance(each, type)
+    }
+
+
+def _encoded(value: Any, name: str, file: Any) -> Any:
+    """Return the JSON form of a field; arrays and models are written to the file."""
+    if isinstance(value, CountModel):
+        write_model(file.create_group(name), value)
+        return {"model": name}
+
+    def store(place: str, array: Array, kind: str) -> None:
+        (put_names if is_text(kind) else put)(file, place, array)
+
+    return encode(value, name, store, {}, records=True)
+
+
+def _read(file: Any) -> Any:
+    if "format" not in file.attrs or read_attribute(file, "format", "S") != FORMAT:
+        raise ValueError(
+            f"{file.filename} is an HDF5 file but not a result file (no attribute "
+            f"format={FORMAT!r}); nmfscale.load reads models."
+        )
+    version, about = int(read_attribute(file, "format_version")), read_json(file, "about")
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"{file.filename} has result format {version}; this nmfscale reads format "
+            f"{FORMAT_VERSION}. Upgrade nmfscale (the file was written by "
+            f"{about.get('nmfscale_version')})."
+        )
+    if version < FORMAT_VERSION:
+        raise damaged(file, f"it has format {version} and no result.")
+    classes = result_classes()
+    found = classes.get(about["result"])
+    if found is None or not issubclass(found, Result):
+        raise ValueError(
+            f"{file.filename} holds a {about['result']}, which this nmfscale does not have."
+        )
+
+    def read(place: str, kind: str) -> Array:
+        if kind == "array":
+            return np.asarray(read_checked(file, place))
+        return read_names(file, place).astype(object if kind == "text" else kind)
+
+    values = {}
+    for name, value in about["fields"].items():
+        if isinstance(value, dict) and "model" in value:
+            values[name] = read_model(find(file, value["model"]))
+        else:
+            values[name] = decode(value, read, classes)
+    return found(**values)

@@ -1,0 +1,110 @@
+"""Results in files: what is read is what was saved, and files that are no results are refused."""
+
+import warnings
+from dataclasses import fields, is_dataclass
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+import nmfscale
+from nmfscale.inference.results.files import Result
+
+N = 40
+UNITS = [f"patient {i % 10}" for i in range(N)]
+GROUPS = pd.Series([f"type {i % 10 // 5}" for i in range(N)])
+
+
+@pytest.fixture(scope="module")
+def results():
+    """A result of every class, some of them with names of other types than text."""
+    counts, _ = nmfscale.simulate_topic_counts(N, 20, 2, random_state=0)
+    X = pd.DataFrame(counts.toarray(), columns=[("gene", j) for j in range(20)])
+    model = nmfscale.TopicModel(2, random_state=0).fit(X)
+    named = nmfscale.TopicModel(2, random_state=1).fit(X).rename_topics(["red", "blue"])
+    warnings.simplefilter("ignore")  # of few units; pytest restores the filters
+    many = {"random_state": 0, "units": UNITS}
+    effects = nmfscale.group_effects(
+        model, GROUPS, n_permutations=19, n_replicates=19, interval="percentile", **many
+    )
+    return [
+        nmfscale.permutation_test(model, GROUPS, n_permutations=19, **many),
+        effects,
+        effects.differences(),
+        nmfscale.group_effects(model, GROUPS, n_permutations=19, random_state=0),
+        nmfscale.bootstrap_weights(named, GROUPS, n_replicates=19, **many),
+        nmfscale.regress_proportions(
+            model, pd.DataFrame({"age": np.arange(N) % 7.0}), n_permutations=19, **many
+        ),
+        nmfscale.bootstrap_fit(model, X, groups=GROUPS, n_replicates=2, random_state=0),
+        nmfscale.jackknife_fit(model, X, entries=[(0, 1)], groups=GROUPS),
+        nmfscale.select_k(X, [2, 3], random_state=0),
+        nmfscale.stability(X, 2, n_starts=3, random_state=0),
+        nmfscale.topic_quality(model, X, n_top=3),
+        nmfscale.cluster_samples(model),
+        nmfscale.compare_fits({"a": model, "b": named}, X),
+        nmfscale.differential_features(named, X, reference="blue"),
+    ]
+
+
+def assert_same(one, other):
+    assert type(one) is type(other) or isinstance(one, np.generic)
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    elif is_dataclass(one) and not hasattr(one, "get_params"):
+        for each in fields(one):
+            assert_same(getattr(one, each.name), getattr(other, each.name))
+    elif hasattr(one, "get_params"):
+        assert one.get_params() == other.get_params()
+        np.testing.assert_array_equal(one.loadings_, other.loadings_)
+    elif isinstance(one, tuple | list):
+        assert len(one) == len(other)
+        for parts in zip(one, other, strict=True):
+            assert_same(*parts)
+    elif isinstance(one, dict):
+        assert_same(list(one.items()), list(other.items()))
+    else:
+        assert one == other or (one != one and other != other)
+
+
+def test_what_is_read_is_what_was_saved(results, tmp_path):
+    assert {type(each) for each in results} == set(Result.__subclasses__())
+    for result in results:
+        path = tmp_path / "result.h5"
+        result.save(path)
+        again = nmfscale.load_result(path)
+        assert_same(result, again)
+        assert repr(again) == repr(result)
+
+
+def test_other_files_are_refused(results, tmp_path):
+    path = tmp_path / "result.h5"
+    results[-1].save(path)
+    whole = path.read_bytes()
+
+    def refusal(change=None):
+        path.write_bytes(whole)
+        if change is not None:
+            with h5py.File(path, "r+") as file:
+                change(file)
+        with pytest.raises(ValueError) as caught:
+            nmfscale.load_result(path)
+        assert str(path) in str(caught.value)
+        return str(caught.value)
+
+    def set_value(file):
+        file["z"][0, 0] += 1
+
+    assert "the checksum of z differs" in refusal(set_value)
+    assert "no 'lfc'" in refusal(lambda file: file.__delitem__("lfc"))
+    assert "has result format 9" in refusal(lambda f: f.attrs.__setitem__("format_version", 9))
+    whole = whole[:3000]
+    assert "cut off" in refusal()
+    model = nmfscale.TopicModel(2, random_state=0).fit(np.arange(40).reshape(8, 5))
+    model.save(path)
+    whole = path.read_bytes()
+    assert "not a result file" in refusal() and "nmfscale.load reads models" in refusal()
+    with pytest.raises(FileNotFoundError):
+        nmfscale.load_result(tmp_path / "none.h5")
