@@ -176,6 +176,21 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
 
         save_model(self, path)
 
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """Show the topics of a fitted model in a notebook, below scikit-learn's diagram."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_inner()
+        return bundle
+
+    def _repr_html_inner(self) -> str:
+        found: str = super()._repr_html_inner()
+        if not hasattr(self, "components_"):
+            return found
+        from .notebook import topics_html
+
+        return found + topics_html(self)
+
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that input may be sparse, is non-negative, and keeps its type."""
         tags = super().__sklearn_tags__()

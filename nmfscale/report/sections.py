@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import markup
 from ..inference.loadings import SampleTopics
 from ..plots.canvas import shortened
 from ..plots.sample_order import grouping, order_within, thinned
@@ -39,9 +40,9 @@ class Section:
         return self.title.lower().replace(" ", "-")
 
     @property
-    def rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows of the table."""
-        return [] if self.table is None else list(zip(*self.table.values(), strict=True))
+    def markup(self) -> str:
+        """Return the table as HTML."""
+        return "" if self.table is None else markup.table(self.table, sortable=True)
 
 
 def structure_data(
@@ -190,17 +191,13 @@ def table_section(found: Any) -> Section:
     frame = found.to_frame()
     if type(frame.index).__name__ != "RangeIndex":
         frame = frame.reset_index()
-    table = {str(name): _texts(frame[name].tolist()) for name in frame.columns}
+    table = {str(name): frame[name].tolist() for name in frame.columns}
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(found).__name__).capitalize()
     text = [repr(found).strip("<>")]
     if len(frame) > _MOST_ROWS:
         table = {name: cells[:_MOST_ROWS] for name, cells in table.items()}
         text.append(f"The first {_MOST_ROWS:,} of {len(frame):,} rows.")
     return Section(words, text, [], table)
-
-
-def _texts(cells: list[Any]) -> list[str]:
-    return [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
 
 
 def convergence_section(model: Any) -> Section | None:

@@ -5,6 +5,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -411,3 +412,16 @@ def test_priors_with_names_keep_them_when_topics_are_reordered():
     model = nmfscale.PoissonNMF(2, prior_factors=prior, random_state=0, max_iter=3, tol=0).fit(X)
     found = model.reorder_topics([1, 0]).prior_factors
     assert found.loc["a"].tolist() == [1.4, 1.3]
+
+
+def test_a_notebook_shows_the_topics_of_a_fitted_model():
+    counts = np.eye(4) * 5 + 1
+    model = nmfscale.TopicModel(2, random_state=0)
+    assert "leading features" not in model._repr_mimebundle_()["text/html"]
+    model.fit(counts)
+    model.feature_names_in_ = np.array(["<b>", "two", "three", "four"], object)
+    model.topic_names_ = np.array(["this & that", "other"], object)
+    for html in (model._repr_mimebundle_()["text/html"], model._repr_html_()):
+        assert "this &amp; that" in html and "&lt;b&gt;" in html
+    with sklearn.config_context(display="text"):
+        assert "text/html" not in model._repr_mimebundle_() and not hasattr(model, "_repr_html_")
