@@ -96,7 +96,7 @@ class AnchorNMF(CountModel):
     gap_ : None
         Always None: nothing is left to gain.
     interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, sample_names_, \
-obs_, sample_totals_, feature_totals_, unseen_features_, seed_
+obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         As in :class:`PoissonNMF`.
 
     References

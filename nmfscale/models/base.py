@@ -21,7 +21,7 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 
 from ..counts.base import CountMatrix
 from ..counts.names import plain
-from ..counts.warn import warn_caller
+from ..counts.warn import collected_warnings, warn_caller
 from ..engine import progress
 from ..engine.checkpoint import Checkpoint, checkpoints_for
 from ..engine.local import LocalExecutor
@@ -202,17 +202,19 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
     def _fit(self, X: Any, options: FitOptions, **given: Any) -> CountMatrix:
         """Fit, and return the counts; if the fit fails, the estimator is unchanged."""
         self._check_parameters()
-        with self._all_or_nothing():
-            self.seed_ = self._drawn_seed()
-            counts, fitted = self._fit_counts(X, options, **given)
-        self.unseen_features_ = self._unseen(counts, given)
-        self.history_ = fitted.history
-        self.converged_ = fitted.converged
-        self.stop_reason_ = fitted.reason
-        self.gap_ = fitted.gap
-        self.interrupted_ = fitted.reason == "interrupted"
-        self.n_iter_ = len(fitted.history)
-        self._warn_unless_converged(fitted)
+        with collected_warnings() as messages:
+            with self._all_or_nothing():
+                self.seed_ = self._drawn_seed()
+                counts, fitted = self._fit_counts(X, options, **given)
+            self.unseen_features_ = self._unseen(counts, given)
+            self.history_ = fitted.history
+            self.converged_ = fitted.converged
+            self.stop_reason_ = fitted.reason
+            self.gap_ = fitted.gap
+            self.interrupted_ = fitted.reason == "interrupted"
+            self.n_iter_ = len(fitted.history)
+            self._warn_unless_converged(fitted)
+        self.warnings_ = np.array(messages, object)
         return counts
 
     def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:

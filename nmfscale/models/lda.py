@@ -121,7 +121,7 @@ class LDA(CountModel):
     n_batch_iter_ : int
         Number of batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
         As in :class:`PoissonNMF`.
 
     Notes

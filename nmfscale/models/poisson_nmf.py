@@ -137,6 +137,8 @@ class PoissonNMF(CountFactorization):
     seed_ : int or None
         Seed of the start: `random_state`, or the seed that was drawn for None; a fit with this seed
         has the same bits. None if `random_state` is a RandomState.
+    warnings_ : ndarray of str
+        Warnings of the fit.
     n_iter_ : int
         Number of iterations.
     n_features_in_ : int

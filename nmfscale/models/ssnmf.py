@@ -108,7 +108,7 @@ class SSNMF(SupervisedModel):
         `supervision`), ``decrease`` (see `tol`), ``validation``: the number of correct held-out
         labels, or minus the squared error of targets; and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
         As in :class:`PoissonNMF`.
 
     Notes

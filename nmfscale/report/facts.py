@@ -161,13 +161,7 @@ def making_facts(command: str | None) -> list[tuple[str, str]]:
 
 def warnings_of(model: Any) -> list[str]:
     """Return what a reader should know before the topics are interpreted."""
-    found = []
-    if getattr(model, "interrupted_", False):
-        found.append("The fit was interrupted: the topics are those of its last iteration.")
-    elif getattr(model, "stop_reason_", "") == "max_iter":
-        gap = getattr(model, "gap_", None)
-        left = "" if gap is None else f", with about {gap:.2g} left to gain"
-        found.append(f"The fit had not converged{left}: increase max_iter.")
+    found = [str(message) for message in getattr(model, "warnings_", ())]
     unseen = getattr(model, "unseen_features_", None)
     if unseen is not None and unseen.any():
         n_unseen = int(unseen.sum())

@@ -310,6 +310,19 @@ def test_warnings_name_the_line_that_asked(how):
     assert {w.filename for w in caught} == {__file__}
 
 
+def test_warnings_of_the_fit_are_kept(tmp_path):
+    one = PoissonNMF(2, random_state=0, max_iter=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        one.fit(X + 0.5)
+        kept = [str(w.message) for w in caught]
+        one.transform(X + 0.5)
+    assert len(kept) == 2 and one.warnings_.tolist() == kept
+    one.save(tmp_path / "model.h5")
+    assert nmfscale.load(tmp_path / "model.h5").warnings_.tolist() == kept
+    assert one.set_params(max_iter=200).fit(X).warnings_.tolist() == []
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_component_without_factors_has_no_loadings(model):
     F = np.array([[5.0, 0], [3, 0], [1e-3, 0], [1e-3, 0]])
