@@ -7,6 +7,7 @@ that may never end. Types are recognised by the names of their packages, without
 from __future__ import annotations
 
 import os
+import reprlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from numbers import Number
@@ -19,8 +20,13 @@ _KNOWN = (
     "Pass a NumPy array, a SciPy sparse matrix, a DataFrame, an AnnData object, a dask array, or "
     "the path of a file."
 )
-_TEXTS = "Count the words of texts first, for example with scikit-learn's CountVectorizer."
-_CORPUS = "Pass gensim.matutils.corpus2csc(corpus, num_terms=len(dictionary)).T, documents x words."
+_TEXTS = (
+    "Count the words of texts first: nmfscale.text_counts(X), or scikit-learn's CountVectorizer."
+)
+_TOKENS = (
+    "Count words first: nmfscale.text_counts([' '.join(words) for words in X]), or with gensim "
+    "[dictionary.doc2bow(words) for words in X]."
+)
 # Remedies by package and class, or by package.
 _REMEDIES = {
     "anndata.AnnCollection": "Pass collection.to_adata(), which is in memory.",
@@ -32,7 +38,7 @@ _REMEDIES = {
     "dask.DataFrame": "Pass X.to_dask_array(lengths=True), or X.compute().",
     "dask": "Pass the result of its .compute(), which is in memory.",
     "distributed": "Pass its .result().",
-    "gensim": _CORPUS,
+    "gensim.Dictionary": "Pass the corpus, with feature_names=dictionary.",
     "mudata": "Pass one of its modalities, as mdata['rna'].",
     "polars.LazyFrame": "Pass X.collect().",
     "pyspark": "Pass X.toPandas().",
@@ -62,7 +68,7 @@ def known_matrix(X: Any, subject: str = "X") -> Any:
     Arrays of pydata's ``sparse`` become SciPy matrices, Arrow tables become DataFrames.
     """
     kind = type(X)
-    packages = _packages(kind)
+    packages = packages_of(kind)
     if X is None or isinstance(X, np.ndarray | Number) or sp.issparse(X):
         return X
     if isinstance(X, _LISTS):
@@ -103,13 +109,13 @@ def _type_name(kind: type) -> str:
     return f"{'an' if kind.__name__[0] in 'AEIOaeiou' else 'a'} {kind.__name__}"
 
 
-def _packages(kind: type) -> list[str]:
+def packages_of(kind: type) -> list[str]:
     """Return the names of the packages of a class and of its base classes."""
     return [str(base.__module__).partition(".")[0] for base in kind.__mro__]
 
 
 def _remedy(kind: type, known: dict[str, str]) -> str | None:
-    packages = _packages(kind)
+    packages = packages_of(kind)
     names = [*(f"{package}.{kind.__name__}" for package in packages), *packages]
     return next((known[name] for name in names if name in known), None)
 
@@ -157,17 +163,20 @@ def _check_list(X: Any, subject: str) -> None:
     _check_items(X, subject, "a list")
     rows = [row for row in X if isinstance(row, _LISTS)]
     if any(_has_lists(row) for row in rows):
-        pairs = all(isinstance(item, _LISTS) and len(item) == 2 for row in rows for item in row)
-        what = "a list of lists of pairs" if pairs else "a list of lists of lists"
-        remedy = f"If they are words with counts, as in gensim: {_CORPUS}" if pairs else _KNOWN
-        raise ObjectTypeError(f"{subject} is {what}, not of rows of numbers. {remedy}")
+        raise ObjectTypeError(
+            f"{subject} is a list of lists of lists, not of rows of numbers. {_KNOWN} A corpus of "
+            "gensim has pairs (number of a word, count)."
+        )
+    words = [row for row in rows if any(isinstance(item, str) for item in row)]
+    if words and set(map(len, rows)) != {1}:
+        example = reprlib.repr(words[0])
+        raise ObjectTypeError(f"{subject} has rows of words, such as {example}. {_TOKENS}")
     for row in rows:
         _check_items(row, subject, "a list of lists")
     lengths = list(map(len, rows))
     if len(rows) == len(X) and len(set(lengths)) > 1:
         odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
-        has_text = any(isinstance(item, str) for row in rows for item in row)
-        remedy = _TEXTS if has_text else "Complete the short rows, or leave them out."
+        remedy = "Complete the short rows, or leave them out."
         raise ValueError(
             f"{subject} is a list of rows of different lengths: row 0 has {lengths[0]} entries, "
             f"row {odd} has {lengths[odd]}. {remedy}"

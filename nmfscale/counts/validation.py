@@ -28,7 +28,7 @@ CHUNK = 2**18
 _TO_NUMBERS = "Convert the data to numbers first."
 _TEXT_TO_NUMBERS = (
     "Convert the data to numbers first: count the words of texts, "
-    "for example with scikit-learn's CountVectorizer."
+    "as nmfscale.text_counts(X) or scikit-learn's CountVectorizer do."
 )
 
 

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.label_table import LabelTable
-from ..counts.names import checked_names, matched, name_array, same_kind, shown, such_as
+from ..counts.names import (
+    checked_names,
+    matched,
+    name_array,
+    same_kind,
+    shown,
+    such_as,
+)
 
 Array = NDArray[Any]
 
@@ -60,7 +67,13 @@ def described(
     if "names" in given:
         feature_names = _names_in(var, given["names"], shape[1], holder)
     if "feature_names" in given:
-        feature_names = checked_names(given["feature_names"], shape[1], "feature_names", "column")
+        feature_names = given["feature_names"]
+        if len(feature_names) == shape[0] != shape[1]:
+            raise ValueError(
+                f"feature_names has {len(feature_names):,} entries, and {holder} has {shape[0]:,} "
+                f"rows and {shape[1]:,} columns: pass its transpose, samples x features."
+            )
+        feature_names = checked_names(feature_names, shape[1], "feature_names", "column")
     if "sample_names" in given:
         sample_names = checked_names(given["sample_names"], shape[0], "sample_names", "row")
     rows = _positions(given, "mask_obs", shape[0], sample_names, obs, holder)

@@ -15,6 +15,7 @@ from ..counts.memory import Counts, checked_counts
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
+from .corpora import corpus_counts, is_corpus, is_dictionary, words_of
 from .file_counts import FileCounts
 from .formats import check_choices, given_choices
 from .masks import MASKS, NAMES
@@ -57,10 +58,10 @@ def as_counts(
     ----------
     X : array-like, sparse matrix or array, AnnData, DataFrame, dask array, path or CountMatrix
         Counts, samples x features (n_samples, n_features). Polars DataFrames, Arrow tables, sparse
-        arrays of pydata and MuData objects with one modality are accepted, too. `X` is never
-        changed. Arrays that are compressed sparse rows without duplicates and explicit zeros are
-        used without a copy. The path of a packed store is opened; other files are read as by
-        :func:`read_counts`.
+        arrays of pydata, MuData objects with one modality and corpora of gensim (lists of documents
+        of pairs: number of a word, count) are accepted, too. `X` is never changed. Arrays that are
+        compressed sparse rows without duplicates and explicit zeros are used without a copy. The
+        path of a packed store is opened; other files are read as by :func:`read_counts`.
     layer : str, optional
         Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
     raw : bool, default=False
@@ -70,7 +71,7 @@ def as_counts(
         the columns "id" (also "gene_ids", as scanpy calls it) and "name"; their names are by
         default the symbols, made unique by the identifiers.
     feature_names, sample_names : array-like of shape (n_features,) or (n_samples,), optional
-        Names, in place of those of `X`.
+        Names, in place of those of `X`. `feature_names` may be a Dictionary of gensim.
     mask_var, mask_obs : array-like, dict or str, optional
         The features and samples to use: a mask of True and False, positions, names, or the name of
         a column of ``var`` or ``obs`` with True and False. Order and repeats do not matter: the
@@ -158,6 +159,10 @@ def open_counts(
     given = given_choices(**choices)
     part = {name: given.pop(name) for name in (*NAMES, *MASKS) if name in given}
     holder, others = holder_of(subject), []
+    if is_dictionary(part.get("feature_names")):
+        part["feature_names"] = words_of(part["feature_names"])
+    if is_corpus(source):
+        source = corpus_counts(source, part.pop("feature_names", None), holder)
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
         source = known_object(source, holder)
     if isinstance(source, (str, os.PathLike)):
