@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from .inference.compare_fits import compare_fits as compare_fits
     from .inference.differential import differential_features as differential_features
     from .inference.effects import group_effects as group_effects
+    from .inference.find_samples import find_samples as find_samples
     from .inference.jackknife import jackknife_fit as jackknife_fit
     from .inference.permutation import permutation_test as permutation_test
+    from .inference.pyldavis import to_pyldavis as to_pyldavis
     from .inference.refit import bootstrap_fit as bootstrap_fit
     from .inference.regression import regress_proportions as regress_proportions
     from .inference.results.files import load_result as load_result
@@ -79,8 +81,10 @@ _PLACES = {
     "inference.compare_fits": "compare_fits",
     "inference.differential": "differential_features",
     "inference.effects": "group_effects",
+    "inference.find_samples": "find_samples",
     "inference.jackknife": "jackknife_fit",
     "inference.permutation": "permutation_test",
+    "inference.pyldavis": "to_pyldavis",
     "inference.refit": "bootstrap_fit",
     "inference.regression": "regress_proportions",
     "inference.results.files": "load_result",

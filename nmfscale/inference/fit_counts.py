@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.names import name_array, same_kind, shown
-from ..models.names import matched_counts
+from ..models.names import default_missing, matched_counts
+from ..readers.open import as_counts
+from .loadings import proportions
 
 Array = NDArray[Any]
 # Relative tolerance of sums of fractional counts, whose rounding depends on how a file is read.
@@ -82,6 +84,27 @@ def rows_of_fit(model: Any, counts: CountMatrix) -> Array | None:
     except ValueError:
         return None
     return rows
+
+
+def loadings_of_counts(
+    model: Any, counts: CountMatrix, rows: Array | None, client: Any = None
+) -> Array:
+    """Return loadings (n, K) in float64: those of the fit at `rows`, or those of new samples."""
+    if rows is not None:
+        return np.asarray(model.loadings_[rows], np.float64)
+    return np.asarray(model.transform(counts, client=client), np.float64)
+
+
+def counts_and_proportions(model: Any, X: Any, **part: Any) -> tuple[CountMatrix, Array]:
+    """Return counts with the features of the fit, and the topic proportions (n, K) of samples.
+
+    `part` is layer and raw.
+    """
+    limit = model.memory_limit
+    counts = as_counts(X, integer="allow", in_memory=limit is None, memory_limit=limit, **part)
+    counts = matched_counts(model, X, counts, default_missing(model, counts))[0]
+    L = loadings_of_counts(model, counts, rows_of_fit(model, counts))
+    return counts, proportions(L * model.components_.sum(axis=1, dtype=np.float64))
 
 
 def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:

@@ -197,6 +197,15 @@ def proportions(amounts: Array) -> Array:
     return out
 
 
+def leading_samples(shares: Array, amounts: Array, n_top: int) -> list[Array]:
+    """Return the samples of each topic by share, to three decimals, and then by amount."""
+    found = []
+    for share, amount in zip(shares.T, amounts.T, strict=True):
+        there = np.flatnonzero(amount > 0)  # empty samples have loadings in some models
+        found.append(there[np.lexsort((-amount[there], -share[there].round(3)))[:n_top]])
+    return found
+
+
 def scaled_rows(values: Array) -> Array:
     """Multiply values by a power of two if squares of their sums would overflow or underflow."""
     largest = float(values.max(initial=0.0))

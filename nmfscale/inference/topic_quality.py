@@ -24,8 +24,8 @@ from ..models.names import default_missing, matched_counts
 from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
 from ..storage.store import StoredCounts
-from .fit_counts import rows_of_fit
-from .loadings import proportions
+from .fit_counts import loadings_of_counts, rows_of_fit
+from .loadings import leading_samples, proportions
 from .replicates import ReplicateTask, check_positive, progress_bar, run_replicates
 from .results.topic_quality import TopicQuality
 from .shared_fits import counts_of_job, file_of
@@ -162,11 +162,7 @@ def _measured(
     client: Any, verbose: int,
 ) -> TopicQuality:  # fmt: skip
     """Return all measures; `rows` are the positions of the samples in the fit."""
-    if rows is not None:
-        loadings = model.loadings_[rows]
-    else:
-        loadings = model.transform(counts, client=client)
-    L = np.asarray(loadings, np.float64)
+    L = loadings_of_counts(model, counts, rows, client)
     F = np.ascontiguousarray(model.components_.T, np.float64)
     frequencies = proportions(F.T)
     leading = [best_features(each, each, n_top) for each in frequencies]
@@ -185,7 +181,7 @@ def _measured(
         np.array([_mean(1 / n_topics[top]) for top in leading]),
         _effective_number(frequencies), _effective_number(amounts.T),
         amounts.sum(axis=0) / max(amounts.sum(), np.finfo(np.float64).tiny),
-        tuple(leading), tuple(_leading_samples(shares, amounts, n_top)),
+        tuple(leading), tuple(leading_samples(shares, amounts, n_top)),
         sums["samples"], sums["features"], sums["null_samples"], sums["null_features"],
         np.asarray(counts.row_totals, np.float64), np.asarray(counts.column_totals, np.float64),
         tuple(topic_names_of(model, len(leading))), counts.sample_names, counts.feature_names,
@@ -282,15 +278,6 @@ def _effective_number(rows: Array) -> Array:
     shares = proportions(rows)
     logs = np.log(np.where(shares > 0, shares, 1))
     return np.where(rows.any(axis=1), np.exp(-(shares * logs).sum(axis=1)), 0.0)
-
-
-def _leading_samples(shares: Array, amounts: Array, n_top: int) -> list[Array]:
-    """Return the samples of each topic by share, to three decimals, and then by amount."""
-    found = []
-    for share, amount in zip(shares.T, amounts.T, strict=True):
-        order = np.lexsort((-amount, -share.round(3)))[:n_top]
-        found.append(order[amount[order] > 0])
-    return found
 
 
 def _mean(values: Array) -> float:
