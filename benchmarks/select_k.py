@@ -96,7 +96,7 @@ def compare_starts(X: sp.csr_array, numbers: range) -> list[dict]:
     rows, before = [], None
     for K in numbers:
         row: dict = {"K": K} | dict.fromkeys(names, "")
-        tasks = {STARTS[0]: SelectionTask(estimator, folds, K)}
+        tasks = {STARTS[0]: SelectionTask(estimator, folds, (K,))}
         if before is not None:
             tasks[STARTS[1]] = SelectionTask(estimator, folds, K, before)
         ends = {}

@@ -385,8 +385,20 @@ def around_fit_of_replicate(patch, function):
 
 
 def around_fit_of_selection(patch, function):
-    """Wrap the fits of `select_k`: `function(original, task, folds, number, seed, n_threads)`."""
+    """Wrap the fits of `select_k`: `function(original, task, folds, number, *words, **options)`."""
     _around(patch, "inference.selection_fits.SelectionTask._fit", function)
+
+
+def count_rows_read(patch):
+    """Return a list to which each read of rows of a packed store adds their number."""
+    found = []
+
+    def note(original, self, start, stop):
+        found.append(stop - start)
+        return original(self, start, stop)
+
+    _around(patch, "storage.store.StoredCounts._pieces", note)
+    return found
 
 
 def halves_and_seeds(random_state):

@@ -202,8 +202,9 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
         "Counts are split at random in two halves: topics are fitted to one half and scored on\n"
-        "the other one. With --units, the samples of whole units are held out. Topics that are\n"
-        "not found again in the other half, or in other units, are not a property of the data."
+        "the other one. If counts vary more than Poisson counts, samples are held out instead;\n"
+        "with --units, those of whole units. Topics that are not found again in the other half,\n"
+        "or in other samples, are not a property of the data."
     )
     add_input(command)
     add = command.add_argument
@@ -219,7 +220,9 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         ".csv); or a column of obs of a .h5ad, or of a table with a header"
     )
     add("--units", type=PATH, metavar="FILE[:COLUMN]", help=what)
-    what = "parts of the counts, or groups of units (default: %(default)s)"
+    what = "without --units: hold out halves of counts, or samples (default: %(default)s)"
+    add("--held-out", choices=("auto", "counts", "samples"), default="auto", help=what)
+    what = "parts of the counts, or groups of samples or units (default: %(default)s)"
     add("--folds", type=at_least(int, 2), default=2, metavar="N", help=what)
     what = "fits of each part with each number (default: %(default)s)"
     add("--starts", type=COUNT, default=1, metavar="N", help=what)

@@ -28,12 +28,12 @@ def select_k(arguments: argparse.Namespace) -> int:
     check_inputs(*files)
     kinds = (*TEXT_TABLES, *ARRAYS, *PICTURES)
     targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
-    from ..engine.checkpoint import checkpoints_in
+    from ..inference.select_k import checkpoints_of_selection
     from ..inference.select_k import select_k as search
 
     seed = arguments.seed
     folder = arguments.checkpoint
-    goes_on = arguments.resume and any(map(checkpoints_in, Path(folder).glob("topics-*")))
+    goes_on = arguments.resume and bool(checkpoints_of_selection(Path(folder)))
     if seed is None and not goes_on:
         seed = secrets.randbelow(2**32)
 
@@ -41,8 +41,8 @@ def select_k(arguments: argparse.Namespace) -> int:
         counts = read_input(arguments, streamed=client is not None)
         found = search(
             counts, arguments.k, estimator=_estimator(arguments),
-            units=_units(arguments, counts), n_folds=arguments.folds, n_init=arguments.starts,
-            random_state=seed, n_threads=arguments.threads, client=client,
+            units=_units(arguments, counts), held_out=arguments.held_out, n_folds=arguments.folds,
+            n_init=arguments.starts, random_state=seed, n_threads=arguments.threads, client=client,
             checkpoint=arguments.checkpoint, resume=arguments.resume,
             verbose=int(not arguments.quiet),
         )  # fmt: skip

@@ -87,6 +87,7 @@ class Folds:
         limit = _SHARE * free_bytes(memory_limit)
         if n_entries * (_ENTRY_BYTES + SLICE_BYTES) <= limit:
             return folds
+        folder.mkdir(parents=True, exist_ok=True)
         return cls(
             counts, n_folds, seed, unit,
             tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import combinations
 from numbers import Integral
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..counts.sizes import MemoryLimitError
-from ..engine.checkpoint import recorded_seed
+from ..engine.checkpoint import checkpoints_in, recorded_seed
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.matching import lift_pairs
@@ -28,15 +29,14 @@ from .excess_variance import excess_variance
 from .folds import Folds
 from .groups import checked_labels
 from .replicates import (
-    Replicates,
     check_every,
     check_positive,
     progress_bar,
     run_replicates,
 )
-from .results.select_k import SelectK
+from .results.select_k import SelectK, varies_more
 from .seeds import child, seed_of
-from .selection_fits import MOST_ADDED, SelectionTask, check_estimator, goes_on, totals_of
+from .selection_fits import SelectionTask, check_estimator, totals_of
 from .shared_fits import counts_of_job
 
 Array = NDArray[Any]
@@ -48,6 +48,7 @@ def select_k(
     *,
     estimator: Any = None,
     units: Any = None,
+    held_out: str = "auto",
     n_folds: int = 2,
     n_init: int = 1,
     random_state: Any = None,
@@ -64,11 +65,11 @@ def select_k(
 
     Every count is split at random in two halves (binomial thinning). For Poisson counts the halves
     are independent, so that topics and proportions that were fitted to one half are scored on the
-    other one [1]_. With `units`, the samples of some units are held out instead: topics are fitted
-    to the other units, proportions to half of the counts of each held-out sample, and the other
-    half is scored (document completion). The topics that were fitted to different halves, or units,
-    are matched as by :func:`match_topics`: topics that are not found again are not a property of
-    the data.
+    other one [1]_. If counts vary more than Poisson counts, the halves are not independent, and
+    samples are held out instead: topics are fitted to the other samples, proportions to half of the
+    counts of each held-out sample, and the other half is scored (document completion). The topics
+    that were fitted to different halves, or samples, are matched as by :func:`match_topics`: topics
+    that are not found again are not a property of the data.
 
     Parameters
     ----------
@@ -86,9 +87,14 @@ def select_k(
     units : array-like of shape (n_samples,), default=None
         Unit of each sample, such as a patient or an author, to hold out whole units. They are
         matched with the samples of `X` by name if both have names.
+    held_out : {"auto", "counts", "samples"}, default="auto"
+        What is held out without `units`: parts of all counts, or samples. "auto" fits both halves
+        with the largest number of topics, and holds out samples if `excess_variance` of these fits
+        exceeds three standard errors, and 0.02.
     n_folds : int, default=2
-        Number of parts of the counts, or of groups of units; each is held out once. With more than
-        two, fits share most of their counts and stability is overstated.
+        Number of parts of the counts, or of groups of samples or units; each is held out once. With
+        more than two, fits share most of their counts and stability is overstated; "auto" then
+        holds out parts of counts.
     n_init : int, default=1
         Number of fits of each part with each number of topics; the one with the highest objective
         is used.
@@ -120,25 +126,19 @@ def select_k(
 
     Notes
     -----
-    If the held-out score does not rise, a second fit of a :class:`PoissonNMF` or
-    :class:`TopicModel` starts from the topics of the fit before, of which the topic is split whose
-    samples are explained worst, and the fit with the higher objective is used. If up to three
-    numbers of topics are left out, topics are split one after the other, with a few iterations in
-    between.
-
     The recommendation is the smallest number of topics whose held-out score is within one standard
     error of the best. The error is that of the difference between both, from the differences of the
-    samples (or units). If the score rises up to the largest number of topics, it does not say how
-    many there are: counts vary more than Poisson counts, so that the halves share deviations that
-    more and more topics explain, or there are more topics. In this case the recommendation is the
-    largest number of topics of which all are found in both halves (similarity at least 0.8).
+    samples (or units). For over-dispersed counts the score has often no maximum, as more and more
+    topics describe what single samples repeat. If it rises up to the largest number, or not all
+    topics of the recommended number are found again, the recommendation is the largest number of
+    topics that are all found again, with a similarity of at least 0.9 or, if there is no such
+    number, of 0.8; and None without such a number.
 
     `excess_variance` compares deviations of the two halves from their fits with the most topics:
     they are uncorrelated for Poisson counts, and otherwise the estimate is a lower bound of the
     dispersion of a negative binomial distribution, variance = mean + dispersion * mean^2. Both
     halves of a count share its deviation, so that topics of deviations are found again in both
-    halves. Deviations of different samples are independent: hold out samples
-    (``units=range(n_samples)``) to see which topics are stable.
+    halves. Deviations of different samples are independent.
 
     Ctrl-C ends the job after the current fits; the result has the numbers of topics that are done.
 
@@ -165,6 +165,7 @@ def select_k(
     check_every(checkpoint, checkpoint_every, resume)
     if not isinstance(n_folds, Integral) or isinstance(n_folds, bool) or n_folds < 2:
         raise ValueError(f"n_folds is {shown(n_folds)}; an integer of at least 2 is needed.")
+    _check_held_out(held_out, units)
     client = resolve_client(client)
     counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
     _check_counts(counts, numbers)
@@ -175,17 +176,38 @@ def select_k(
     }  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(single_blas_thread())
-        folder, seed = _folder_and_seed(checkpoint, resume, random_state, numbers[0])
+        folder, seed = _folder_and_seed(checkpoint, resume, random_state)
         parts = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folds = Folds.of(
-            counts, int(n_folds), child(seed, 0), unit, parts, estimator.memory_limit,
-            resolve_threads(n_threads),
-        )  # fmt: skip
-        n_fits = len(numbers) * folds.n_folds * int(n_init)
-        advance = stack.enter_context(progress_bar("fits", n_fits, 0, verbose))
-        search = _Search(estimator, folds, int(n_init), child(seed, 1), folder, how, advance)
-        search.run(numbers)
-        return search.result(numbers, seed, "units" if units is not None else "counts")
+        threads = resolve_threads(n_threads)
+
+        def search(unit: Array | None) -> _Search:
+            where = parts / ("counts" if unit is None else "samples")
+            folds = Folds.of(
+                counts, int(n_folds), child(seed, 0), unit, where, estimator.memory_limit, threads
+            )
+            task = SelectionTask(estimator, folds, (), int(n_init))
+            at = None if folder is None else where
+            return _Search(task, child(seed, 1), at, **how)
+
+        n_fits = int(n_folds) * int(n_init)
+        advance = stack.enter_context(progress_bar("fits", len(numbers) * n_fits, 0, verbose))
+        excess = None
+        if unit is not None or held_out == "samples":
+            found = search(np.arange(counts.shape[0]) if unit is None else unit)
+            found.run(numbers, "fits", advance)
+        else:
+            found = search(None)
+            found.run(numbers[-1:], "most", lambda _: None)
+            excess = found.excess_variance()
+            enough = numbers[-1] <= counts.shape[0] // 2
+            if held_out == "auto" and enough and varies_more(excess):
+                found, held_out = search(np.arange(counts.shape[0])), "samples"
+                found.run(numbers, "fits", advance)
+            else:
+                advance(n_fits)
+                found.run(numbers[:-1], "fits", advance)
+        held_out = "units" if unit is not None else held_out.replace("auto", "counts")
+        return found.result(seed, held_out, excess)
 
 
 def _checked_numbers(given: Any) -> list[int]:
@@ -200,6 +222,15 @@ def _checked_numbers(given: Any) -> list[int]:
             f"n_components has {what}: positive integers are needed, such as range(2, 21)."
         )
     return sorted({int(k) for k in numbers})
+
+
+def _check_held_out(held_out: Any, units: Any) -> None:
+    if held_out not in ("auto", "counts", "samples"):
+        raise ValueError(
+            f"held_out is {shown(held_out)}; it is one of 'auto', 'counts', 'samples'."
+        )
+    if units is not None and held_out != "auto":
+        raise ValueError(f"held_out is {held_out!r}: with units=, the samples of units are.")
 
 
 def _check_counts(counts: CountMatrix, numbers: Sequence[int]) -> None:
@@ -229,8 +260,14 @@ def _checked_units(units: Any, counts: CountMatrix, n_folds: int) -> Array | Non
     return labels.codes
 
 
+def checkpoints_of_selection(folder: Path) -> list[Path]:
+    """Return the folders with checkpoints of `select_k`."""
+    found = (folder / part / name for part in ("counts", "samples") for name in ("most", "fits"))
+    return [each for each in found if checkpoints_in(each)]
+
+
 def _folder_and_seed(
-    checkpoint: Any, resume: bool, random_state: Any, least: int
+    checkpoint: Any, resume: bool, random_state: Any
 ) -> tuple[Path | None, SeedSequence]:
     """Return the folder of the checkpoints, and the seed, which a resumed job continues with."""
     if checkpoint is None:
@@ -238,110 +275,86 @@ def _folder_and_seed(
     folder = user_path(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     if resume and random_state is None:
-        entropy = recorded_seed(folder / f"topics-{least:05d}")
-        if entropy is not None:
-            return folder, SeedSequence(entropy)
+        for place in checkpoints_of_selection(folder):
+            entropy = recorded_seed(place)
+            if entropy is not None:
+                return folder, SeedSequence(entropy)
     return folder, seed_of(random_state)
 
 
 class _Search:
-    """Fits with one number of topics after another."""
+    """Fits to some folds, with several numbers of topics."""
 
-    def __init__(
-        self, estimator: Any, folds: Folds, n_init: int, seed: SeedSequence, folder: Path | None,
-        how: dict[str, Any], advance: Callable[[int], Any],
-    ):  # fmt: skip
-        self.estimator, self.folds, self.n_init, self.seed = estimator, folds, n_init, seed
-        self.folder, self.how, self.advance = folder, how, advance
+    def __init__(self, task: SelectionTask, seed: SeedSequence, folder: Path | None, **how: Any):
+        self.task, self.seed, self.folder, self.how = task, seed, folder, how
         self.interrupted = False
         # of each number of topics that is done, the results of the best fit to each fold
         self.done: dict[int, dict[str, Array]] = {}
 
-    def run(self, numbers: Sequence[int]) -> None:
-        """Fit, until all is done or Ctrl-C is pressed."""
-        before: int | None = None
+    def run(self, numbers: Sequence[int], name: str, advance: Callable[[int], Any]) -> None:
+        """Fit with these numbers of topics, until all is done or Ctrl-C is pressed."""
+        if not numbers or self.interrupted:
+            return
+        task = replace(self.task, numbers=tuple(numbers))
         try:
-            for n_topics in numbers:
-                if not self._add(n_topics, before):
-                    self.interrupted = True
-                    break
-                before = n_topics
+            job = run_replicates(
+                task, len(numbers) * task.n_fits, random_state=self.seed, advance=advance,
+                batch_size=task.together(here=self.how["client"] is None),
+                checkpoint=None if self.folder is None else self.folder / name, **self.how,
+            )  # fmt: skip
         except KeyboardInterrupt:
             self.interrupted = True
-        if not self.done:
-            raise KeyboardInterrupt
-
-    def _add(self, n_topics: int, before: int | None) -> bool:
-        """Fit with one number of topics; return False if Ctrl-C was pressed before the end."""
-        n = self.folds.n_folds
-        task = SelectionTask(self.estimator, self.folds, n_topics)
-        job = self._run(task, n * self.n_init, "", self.advance)
-        if not job.done.all():
-            return False
-        found = dict(job.rows)
-        best = self._best(found)
-        if self._continues(n_topics, before, best) and not job.interrupted:
-            assert before is not None
-            topics = tuple(self.done[before]["topics"])
-            task = SelectionTask(self.estimator, self.folds, n_topics, topics, n * self.n_init)
-            job = self._run(task, n, "-split", lambda _: None)
-            if not job.done.all():
-                return False
-            best = self._best({
-                name: np.concatenate([found[name], job.rows[name]]) for name in found
-            })  # fmt: skip
-        self.done[n_topics] = best
-        return not job.interrupted
-
-    def _continues(self, n_topics: int, before: int | None, best: dict[str, Array]) -> bool:
-        """Whether to fit again from the topics before: the held-out score has not risen."""
-        if before is None or n_topics - before > MOST_ADDED or not goes_on(self.estimator):
-            return False
-        return bool(best["held_out"].sum() <= self.done[before]["held_out"].sum())
-
-    def _run(self, task: SelectionTask, n: int, suffix: str, advance: Any) -> Replicates:
-        name = f"topics-{task.n_components:05d}{suffix}"
-        folder = None if self.folder is None else self.folder / name
-        return run_replicates(
-            task, n, random_state=self.seed, batch_size=1, checkpoint=folder, advance=advance,
-            **self.how,
-        )  # fmt: skip
+            return
+        self.interrupted = job.interrupted
+        done = job.done.reshape(len(numbers), task.n_fits)
+        for i, number in enumerate(numbers):
+            if done[i].all():
+                rows = slice(i * task.n_fits, (i + 1) * task.n_fits)
+                best = self._best({name: each[rows] for name, each in job.rows.items()})
+                self.done[number] = best | {"topics": best["topics"][..., :number]}
 
     def _best(self, found: dict[str, Array]) -> dict[str, Array]:
         """Return the results of the fit with the highest objective to each fold."""
-        n = self.folds.n_folds
+        n = self.task.folds.n_folds
         start = found["objective"].reshape(-1, n).argmax(axis=0)
         return {name: each[start * n + np.arange(n)] for name, each in found.items()}
 
-    def result(self, numbers: Sequence[int], seed: SeedSequence, held_out: str) -> SelectK:
+    def excess_variance(self) -> tuple[float, float] | None:
+        """Return the dispersion around the fits with the most topics, and its standard error."""
+        folds = self.task.folds
+        if folds.unit is not None or folds.n_folds != 2 or self.interrupted:
+            return None
+        try:
+            return excess_variance(
+                folds.halves(), self.done[max(self.done)]["topics"], folds.sum_of_sample,
+                self.how["n_threads"],
+            )  # fmt: skip
+        except (KeyboardInterrupt, MemoryLimitError):
+            return None
+
+    def result(
+        self, seed: SeedSequence, held_out: str, excess: tuple[float, float] | None
+    ) -> SelectK:
         """Return the result of what is done."""
-        folds, done = self.folds, [self.done[k] for k in numbers if k in self.done]
-        kept = [k for k in numbers if k in self.done]
+        if not self.done:
+            raise KeyboardInterrupt
+        folds, kept = self.task.folds, sorted(self.done)
+        done = [self.done[k] for k in kept]
         totals = [totals_of(folds.fold(f), folds.n_sums) for f in range(folds.n_folds)]
         pairs = list(combinations(range(folds.n_folds), 2))
         similarities = tuple(
             np.stack([lift_pairs(each["topics"][a], each["topics"][b])[2] for a, b in pairs])
             for each in done
         )
-        excess = None
-        if held_out == "counts" and folds.n_folds == 2 and not self.interrupted:
-            excess = self._excess_variance(done[-1]["topics"])
+        estimator = self.task.estimator
         return SelectK.of(
             np.array(kept), np.stack([each["held_out"] for each in done]),
             np.stack([each["in_sample"] for each in done]),
             np.stack([each[0] for each in totals]), np.stack([each[1] for each in totals]),
             similarities, excess,
-            has_prior=getattr(self.estimator, "prior_factors", True) is not None,
+            has_prior=getattr(estimator, "prior_factors", True) is not None,
             n_iter=np.stack([each["n_iter"] for each in done]),
             converged=np.stack([each["converged"] for each in done]),
-            estimator=type(self.estimator).__name__, held_out=held_out,
+            estimator=type(estimator).__name__, held_out=held_out,
             interrupted=self.interrupted, random_state=seed.entropy,
         )  # fmt: skip
-
-    def _excess_variance(self, topics: Array) -> tuple[float, float] | None:
-        try:
-            return excess_variance(
-                self.folds.halves(), topics, self.folds.sum_of_sample, self.how["n_threads"]
-            )
-        except (KeyboardInterrupt, MemoryLimitError):
-            return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,14 @@ from sklearn.base import clone
 from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..methods.completion import log_shares
-from ..methods.poisson.split_topic import loadings_after_split, split_topic
-from ..methods.transform import project_rows
 from ..models.base import CountModel
 from ..models.poisson_nmf import PoissonNMF
 from .folds import Fold, Folds
 from .replicates import ReplicateTask
 from .seeds import state_of_fit
-from .shared_fits import objective_of
+from .shared_fits import fit_together, n_together, n_together_elsewhere, objective_of
 
 Array = NDArray[Any]
-# Iterations with each number of topics that is skipped, and the most topics that are added.
-SHORT, MOST_ADDED = 12, 4
 
 
 def check_estimator(estimator: Any) -> None:
@@ -36,11 +33,6 @@ def check_estimator(estimator: Any) -> None:
             f"estimator is {shown(type(estimator).__name__)}: an unfitted model of counts is "
             "needed, such as TopicModel, LDA or GammaPoisson."
         )
-
-
-def goes_on(estimator: Any) -> bool:
-    """Whether a fit with more topics can start from the topics of a fit."""
-    return isinstance(estimator, PoissonNMF) and estimator.solver != "joint-em"
 
 
 def with_options(estimator: Any, **options: Any) -> Any:
@@ -53,19 +45,23 @@ def with_options(estimator: Any, **options: Any) -> Any:
 
 @dataclass(frozen=True)
 class SelectionTask(ReplicateTask):
-    """Fits with `n_components` topics: replicate r is of fold r modulo the number of folds.
+    """Fits with some numbers of topics, each to all folds, `n_init` times.
 
-    Fits have starts of their own, with child r + `first` of the seed. If `topics` are given, (m,
-    K') of fewer topics for each fold, they start from these, some of which are split.
+    Replicate r is of number r // (n_init n_folds), and of fold r modulo n_folds. The fits of a
+    number of topics have seeds of their own; those of different numbers have the same.
     """
 
     estimator: Any
     folds: Folds
-    n_components: int
-    topics: tuple[Array, ...] | None = None
-    first: int = 0
+    numbers: tuple[int, ...]
+    n_init: int = 1
     name = "fits"
     patience = 600.0
+
+    @property
+    def n_fits(self) -> int:
+        """Number of fits with each number of topics."""
+        return self.n_init * self.folds.n_folds
 
     def about(self) -> Iterable[Any]:
         """Return the inputs of the fits, from which a checkpoint is recognised."""
@@ -75,46 +71,61 @@ class SelectionTask(ReplicateTask):
         yield np.zeros(0) if folds.unit is None else folds.unit
         yield from (type(self.estimator).__name__, repr({name: given[name] for name in names}))
         yield from (str(folds.seed.entropy), str(folds.seed.spawn_key))
-        yield from (self.n_components, self.first, *(self.topics or ()))
+        yield from (self.n_init, *self.numbers)
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the packed store that workers read, if there is one."""
         return self.folds.file()
 
+    def together(self, here: bool) -> int:
+        """Return the number of fits, of all folds, that share the reads of parts in stores."""
+        folds = self.folds
+        if not folds.stores or not isinstance(self.estimator, PoissonNMF):
+            return 1
+        train = folds.stores[0]
+        of_fold = self._n_together(train, 1) if here else n_together_elsewhere(train)
+        return of_fold * folds.n_folds if of_fold > 1 else 1
+
+    def _n_together(self, train: CountMatrix, n_threads: int) -> int:
+        if not isinstance(self.estimator, PoissonNMF):
+            return 1
+        dtype, most = self.estimator._dtype(), max(self.numbers)
+        return n_together(train, self.estimator, most, dtype, n_threads)
+
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return scores and topics of each fit."""
+        """Return scores and topics of each fit; those of a fold share each read of its counts."""
         folds = self.folds.in_this_process()
+        found: dict[int, dict[str, Array]] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = [self._fit(folds, number, seed, n_threads) for number in numbers]
-        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+            for at in range(folds.n_folds):
+                mine = [r for r in numbers if r % folds.n_folds == at]
+                if not mine:
+                    continue
+                fold = folds.fold(at)
+                size = self._n_together(fold.train, n_threads)
+                for first in range(0, len(mine), size):
+                    some = mine[first : first + size]
+                    fits = [partial(self._fit, folds, r, seed) for r in some]
+                    results = fit_together(fold.train, fits, n_threads)
+                    found |= zip(some, results, strict=True)
+        return {name: np.stack([found[r][name] for r in numbers]) for name in found[numbers[0]]}
 
     def _fit(
-        self, folds: Folds, number: int, seed: SeedSequence, n_threads: int
-    ) -> dict[str, Array]:
-        at = number % folds.n_folds
-        fold = folds.fold(at)
+        self, folds: Folds, number: int, seed: SeedSequence, n_threads: int, counts: CountMatrix,
+        **options: Any,
+    ) -> dict[str, Array]:  # fmt: skip
+        """Fit to the counts of a fold; topics are padded with zeros to the largest number."""
+        at, place = divmod(number, self.n_fits)
+        fold = folds.fold(place % folds.n_folds)._replace(train=counts)
         model = with_options(
-            self.estimator, n_components=self.n_components, n_init=1, verbose=0, callback=None,
-            random_state=state_of_fit(seed, number + self.first), n_threads=n_threads,
+            self.estimator, n_components=self.numbers[at], n_init=1, verbose=0, callback=None,
+            random_state=state_of_fit(seed, place), n_threads=n_threads, **options,
         )  # fmt: skip
-        start: dict[str, Any] = {}
-        if self.topics is not None:
-            F = self._with_more(self.topics[at], fold.train, model)
-            L = project_rows(fold.train, F, n_threads=n_threads)
-            start = {"F": F, "L": loadings_after_split(L)}
-        model.fit(fold.train, **start)
-        return scores_of(model, fold, folds.n_sums, n_threads)
-
-    def _with_more(self, topics: Array, train: CountMatrix, model: Any) -> Array:
-        """Return topics (m, K), split one by one, with a few iterations in between."""
-        while True:
-            L = project_rows(train, topics, n_threads=model.n_threads)
-            topics = split_topic(train, L, topics)
-            if topics.shape[1] == self.n_components:
-                return topics
-            few = with_options(model, n_components=topics.shape[1], max_iter=SHORT, tol=0)
-            topics = np.asarray(few.fit(train, F=topics).components_.T, np.float64)
+        found = scores_of(model.fit(counts), fold, folds.n_sums, n_threads)
+        missing = max(self.numbers) - self.numbers[at]
+        found["topics"] = np.pad(found["topics"], ((0, 0), (0, missing)))
+        return found
 
 
 def loadings_of(model: Any, counts: CountMatrix) -> Array:

@@ -47,7 +47,7 @@ def select_k_plot(
         of the held-out score are standard errors of the difference from the highest score. Grey
         dots are topics; lines are their mean and smallest similarity. Bars of the score of fitted
         counts extend from the lowest to the highest score of a fold. The vertical line is the
-        recommended number.
+        recommended number, if there is one.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def select_k_plot(
     if not hasattr(result, "score_error") or not hasattr(result, "similarities"):
         raise ValueError(f"result is a {type(result).__name__}: pass the result of select_k.")
     host = axes_or_new(ax, *_GRID.size)
-    scores, topics, fitted = _GRID.draw(host, f"K = {result.best}: {result.reason}")
+    scores, topics, fitted = _GRID.draw(host, result.advice)
     host.xaxis.labelpad = 16
     numbers = np.asarray(result.n_components)
     scores.errorbar(
@@ -94,7 +94,8 @@ def select_k_plot(
     )  # fmt: skip
     fitted.set_title("fitted counts", size=8)
     for panel in (scores, topics, fitted):
-        panel.axvline(result.best, color=_BEST, linewidth=1, zorder=0)
+        if result.best is not None:
+            panel.axvline(result.best, color=_BEST, linewidth=1, zorder=0)
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
         panel.set_xlabel("number of topics", size=7)

@@ -101,15 +101,13 @@ def similarity_section(match: Any) -> Section:
 
 def select_k_section(found: Any) -> Section:
     """Return the choice of the number of topics."""
-    best = "No number of topics is recommended" if found.best is None else f"K = {found.best}"
     table = {
         "topics": found.n_components.tolist(),
         "held-out score": [f"{each:.4f}" for each in found.score],
         "standard error": [f"{each:.4f}" for each in found.score_error],
         "smallest similarity": [f"{each:.2f}" for each in found.least_stability],
     }
-    text = [f"{best}: {found.reason}"]
-    return Section("Number of topics", text, charts.select_k_charts(found), table)
+    return Section("Number of topics", [found.advice], charts.select_k_charts(found), table)
 
 
 def permutation_section(found: Any) -> Section:

@@ -22,7 +22,6 @@ from nmfscale import (
     write_store,
 )
 from nmfscale.inference.results.select_k import recommendation
-from nmfscale.methods.poisson.split_topic import loadings_after_split, split_topic
 from nmfscale.readers.thinning import PartOfCounts, Thinning, thinned_in_memory
 
 N = 120
@@ -95,18 +94,29 @@ def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
         assert_same(select_k(source, range(2, 5), random_state=0, n_threads=2), expected)
     internals.free_bytes_of_parts(monkeypatch, 0)  # the parts are in stores
     options = {"random_state": 0, "checkpoint": tmp_path / "job"}
-    select_k(StoredCounts(tmp_path / "counts.nmf"), [2, 3], **options)
-    assert (tmp_path / "job" / "part-1.nmf").exists()
+    select_k(StoredCounts(tmp_path / "counts.nmf"), range(2, 5), **options)
+    assert (tmp_path / "job" / "counts" / "part-1.nmf").exists()
     counts = StoredCounts(tmp_path / "counts.nmf")
     again = select_k(counts, range(2, 5), checkpoint=tmp_path / "job", resume=True)
     assert again.random_state == 0
     assert_same(again, expected)
+    # fits with all numbers of topics share the reads of the parts
+    internals.read_anew(monkeypatch)
+    internals.fits_together(monkeypatch, 2)
+    assert_same(select_k(counts, range(2, 5), random_state=0, n_threads=2), expected)
+
+
+def test_one_read_of_a_file_serves_all_fits(X, tmp_path, monkeypatch):
+    write_store(X, tmp_path / "counts.nmf")
+    rows = internals.count_rows_read(monkeypatch)
+    select_k(StoredCounts(tmp_path / "counts.nmf"), [2, 3, 4], n_init=2, random_state=0)
+    assert sum(rows) == N
 
 
 def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
-    def interrupt(fit, task, folds, number, *words):
-        result = fit(task, folds, number, *words)
-        if task.n_components == 4:
+    def interrupt(fit, task, folds, number, *words, **options):
+        result = fit(task, folds, number, *words, **options)
+        if result["topics"].any(axis=0).sum() == 4:
             os.kill(os.getpid(), signal.SIGINT)
         return result
 
@@ -114,7 +124,8 @@ def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         internals.around_fit_of_selection(patch, interrupt)
         some = select_k(X, range(2, 6), **options)
-    assert some.interrupted and some.n_components.tolist() == [2, 3] and some.best == 3
+    # the largest number is the first: it shows if counts vary like Poisson counts
+    assert some.interrupted and some.n_components.tolist() == [2, 3, 5] and some.best == 3
     assert_same(select_k(X, range(2, 6), resume=True, **options), found)
 
 
@@ -132,30 +143,44 @@ def test_counts_that_vary_more_than_poisson_counts():
     rng = np.random.default_rng(0)
     rates = 400 * rng.dirichlet([0.2] * 3, 200) @ rng.dirichlet([0.2] * 60, 3)
     X = rng.poisson(rates * rng.gamma(2, 0.5, rates.shape))
-    found = select_k(X, [2, 3, 4, 5], units=np.arange(200), random_state=0)
-    assert found.best == 3 and "no maximum up to 5" in found.reason
-    halves = select_k(X, [3, 4], random_state=0)
-    dispersion, error = halves.excess_variance
+    found = select_k(X, [2, 3, 4, 5], random_state=0)
+    assert found.held_out == "samples" and found.best == 3 and "no maximum up to 5" in found.reason
+    dispersion, error = found.excess_variance
     assert 0.3 < dispersion < 0.55 and dispersion > 10 * error
-    assert f"dispersion {dispersion:.2f}" in halves.reason and "units=" in halves.reason
+    assert f"dispersion {dispersion:.2f}" in found.reason
+    assert found.n_stable[1] == 3 and found.n_stable[3] < 5
+    samples = select_k(X, [2, 3, 4, 5], held_out="samples", random_state=0)
+    assert (samples.score == found.score).all() and samples.excess_variance is None
+    halves = select_k(X, [3, 4], held_out="counts", random_state=0)
+    assert halves.held_out == "counts" and "hold out samples" in halves.reason
 
 
 def test_recommendations():
-    numbers, least = np.array([2, 3, 4]), np.array([0.9, 0.95, 0.3])
+    numbers, agree = np.array([2, 3, 4]), np.array([0.85, 0.95, 0.3])
 
-    def ask(score, error=(1, 1, 0), least=least, excess=None, prior=True, held_out="units"):
+    def ask(score, error=(1, 1, 0), least=agree, excess=(0.001, 0.01), prior=True):
         return recommendation(
-            numbers, np.array(score), np.array(error), least, excess, prior, held_out
+            numbers, np.array(score), np.array(error), np.array(least), excess, prior, "samples"
         )
 
+    # Poisson counts: the score
     assert ask([-9.0, -5.5, -6.0])[0] == 3
-    assert ask([-6.0, -5.5, -7.0])[:1] == (2,) and "one standard error" in ask([-6, -5.5, -7])[1]
+    assert ask([-6.0, -5.5, -7.0])[0] == 2 and "one standard error" in ask([-6, -5.5, -7])[1]
     assert ask([-5.0, -6.0, -7.0], prior=False)[0] == 2
-    assert ask([-9.0, -7.0, -5.0]) == (3, ask([-9.0, -7.0, -5.0])[1])
-    assert ask([-9, -7, -5], least=np.full(3, 0.9))[0] == 4
-    assert "larger numbers" in ask([-9, -7, -5], least=np.full(3, 0.9))[1]
-    assert "with no number" in ask([-9, -7, -5], least=np.zeros(3))[1]
-    assert "(dispersion 0.40)" in ask([-9, -5, -6], excess=(0.4, 0.01))[1]
+    best, reason = ask([-9.0, -7.0, -5.0])
+    assert best == 4 and "compare larger numbers" in reason
+    assert ask([-9, -5, -7], least=np.zeros(3))[0] == 3
+    # other counts: stability, where there is no maximum or a topic is not found again
+    varies = {"excess": (0.4, 0.01)}
+    for unknown in (varies, {"excess": None}):
+        assert ask([-9, -7, -5], **unknown)[0] == 3
+        assert ask([-9, -7, -5], least=(0.85, 0.81, 0.3), **unknown)[0] == 3
+        assert ask([-9, -7, -5], least=(0.91, 0.89, 0.3), **unknown)[0] == 2
+        assert "larger numbers" in ask([-9, -7, -5], least=np.full(3, 0.9), **unknown)[1]
+        assert ask([-9, -5, -6], least=(0.9, 0.7, 0.3), **unknown)[0] == 2
+        best, reason = ask([-9, -7, -5], least=np.zeros(3), **unknown)
+        assert best is None and "with no number are all topics found again" in reason
+    assert "(dispersion 0.40)" in ask([-9, -5, -6], **varies)[1]
     assert "dispersion" not in ask([-9, -5, -6], excess=(0.4, 0.3))[1]
 
 
@@ -177,23 +202,6 @@ def test_parts_of_counts(X, tmp_path, small_blocks):
     assert (some.take_rows().toarray() == parts[1].toarray()[kept]).all()
 
 
-def test_the_topic_that_is_split():
-    """Two groups of samples that share a topic get topics of their own."""
-    rng = np.random.default_rng(0)
-    F = np.zeros((30, 3))
-    F[:10, 0], F[10:20, 1], F[20:, 2] = rng.dirichlet(np.ones(10), 3)
-    L = np.zeros((90, 3))
-    L[np.arange(90), np.arange(90) % 3] = 400
-    X = rng.poisson(L @ F.T)
-    merged = np.column_stack([L[:, 0], L[:, 1] + L[:, 2]])
-    topics = split_topic(as_counts(X), merged, np.column_stack([F[:, 0], (F[:, 1] + F[:, 2]) / 2]))
-    assert topics.shape == (30, 3) and (topics[:, 0] == F[:, 0]).all()
-    more = topics[10:, 1] > topics[10:, 2]
-    assert more[:10].all() != more[10:].all() and more.sum() == 10
-    L = loadings_after_split(np.array([[5.0, 1.0, 0.0], [0.0, 2.0, 2.0]]))
-    np.testing.assert_allclose(L, [[5, 0.9, 0.1], [0, 2, 2]])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -206,6 +214,8 @@ def test_the_topic_that_is_split():
         ({"n_init": 0}, "n_init is 0"),
         ({"units": ["a"] * N}, "units has 1 different labels, and n_folds is 2"),
         ({"resume": True}, "resume=True needs checkpoint="),
+        ({"held_out": "rows"}, "held_out is 'rows'"),
+        ({"held_out": "counts", "units": range(N)}, "with units=, the samples of units are"),
     ],
 )
 def test_wrong_arguments(X, arguments, message):

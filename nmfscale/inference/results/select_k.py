@@ -12,8 +12,13 @@ from .files import Result
 from .frames import Columns, frame_of
 
 Array = NDArray[Any]
-# Topics of two fits are the same topic if their similarity is at least this.
-SAME = 0.8
+# Topics of two fits are the same topic if their similarity is at least this; with numbers whose
+# topics all exceed the second one, others are not recommended.
+FOUND, _SURE = 0.8, 0.9
+# What the fits were fitted to whose topics are matched, for each kind of held-out counts.
+_FITTED = {
+    "counts": "the other half of the counts", "samples": "other samples", "units": "other units"
+}  # fmt: skip
 # Standard errors beyond which counts vary more than Poisson counts, and the least dispersion.
 _ERRORS, _LEAST = 3.0, 0.02
 
@@ -37,17 +42,18 @@ class SelectK(Result):
         For each number of topics and each pair of folds, the similarities of the matched topics.
     excess_variance : tuple of float or None
         Dispersion of the counts around the fits with the most topics, and its standard error: close
-        to 0 for Poisson counts. Known if counts were split in two halves.
-    best : int
-        Recommended number of topics.
+        to 0 for Poisson counts. Known if counts were split in two halves at first.
+    best : int or None
+        Recommended number of topics; None if the score has no maximum and with no number all topics
+        are found again.
     reason : str
         Reason of the recommendation.
     fold_scores, fold_scores_in_sample : ndarray of shape (n_numbers, n_folds)
         Scores of each fold.
     n_iter, converged : ndarray of shape (n_numbers, n_folds)
         ``n_iter_`` and ``converged_`` of the fits.
-    held_out : {"counts", "units"}
-        What was held out.
+    held_out : {"counts", "samples", "units"}
+        What was held out: parts of each count, or the samples of each fold, or of whole units.
     estimator : str
         Class of the estimator.
     interrupted : bool
@@ -62,7 +68,7 @@ class SelectK(Result):
     in_sample: Array
     similarities: tuple[Array, ...]
     excess_variance: tuple[float, float] | None
-    best: int
+    best: int | None
     reason: str
     fold_scores: Array
     fold_scores_in_sample: Array
@@ -113,6 +119,11 @@ class SelectK(Result):
         """Similarity of the matched topics that agree least, for each number of topics."""
         return np.array([each.min() for each in self.similarities])
 
+    @property
+    def n_stable(self) -> Array:
+        """Number of topics that are found again, with a mean similarity of at least 0.8."""
+        return np.array([(each.mean(axis=0) >= FOUND).sum() for each in self.similarities])
+
     def to_frame(self) -> Any:
         """Return a table with a row for each number of topics.
 
@@ -120,8 +131,8 @@ class SelectK(Result):
         -------
         pandas.DataFrame
             Columns ``n_components``, ``score``, ``score_error``, ``in_sample``, ``stability``,
-            ``least_stability``, ``n_iter`` (mean of the folds), ``converged`` (in all folds) and
-            ``best``.
+            ``least_stability``, ``n_stable``, ``n_iter`` (mean of the folds), ``converged`` (in all
+            folds) and ``best``.
         """
         return frame_of(self.columns())
 
@@ -131,47 +142,57 @@ class SelectK(Result):
             "n_components": self.n_components, "score": self.score,
             "score_error": self.score_error, "in_sample": self.in_sample,
             "stability": self.stability, "least_stability": self.least_stability,
-            "n_iter": self.n_iter.mean(axis=1), "converged": self.converged.all(axis=1),
-            "best": self.n_components == self.best,
+            "n_stable": self.n_stable, "n_iter": self.n_iter.mean(axis=1),
+            "converged": self.converged.all(axis=1), "best": self.n_components == self.best,
         }  # fmt: skip
 
     def __repr__(self) -> str:
         """Return the table as text, and the recommendation."""
-        rows = [("", "K", "held-out", "error", "in-sample", "stability", "smallest")]
+        rows = [("", "K", "held-out", "error", "in-sample", "stability", "smallest", "found")]
         for i, k in enumerate(self.n_components.tolist()):
             rows.append((
                 "*" if k == self.best else "", str(k), f"{self.score[i]:.4f}",
                 f"{self.score_error[i]:.4f}", f"{self.in_sample[i]:.4f}",
                 f"{self.stability[i]:.2f}", f"{self.least_stability[i]:.2f}",
+                f"{self.n_stable[i]} of {k}",
             ))  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
-        return "\n".join([*lines, f"K = {self.best}: {self.reason}"])
+        return "\n".join([*lines, self.advice])
+
+    @property
+    def advice(self) -> str:
+        """The recommendation and its reason."""
+        best = "No number of topics is recommended" if self.best is None else f"K = {self.best}"
+        return f"{best}: {self.reason}"
+
+
+def varies_more(excess: tuple[float, float] | None) -> bool:
+    """Whether an estimate of the dispersion, with its standard error, exceeds that of Poisson."""
+    return excess is not None and excess[0] > max(_LEAST, _ERRORS * excess[1])
 
 
 def recommendation(
     numbers: Array, score: Array, error: Array, least: Array,
     excess: tuple[float, float] | None, has_prior: bool, held_out: str,
-) -> tuple[int, str]:  # fmt: skip
-    """Return the recommended number of topics, and the reason in a sentence.
+) -> tuple[int | None, str]:  # fmt: skip
+    """Return the recommended number of topics or None, and the reason in a sentence.
 
     `least` are the smallest similarities of matched topics.
     """
-    top = int(score.argmax())
-    if len(numbers) == 1:
+    top, last = int(score.argmax()), len(numbers) - 1
+    if last == 0:
         return int(numbers[0]), "it is the only number of topics that was compared."
-    varies = _of_excess(excess)
-    if top == len(numbers) - 1:
-        return _by_stability(numbers, least, varies, held_out)
-    within = np.flatnonzero(score >= score[top] - error)
-    first = min(int(within[0]), top)
-    also = f"; its least stable topic has similarity {least[first]:.2f}{varies}."
-    stable = np.flatnonzero(least >= SAME)
-    if least[first] < SAME and stable.size:
-        also += (
-            f" The largest number of topics of which all are found again in independent fits is "
-            f"{numbers[stable[-1]]} (smallest similarity {least[stable[-1]]:.2f})."
+    poisson = excess is not None and not varies_more(excess)
+    first = min(int(np.flatnonzero(score >= score[top] - error)[0]), top)
+    if top == last and poisson:
+        return int(numbers[last]), (
+            "its held-out score is the highest, and counts vary like Poisson counts: compare "
+            "larger numbers, too."
         )
+    if top == last or not (poisson or least[first] >= FOUND):
+        return _by_stability(numbers, top, least, excess, held_out)
+    also = f"; its least stable topic has similarity {least[first]:.2f}{_of_excess(excess)}."
     if top == 0:
         prior = "" if has_prior else ", perhaps because there is no prior (prior_factors=1.1)"
         return int(numbers[0]), f"the held-out score falls from the smallest number on{prior}{also}"
@@ -183,33 +204,37 @@ def recommendation(
     )
 
 
-def _by_stability(numbers: Array, least: Array, varies: str, held_out: str) -> tuple[int, str]:
-    """Return the recommendation where the score rises up to the largest number."""
-    more = ", which means that there are more topics or that counts vary more than Poisson counts"
-    why = f"the held-out score has no maximum up to {numbers[-1]}{varies or more}"
+def _by_stability(
+    numbers: Array, top: int, least: Array, excess: tuple[float, float] | None, held_out: str
+) -> tuple[int | None, str]:
+    """Return the recommendation where the score does not say how many topics there are."""
+    varies, again = _of_excess(excess), _FITTED[held_out]
+    if top == len(numbers) - 1:
+        more = ": there are more topics, or counts vary more than Poisson counts"
+        why = f"the held-out score has no maximum up to {numbers[-1]}{varies or more}"
+    else:
+        why = f"the held-out score is highest for {numbers[top]}, but not all topics are found "
+        why += f"again in fits to {again}{varies}"
     remedy = ""
     if held_out == "counts":
-        remedy = (
-            " Both halves of a count share such deviations: hold out samples, by units= or "
-            "units=range(n_samples)."
+        remedy = " Both halves of a count share its deviations: hold out samples."
+    level = _SURE if (least >= _SURE).any() else FOUND
+    found = np.flatnonzero(least >= level)
+    if not found.size:
+        return None, (
+            f"{why}, and with no number are all topics found again in fits "
+            f"to {again}. The table shows how many are.{remedy}"
         )
-    stable = np.flatnonzero(least >= SAME)
-    if not stable.size:
-        return int(numbers[-1]), f"{why}, and with no number are all topics stable.{remedy}"
-    at = int(stable[-1])
-    found = f"are found again in independent fits (smallest similarity {least[at]:.2f})"
+    at = int(found[-1])
+    text = f"{why}; {numbers[at]} is the largest number of topics of which all are found again in "
+    text += f"fits to {again} (smallest similarity {least[at]:.2f})"
     if at == len(numbers) - 1:
-        return int(numbers[at]), f"{why}; all topics {found}: compare larger numbers, too.{remedy}"
-    return int(numbers[at]), (
-        f"{why}; {numbers[at]} is the largest number of topics of which all {found}.{remedy}"
-    )
+        text += ": compare larger numbers, too"
+    return int(numbers[at]), f"{text}.{remedy}"
 
 
 def _of_excess(excess: tuple[float, float] | None) -> str:
     """Return a clause on counts that vary more than Poisson counts, or an empty text."""
-    if excess is None or excess[0] <= max(_LEAST, _ERRORS * excess[1]):
+    if excess is None or not varies_more(excess):
         return ""
-    return (
-        ", and counts vary more than Poisson counts around the fits with the most topics "
-        f"(dispersion {excess[0]:.2f})"
-    )
+    return f", and counts vary more than Poisson counts (dispersion {excess[0]:.2f})"
