@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .models.topic_model import TopicModel as TopicModel
     from .readers.convert import write_store as write_store
     from .readers.open import as_counts as as_counts
+    from .readers.open import concat as concat
     from .readers.open import read_counts as read_counts
     from .readers.text_counts import text_counts as text_counts
     from .report.page import write_report as write_report
@@ -108,7 +109,7 @@ _PLACES = {
     "models.ssnmf": "SSNMF",
     "models.topic_model": "TopicModel",
     "readers.convert": "write_store",
-    "readers.open": "as_counts read_counts",
+    "readers.open": "as_counts concat read_counts",
     "readers.text_counts": "text_counts",
     "report.page": "write_report",
     "storage.store": "StoredCounts",

@@ -71,7 +71,7 @@ def _demo(command: argparse.ArgumentParser) -> None:
 
 
 def _fit(command: argparse.ArgumentParser) -> None:
-    add_input(command)
+    add_input(command, several=True)
     add = command.add_argument
     add("-k", type=COUNT, required=True, help="number of topics")
     what = "default: %(default)s"
@@ -93,7 +93,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
 
 
 def _store(command: argparse.ArgumentParser) -> None:
-    add_input(command, packed=False)
+    add_input(command, packed=False, several=True)
     add = command.add_argument
     add("output", type=PATH, metavar="OUT.nmf", help="the packed store to write")
     what = "such as 2GB: text files that need more than a quarter of it are sorted on disk"
@@ -104,7 +104,7 @@ def _store(command: argparse.ArgumentParser) -> None:
 def _transform(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
-    add_input(command)
+    add_input(command, several=True)
     what = ".npy, written during the work; .npz; .csv or .tsv, also with .gz"
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
     what = (
@@ -136,9 +136,10 @@ def _plot(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what = (
         "for structure: on each line a label, or name TAB label (comma in a .csv); or a column of "
-        "obs of a .h5ad, or of a table with a header whose first column names the samples"
+        "obs of a .h5ad, or of a table with a header whose first column names the samples; or a "
+        "COLUMN of obs that the model has"
     )
-    add("--groups", type=PATH, metavar="FILE[:COLUMN]", help=what)
+    add("--groups", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "for top: number of features of each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     what = "for progress: the horizontal axis (default: %(default)s)"
@@ -206,7 +207,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         "with --units, those of whole units. Topics that are not found again in the other half,\n"
         "or in other samples, are not a property of the data."
     )
-    add_input(command)
+    add_input(command, several=True)
     add = command.add_argument
     what = "numbers of topics, as 2-20 or 5,10,20 (default: 2-20)"
     add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
@@ -217,9 +218,9 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     add("--prior", type=at_least(float, 1), metavar="A", help=what)
     what = (
         "hold out units, such as patients: on each line a label, or name TAB label (comma in a "
-        ".csv); or a column of obs of a .h5ad, or of a table with a header"
+        ".csv); or a column of obs of a .h5ad, or of a table with a header; or a COLUMN of obs"
     )
-    add("--units", type=PATH, metavar="FILE[:COLUMN]", help=what)
+    add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "without --units: hold out halves of counts, or samples (default: %(default)s)"
     add("--held-out", choices=("auto", "counts", "samples"), default="auto", help=what)
     what = "parts of the counts, or groups of samples or units (default: %(default)s)"

@@ -17,6 +17,7 @@ from .files import (
     TABLES,
     check_inputs,
     file_and_column,
+    input_files,
     labels_of,
     output,
     read_groups,
@@ -60,7 +61,7 @@ def demo(arguments: argparse.Namespace) -> int:
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
-    check_inputs(arguments.input)
+    check_inputs(*input_files(arguments))
     from ..engine.checkpoint import checkpoints_in, recorded_seed
 
     # a resumed fit replaces the model that the same command wrote when it was interrupted
@@ -73,7 +74,7 @@ def fit(arguments: argparse.Namespace) -> int:
     with terminated_as_interrupted(), cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
-            log(f"{arguments.input}\n{in_shell_words(counts.report())}")
+            log(f"{', '.join(input_files(arguments))}\n{in_shell_words(counts.report())}")
         given = ("checkpoint", "checkpoint_every", "resume")
         how = {name: getattr(arguments, name) for name in given}
         if client is not None:
@@ -116,7 +117,7 @@ def _check_together(arguments: argparse.Namespace) -> None:
 
 def store(arguments: argparse.Namespace) -> int:
     """Write counts to a packed store, in bounded memory."""
-    check_inputs(arguments.input)
+    check_inputs(*input_files(arguments))
     target = output(arguments, ("", ".nmf"), _inputs(arguments))
     from ..counts.sizes import readable
     from ..engine.threads import resolve_threads
@@ -133,7 +134,7 @@ def store(arguments: argparse.Namespace) -> int:
 
 
 def _inputs(arguments: argparse.Namespace) -> list[str | None]:
-    return [arguments.input, arguments.feature_names, arguments.sample_names]
+    return [*input_files(arguments), arguments.feature_names, arguments.sample_names]
 
 
 def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
@@ -172,7 +173,7 @@ def _describe_fit(model: Any) -> None:
 
 def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
-    check_inputs(arguments.model, arguments.input)
+    check_inputs(arguments.model, *input_files(arguments))
     given = [arguments.model, *_inputs(arguments)]
     target = output(arguments, (".npy", *TABLES), given)
     as_it_goes = target.suffix.lower() == ".npy"
@@ -217,7 +218,11 @@ def info(arguments: argparse.Namespace) -> int:
         counts.verify()
     say(in_shell_words(counts.report()))
     if isinstance(counts, StoredCounts):
-        say(f"packed from         {counts.source.get('path', 'an object in memory')}")
+        origins = [
+            each.get("path", "an object in memory")
+            for each in counts.source.get("files", [counts.source])
+        ]
+        say(f"packed from         {', '.join(origins)}")
         say(f"blocks              {len(counts.layout().blocks)}, all checksums agree")
     return 0
 
@@ -294,7 +299,8 @@ def plot(arguments: argparse.Namespace) -> int:
         model = next(iter(models.values()))
         names = getattr(model, "sample_names_", None)
         warn_of_order([arguments.groups], names)
-        groups = read_groups(arguments.groups, len(model.loadings_), names)
+        obs = getattr(model, "obs_", None)
+        groups = read_groups(arguments.groups, len(model.loadings_), names, obs)
     axes = _draw(arguments.kind, models, groups=groups, n_top=arguments.n_top, x=arguments.x)
     save_figure(axes, target)
     say(f"plot            {arguments.output}")

@@ -14,6 +14,8 @@ EXAMPLES = {
     "fit": """examples:
   nmfscale fit counts.npz -k 10 --feature-names words.txt -o model.h5
   nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
+  nmfscale fit donor1.h5ad donor2.h5ad -k 10 -o donors.h5
+  nmfscale fit cells.h5ad -k 10 --features highly_variable --samples kept.txt
   nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
   nmfscale fit counts.npz -k 20 --model ssnmf --labels classes.csv
   nmfscale fit cells.nmf -k 20 --checkpoint state --resume
@@ -27,6 +29,7 @@ EXAMPLES = {
     "store": """examples:
   nmfscale store cells.h5ad cells.nmf
   nmfscale store matrix.mtx.gz cells.nmf --memory-limit 1GB
+  nmfscale store donor1.h5ad donor2.h5ad donors.nmf --join outer
   nmfscale fit cells.nmf -k 20 --memory-limit 2GB --checkpoint state -o cells.h5""",
     "text": """examples:
   nmfscale text folder texts.nmf --stop-words english

@@ -37,6 +37,8 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     if column is not None and os.path.exists(file_and_column(column)[0]):
         column = None  # labels_of reads the file
     given = {name: getattr(arguments, name) for name in options} | {"groups": column}
+    if getattr(arguments, "join", None) is not None:
+        given["join"] = arguments.join
     given |= {
         mask: _names_or_column(getattr(arguments, of))
         for mask, of in (("mask_var", "features"), ("mask_obs", "samples"))
@@ -58,11 +60,17 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
         counts = opened(**lines)
     if not counts.is_integer:
         log(
-            f"warning: {arguments.input} holds counts that are not whole numbers: "
+            f"warning: {', '.join(input_files(arguments))}: counts that are not whole numbers: "
             f"{counts.first_fraction}. They are used as they are; better pass the raw counts"
             f"{_of_other_matrices(arguments)}."
         )
     return counts
+
+
+def input_files(arguments: argparse.Namespace) -> list[str]:
+    """Return the files of counts of a command."""
+    given = arguments.input
+    return given if isinstance(given, list) else [given]
 
 
 def _lines_of_option(arguments: argparse.Namespace, name: str) -> Any:
@@ -85,13 +93,14 @@ def _of_other_matrices(arguments: argparse.Namespace) -> str:
     """Return the options that choose another matrix of an AnnData file, as text."""
     from ..readers.h5ad import matrix_names
 
-    if not arguments.input.lower().endswith(".h5ad"):
+    files = input_files(arguments)
+    if len(files) > 1 or not files[0].lower().endswith(".h5ad"):
         return ""
     options = {
         name: f"--layer {shlex.quote(name.removeprefix('layers/'))}"
         if name.startswith("layers/")
         else "--raw"
-        for name in matrix_names(Path(arguments.input))
+        for name in matrix_names(Path(files[0]))
         if name != "X"
     }
     options = {name: each for name, each in options.items() if name != f"layers/{arguments.layer}"}
@@ -138,9 +147,17 @@ def file_and_column(given: str) -> tuple[str, str | None]:
     return next(iter(there + splits), (given, None))
 
 
-def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | None]:
-    """Read labels of samples: one on each line, names and labels, or a column of a table or obs."""
+def read_groups(given: str, n_samples: int, sample_names: Any, obs: Any = None) -> list[str | None]:
+    """Read labels of samples: one on each line, names and labels, or a column of a table or obs.
+
+    `obs` is the table of the model or of the counts; it has the column if there is no such file.
+    """
     path, column = file_and_column(given)
+    if obs is not None and not os.path.exists(path):
+        if given in obs:
+            return _labels_in(obs[given])
+        known = ", ".join(map(repr, obs))
+        raise ValueError(f"{given} is neither a file nor a column of obs; columns: {known}.")
     if path.lower().endswith(".h5ad"):
         from ..readers.h5ad import read_obs
 
@@ -165,6 +182,15 @@ def read_groups(given: str, n_samples: int, sample_names: Any) -> list[str | Non
     pairs = [row for row in rows if row != [""]]
     names, labels_of_names = [row[0] for row in pairs], [_label(row[1]) for row in pairs]
     return _by_name(path, names, labels_of_names, sample_names)
+
+
+def _labels_in(column: Any) -> list[str | None]:
+    """Return a column of obs as labels: numbers as text, None where a value is missing."""
+    values = [None if value is None or value != value else value for value in column.tolist()]
+    return [
+        None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        for value in values
+    ]
 
 
 def _check_separator(path: str, lines: list[str], sample_names: Any) -> None:
@@ -197,12 +223,14 @@ _UNITS = re.compile(
 )
 
 
-def unit_columns(given: str) -> list[str]:
-    """Return the other columns of a table of labels whose names suggest units."""
+def unit_columns(given: str, obs: Any = None) -> list[str]:
+    """Return the other columns of a table of labels, or of obs, whose names suggest units."""
     path, column = file_and_column(given)
-    if column is None:
+    if obs is not None and not os.path.exists(path):
+        names, column = list(obs), given
+    elif column is None:
         return []
-    if path.lower().endswith(".h5ad"):
+    elif path.lower().endswith(".h5ad"):
         from ..readers.h5ad import obs_columns
 
         names = obs_columns(Path(path))

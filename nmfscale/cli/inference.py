@@ -196,13 +196,14 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
         raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
     names_of_samples = getattr(model, "sample_names_", None)
     warn_of_order(given.values(), names_of_samples)
-    labels = _labels(given, len(model.loadings_), names_of_samples)
+    obs = getattr(model, "obs_", None)
+    labels = _labels(given, len(model.loadings_), names_of_samples, obs)
     left_out = _unlabelled(arguments.groups, ~labels["kept"], names_of_samples)
     if left_out and getattr(arguments, "kind", None) == "fit":
         raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
     if left_out:
         log(f"warning: {left_out}: they are left out.")
-    _say_what_may_be_units(arguments, labels)
+    _say_what_may_be_units(arguments, labels, obs)
     names = ("checkpoint", "resume")
     how: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     drawn = arguments.seed is None
@@ -235,7 +236,7 @@ def targets_of(
     return targets
 
 
-def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]) -> None:
+def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any], obs: Any) -> None:
     """Suggest columns of the table of groups as units, if groups have very many samples."""
     from collections import Counter
 
@@ -243,10 +244,11 @@ def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]
 
     if arguments.units is not None or arguments.strata is not None:
         return
-    columns = unit_columns(arguments.groups)
+    columns = unit_columns(arguments.groups, obs)
     if columns and max(Counter(labels["groups"]).values()) > MANY_SAMPLES:
-        path = file_and_column(arguments.groups)[0]
-        log(f"columns of {path} that may be units: {', '.join(columns)}; --units {path}:COLUMN")
+        path, column = file_and_column(arguments.groups)
+        of, where = ("obs", "") if column is None else (path, f"{path}:")
+        log(f"columns of {of} that may be units: {', '.join(columns)}; --units {where}COLUMN")
 
 
 def _unlabelled(source: Any, missing: Any, names: Any) -> str:
@@ -258,12 +260,12 @@ def _unlabelled(source: Any, missing: Any, names: Any) -> str:
     return f"{source} has no label for {places.size:,} samples (the first is {first})"
 
 
-def _labels(given: dict[str, str | None], n_samples: int, names: Any) -> dict[str, Any]:
+def _labels(given: dict[str, str | None], n_samples: int, names: Any, obs: Any) -> dict[str, Any]:
     """Return the labels of the samples that have a group, and a mask of these samples."""
     import numpy as np
 
     read = {
-        name: np.array([*read_groups(each, n_samples, names), None], object)[:-1]
+        name: np.array([*read_groups(each, n_samples, names, obs), None], object)[:-1]
         for name, each in given.items()
         if each is not None
     }

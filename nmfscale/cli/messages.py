@@ -19,7 +19,7 @@ _OPTIONS = {
     "solver": "--solver", "init": "--init", "tol": "--tol", "dtype": "--dtype",
     "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
     "missing": "--missing", "names": "--names", "mask_var": "--features", "mask_obs": "--samples",
-    "feature_names": "--feature-names", "sample_names": "--sample-names",
+    "join": "--join", "feature_names": "--feature-names", "sample_names": "--sample-names",
     "min_df": "--min-df", "max_df": "--max-df", "pattern": "--pattern",
     "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip

@@ -55,14 +55,14 @@ def add_labels(command: argparse.ArgumentParser) -> None:
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     what = (
         "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
-        "or of a table with a header whose first column names the samples; samples without a label "
-        "(empty, NA) are left out"
+        "or of a table with a header whose first column names the samples; or a COLUMN of obs that "
+        "the model has; samples without a label (empty, NA) are left out"
     )
-    add("--groups", required=True, type=PATH, metavar="FILE[:COLUMN]", help=what)
+    add("--groups", required=True, type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "sampling units, such as patients; same formats (default: samples)"
-    add("--units", type=PATH, metavar="FILE[:COLUMN]", help=what)
+    add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "units are permuted, or resampled, only within strata; same formats"
-    add("--strata", type=PATH, metavar="FILE[:COLUMN]", help=what)
+    add("--strata", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
 
 
 def add_results(command: argparse.ArgumentParser, job: str) -> None:
@@ -108,14 +108,21 @@ def add_cluster_options(command: argparse.ArgumentParser, job: str) -> None:
 
 def add_input(
     command: argparse.ArgumentParser, *, packed: bool = True, option: str | None = None,
-    **options: Any,
+    several: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """Add the file of counts, as an argument or as `option`, and the options of its format."""
+    """Add the file of counts, as an argument or as `option`, and the options of its format.
+
+    With `several`, the samples of several files are joined.
+    """
     add = command.add_argument
+    if several:
+        options |= {"nargs": "+", "action": _OneOrMore}
+        what = "for several INPUT: features that all have, or that any has (default: inner)"
+        add("--join", choices=("inner", "outer"), help=what)
     what = (
         f"{'' if option is None else 'for fit: '}counts, samples x features: "
         f"{'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, 10x .h5 "
-        "or a 10x folder"
+        f"or a 10x folder{'; the samples of several files are joined' if several else ''}"
     )
     add(option or "input", type=PATH, metavar="INPUT", help=what, **options)
     what = "names of the features, one on each line"
@@ -133,6 +140,13 @@ def add_input(
     add("--feature-type", metavar="TYPE", help=what)
     what = ".npz, .mtx: rows are features, or not (default for .mtx: inferred from files of names)"
     add("--transpose", action=argparse.BooleanOptionalAction, default=None, help=what)
+
+
+class _OneOrMore(argparse.Action):
+    """Stores one value as it is, several as a list."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        setattr(namespace, self.dest, values[0] if len(values) == 1 else values)
 
 
 def add_run_options(command: argparse.ArgumentParser) -> None:

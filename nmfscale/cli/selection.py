@@ -9,7 +9,14 @@ from typing import Any
 
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
-from .files import TEXT_TABLES, check_inputs, file_and_column, read_groups, read_input
+from .files import (
+    TEXT_TABLES,
+    check_inputs,
+    file_and_column,
+    input_files,
+    read_groups,
+    read_input,
+)
 from .inference import ARRAYS, PICTURES, _write_all, targets_of, write_columns, write_result
 from .messages import log, say
 
@@ -22,7 +29,7 @@ def select_k(arguments: argparse.Namespace) -> int:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     if arguments.prior is not None and arguments.model not in ("topic", "poisson"):
         arguments.usage("--prior is for --model topic and poisson")
-    files = [arguments.input]
+    files = input_files(arguments)
     if arguments.units is not None:
         files.append(file_and_column(arguments.units)[0])
     check_inputs(*files)
@@ -88,7 +95,7 @@ def _units(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
     """Return the unit of each sample; every sample needs one."""
     if arguments.units is None:
         return None
-    found = read_groups(arguments.units, counts.shape[0], counts.sample_names)
+    found = read_groups(arguments.units, counts.shape[0], counts.sample_names, counts.obs)
     missing = [i for i, unit in enumerate(found) if unit is None]
     if missing:
         raise ValueError(

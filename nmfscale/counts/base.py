@@ -80,6 +80,10 @@ class CountMatrix(ABC):
         What was changed or left out when the counts were read, for :meth:`report`.
     first_fraction : str, optional
         Position and value of the first count that is not an integer.
+    measured : tuple of two ndarrays, optional
+        Which features were measured in which batches of samples, (n_batches, n_features), bool, and
+        the batch of each sample, (n_samples,): see `measured` of :meth:`PoissonNMF.fit`. Set by an
+        outer join of files with different features.
     of_text : bool, default=False
         Whether features are words, so that other texts may have a different vocabulary: a word
         that they lack occurs in them 0 times.
@@ -104,7 +108,8 @@ class CountMatrix(ABC):
     def __init__(
         self, shape: tuple[int, int], *, sample_names: Any = None, feature_names: Any = None,
         groups: Any = None, obs: Any = None, notes: Sequence[str] = (),
-        first_fraction: str | None = None, of_text: bool = False,
+        first_fraction: str | None = None, measured: tuple[Array, Array] | None = None,
+        of_text: bool = False,
     ) -> None:  # fmt: skip
         self.shape = shape
         self._obs = obs
@@ -113,7 +118,7 @@ class CountMatrix(ABC):
         self.groups = labels_of(groups, shape[0], "groups", "row")
         self.notes = tuple(notes)
         self.first_fraction = first_fraction
-        self.of_text = bool(of_text)
+        self.measured, self.of_text = measured, bool(of_text)
 
     @property
     def sample_names(self) -> Any:
@@ -156,7 +161,7 @@ class CountMatrix(ABC):
             "sample_names": _taken(self.sample_names, rows),
             "feature_names": _taken(self.feature_names, columns),
             "groups": _taken(self.groups, rows), "obs": obs, "notes": self.notes,
-            "of_text": self.of_text,
+            "measured": _part_of_measured(self.measured, rows, columns), "of_text": self.of_text,
         }  # fmt: skip
 
     @property
@@ -357,6 +362,20 @@ class CountMatrix(ABC):
         """Shape, number of nonzero counts and their type."""
         n_rows, n_columns = self.shape
         return f"<{type(self).__name__} {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
+
+
+def _part_of_measured(
+    measured: tuple[Array, Array] | None, rows: Array | None, columns: Array | None
+) -> tuple[Array, Array] | None:
+    """Return which of some features were measured; columns -1 are features of known counts 0."""
+    if measured is None:
+        return None
+    features, batch = measured
+    kept, batch = np.unique(_taken(batch, rows), return_inverse=True)
+    features = features[kept]
+    if columns is not None:
+        features = features[:, columns] | (np.asarray(columns) < 0)
+    return None if features.all() else (features, batch)
 
 
 def _taken(values: Any, places: Array | None) -> Any:

@@ -44,7 +44,7 @@ _REMEDIES = {
     "pyspark": "Pass X.toPandas().",
 }
 _REMEDIES_OF_LISTS = {
-    "anndata.AnnData": "Join them: anndata.concat(X).",
+    "anndata.AnnData": "Join them: nmfscale.concat(X).",
     "mudata": "Pass a modality of one of them, as X[0]['rna'].",
     "pandas.DataFrame": "Join them: pandas.concat(X).",
     "polars.DataFrame": "Join them: polars.concat(X).",
@@ -201,8 +201,8 @@ _NUMBERS = {"a list": "a row of numbers", "a list of lists": "a number"}
 
 def _remedy_of_item(X: Any, kind: type) -> str | None:
     """Return what to pass in place of a list of such items; None if NumPy can convert it."""
-    if issubclass(kind, os.PathLike) or (issubclass(kind, str) and _are_files(X)):
-        return "Read each of them, as nmfscale.read_counts(X[0]), and join them."
+    if issubclass(kind, os.PathLike):
+        return "nmfscale.concat takes lists of files, counts and AnnData objects."
     known = _remedy(kind, _REMEDIES_OF_LISTS) or _remedy(kind, _REMEDIES)
     if known is not None:
         return known
@@ -211,7 +211,3 @@ def _remedy_of_item(X: Any, kind: type) -> str | None:
     if issubclass(kind, str) or _has(kind, _ARRAYS) or not _has(kind, _ITEMS):
         return None
     return _remedy_of_collection(kind)
-
-
-def _are_files(X: Any) -> bool:
-    return all(isinstance(item, str) and len(item) < 4096 and os.path.exists(item) for item in X)

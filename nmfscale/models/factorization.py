@@ -122,7 +122,8 @@ class CountFactorization(HeldFactors):
             different gene panels were combined by an outer join. Entries of unmeasured features are
             not part of the likelihood: they are missing, not 0. Rows are in the sorted order of the
             labels in `batch`, or are matched by the index of a DataFrame or the keys of a dict of
-            rows. By default everything was measured. Not available with solver="joint-em", nor with
+            rows. By default everything was measured, except what an outer join of files says (see
+            :func:`concat`). Not available with solver="joint-em", nor with
             starts that use all entries, "topic-score" and "nndsvd"; "auto" is then a random start,
             preferably the best of several (`n_init`).
         batch : array-like of shape (n_samples,), default=None
@@ -224,6 +225,8 @@ class CountFactorization(HeldFactors):
             samples=fixed_samples, prior_factors=self.prior_factors,
             prior_loadings=self.prior_loadings,
         )  # fmt: skip
+        if measured is None and batch is None and counts.measured is not None:
+            measured, batch = counts.measured  # of an outer join
         seen = measured_features(counts, measured, batch)
         if seen is not None:
             self._check_start(L, F)
@@ -255,6 +258,9 @@ class CountFactorization(HeldFactors):
         self.fixed_samples_ = constraints.samples
         self.measured_, self.batch_ = constraints.measured, constraints.groups
         return counts, fitted
+
+    def _warn_of_unmeasured(self, counts: CountMatrix) -> None:
+        """Give no warning: entries that were not measured are left out of the likelihood."""
 
     def _check_start(self, L: Any, F: Any) -> None:
         """Refuse options that would treat unmeasured entries as 0."""

@@ -240,6 +240,8 @@ class HeldFactors(CountModel):
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
         measured, batch = known.get("measured"), known.get("batch")
         of_fit = getattr(self, "measured_", None)
+        if measured is None and batch is None and counts.measured is not None:
+            measured, batch = counts.measured
         if measured is None and of_fit is not None and self._features is None:
             warn_caller(
                 f"{type(self).__name__} was fitted with measured=, and nothing says what was "

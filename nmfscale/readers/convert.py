@@ -95,7 +95,7 @@ def write_store(
     if isinstance(counts, StoredCounts):
         raise ValueError(f"{counts.path} is already a packed store.")
     origin = getattr(counts, "source", {"object": type(source).__name__})
-    if origin.get("path") == str(target):
+    if str(target) in [each.get("path") for each in origin.get("files", [origin])]:
         raise ValueError(f"{path} is the source of the counts: give the store another name.")
     from tqdm.auto import tqdm
 

@@ -34,7 +34,7 @@ class DaskRows(RowStream):
     def __init__(
         self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None,
         obs: Any = None,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         if array.ndim != 2:
             raise ValueError(f"Expected 2D array, got a dask array of shape {array.shape}.")
         if np.isnan(array.shape).any():

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, RowRange, totals_of_rows
 from ..counts.blocks import Layout
-from .stream import CountStream, RowStream
+from .stream import RowStream
 
 Array = NDArray[Any]
 # Bytes of compressed rows that are examined at a time.
@@ -52,9 +52,8 @@ class FileCounts(CountMatrix):
         self._large, self._dtype = large, np.result_type(*kinds)
         self._nnz = int(self.row_nnz.sum())
         super().__init__((n, m), **stream.about, first_fraction=fraction)
-        self.subject, self.source = stream.subject, {"object": stream.subject}
-        if isinstance(stream, CountStream):
-            self.source = {"path": str(stream.path.resolve()), **stream.fingerprint._asdict()}
+        self.subject = stream.subject
+        self.source = getattr(stream, "source", {"object": stream.subject})
 
     def _make_layout(self, n_threads: int) -> Any:
         return Layout(self, self._stream, n_threads, keep=False)

@@ -20,7 +20,7 @@ from .columns import select_columns
 from .dask_array import DaskRows, is_dask_array
 from .file_counts import FileCounts
 from .formats import ANNOTATED, check_choices
-from .masks import Described, described
+from .masks import Described, described, table_column
 from .thinning import PartOfCounts
 
 # Rows of a matrix that show whether it holds whole numbers.
@@ -101,8 +101,7 @@ def part_of_counts(counts: CountMatrix, part: dict[str, Any]) -> CountMatrix:
         feature_names=counts.feature_names,
         obs=None if counts._obs is None else lambda: counts.obs,
     )  # fmt: skip
-    named = object.__new__(type(counts))
-    named.__dict__.update(counts.__dict__)
+    named = copy_of(counts)
     named.sample_names, named.feature_names = found.sample_names, found.feature_names
     if counts.from_file:
         if found.rows is not None:
@@ -116,6 +115,25 @@ def part_of_counts(counts: CountMatrix, part: dict[str, Any]) -> CountMatrix:
         chosen = checked_counts(matrix, **named._described(found.rows, found.columns))
     chosen.columns_taken = None
     return chosen
+
+
+def with_groups(counts: CountMatrix, groups: str | None = None) -> CountMatrix:
+    """Return counts whose groups are a column of their obs."""
+    if groups is not None:
+        table = None if counts.obs is None else lambda: counts.obs
+        labels = table_column(table, groups, "groups", "obs", str(getattr(counts, "path", "X")))
+        counts = copy_of(counts)
+        counts.groups = np.array(
+            ["missing" if each is None else each for each in labels.tolist()], labels.dtype
+        )
+    return counts
+
+
+def copy_of(counts: CountMatrix) -> CountMatrix:
+    """Return counts whose names can be set; the counts themselves are shared."""
+    found = object.__new__(type(counts))
+    found.__dict__.update(counts.__dict__)
+    return found
 
 
 def _counts_of(

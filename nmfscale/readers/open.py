@@ -12,12 +12,14 @@ import numpy as np
 
 from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals, warn_fraction
 from ..counts.memory import Counts, checked_counts
+from ..counts.names import shown
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
 from .corpora import corpus_counts, is_corpus, is_dictionary, words_of
 from .file_counts import FileCounts
 from .formats import check_choices, given_choices
+from .joined import JoinedRows, check_join, labelled, sources_in
 from .masks import MASKS, NAMES
 from .objects import (
     holder_of,
@@ -28,9 +30,11 @@ from .objects import (
     part_of_annotated,
     part_of_counts,
     table_of_samples,
+    with_groups,
 )
-from .options import SourceOptions, check_source
-from .stream import MEMORY_LIMIT, open_stream
+from .options import SourceOptions, TableOptions, check_source
+from .stream import MEMORY_LIMIT, RowStream, open_stream
+from .thinning import PartOfCounts
 
 
 def as_counts(
@@ -47,6 +51,8 @@ def as_counts(
     genome: str | None = None,
     feature_type: str | None = None,
     transpose: bool | None = None,
+    join: str = "inner",
+    labels: Any = None,
     integer: IntegerPolicy = "warn",
     subject: str = "X",
     in_memory: bool = True,
@@ -62,6 +68,7 @@ def as_counts(
         of pairs: number of a word, count) are accepted, too. `X` is never changed. Arrays that are
         compressed sparse rows without duplicates and explicit zeros are used without a copy. The
         path of a packed store is opened; other files are read as by :func:`read_counts`.
+        A list of files, counts or AnnData objects is joined: see :func:`concat`.
     layer : str, optional
         Layer of an AnnData object (or .h5ad file) to use in place of ``X``.
     raw : bool, default=False
@@ -90,6 +97,8 @@ def as_counts(
         ``.mtx`` and ``.npz``: whether the file holds features x samples. By default, an ``.npz``
         file holds samples x features, and the orientation of a ``.mtx`` file is inferred from the
         files of names beside it: see :func:`read_counts`.
+    join, labels
+        For a list: see :func:`concat`.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers: warn once, accept them silently, or
         raise an error.
@@ -141,8 +150,8 @@ def as_counts(
     return open_counts(
         X, layer=layer, raw=raw, names=names, feature_names=feature_names,
         sample_names=sample_names, mask_var=mask_var, mask_obs=mask_obs, groups=groups,
-        genome=genome, feature_type=feature_type, transpose=transpose, integer=integer,
-        subject=subject, in_memory=in_memory, memory_limit=memory_limit,
+        genome=genome, feature_type=feature_type, transpose=transpose, join=join, labels=labels,
+        integer=integer, subject=subject, in_memory=in_memory, memory_limit=memory_limit,
     )  # fmt: skip
 
 
@@ -156,6 +165,16 @@ def open_counts(
     """
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
+    join, labels = choices.pop("join", "inner"), choices.pop("labels", None)
+    check_join(join)
+    sources = sources_in(source)
+    if sources is not None:
+        sources = labelled(sources, labels)
+        return _joined_counts(sources, join, integer, in_memory, limit, given_choices(**choices))
+    if labels is not None or join != "inner":
+        raise ValueError(
+            "join and labels are for a list of files, of counts or of AnnData objects."
+        )
     given = given_choices(**choices)
     part = {name: given.pop(name) for name in (*NAMES, *MASKS) if name in given}
     holder, others = holder_of(subject), []
@@ -191,14 +210,45 @@ def open_counts(
     return counts
 
 
+def _joined_counts(
+    sources: dict[str, Any], join: str, integer: IntegerPolicy, in_memory: bool, limit: int | None,
+    given: dict[str, Any],
+) -> CountMatrix:  # fmt: skip
+    """Return the counts of several sources, by label, one below the other."""
+    of_all = (*MASKS, "feature_names", "sample_names")
+    part = {name: given.pop(name) for name in of_all if name in given}
+    pieces = MEMORY_LIMIT if limit is None else limit // 4
+    pieces = sys.maxsize if in_memory else max(1 << 20, pieces // len(sources))
+    with ExitStack() as opened:
+        parts: list[RowStream] = []
+        for each in sources.values():
+            if isinstance(each, str | os.PathLike) and open_store(user_path(each)) is None:
+                stream = open_stream(each, **given, memory_limit=pieces, table_limit=limit)
+                parts.append(opened.enter_context(stream))
+            else:
+                counts = open_counts(each, integer="allow", in_memory=in_memory, **given)
+                parts.append(PartOfCounts(counts))
+        rows = JoinedRows(parts, list(sources), join)
+        check_table_size(rows.shape, rows.subject, limit)
+        if in_memory:
+            whole = rows.rows(0, rows.shape[0])
+            found: CountMatrix = checked_counts(whole, **rows.about, subject=rows.subject)
+        else:
+            found = FileCounts(rows)
+            opened.pop_all()
+    warn_fraction(found.first_fraction, integer, rows.subject)
+    check_totals(found, rows.subject)
+    return part_of_counts(found, part)
+
+
 def _file_counts(
     path: Path, given: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None
 ) -> tuple[CountMatrix, str]:
     """Open a file; return its counts and their name in messages."""
     stored = open_store(path)
     if stored is not None:
-        check_choices(given, (), f"{path}, a packed store")
-        return part_of_counts(stored, part), str(path)
+        check_choices(given, ("groups",), f"{path}, a packed store")
+        return part_of_counts(with_groups(stored, **given), part), str(path)
     pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
     pieces = sys.maxsize if in_memory else pieces
     stream = open_stream(path, **given, **part, memory_limit=pieces, table_limit=limit)
@@ -297,3 +347,88 @@ def read_counts(
             "pass it to nmfscale.as_counts."
         )
     return counts
+
+
+def concat(
+    sources: Any,
+    *,
+    join: str = "inner",
+    labels: Any = None,
+    in_memory: bool = True,
+    memory_limit: int | float | str | None = None,
+    integer: IntegerPolicy = "warn",
+    layer: str | None = None,
+    raw: bool = False,
+    **source: Unpack[TableOptions],
+) -> CountMatrix:
+    """Join counts of several sources, such as one file for each donor, one below the other.
+
+    ``fit([...])`` and ``write_store([...], path)`` do the same, with the same options.
+
+    Parameters
+    ----------
+    sources : list or dict
+        Paths of files or packed stores, counts, and AnnData objects; the keys of a dict are labels.
+    join : {"inner", "outer"}, default="inner"
+        Which features are kept, matched by name: those that all sources have, or those that any
+        source has. Without names, all sources must have the same number of features.
+    labels : sequence of str, optional
+        A label for each source; by default the name of its file without suffix, with the folder
+        where names repeat, and the number of an object.
+    in_memory : bool, default=True
+        Whether to read files into memory. Otherwise, a block of rows is read each time it is
+        needed, and the joined table is never in memory.
+    memory_limit, integer, layer, raw
+        As in :func:`as_counts`.
+    **source
+        Further options of :func:`as_counts`. Options of formats, and `names`, are for each source;
+        masks, `feature_names` and `sample_names` are for the joined table.
+
+    Returns
+    -------
+    CountMatrix
+        The joined counts. Their `obs` has the columns of all sources, with missing values where a
+        source lacks a column, and the column "file" with the labels. If a sample has the name of
+        one in another source, all names begin with the label, as "donor1_AAAC-1".
+
+    Raises
+    ------
+    ValueError
+        If sources have no features in common, only some have names, or features of a source have
+        the same name; and as in :func:`as_counts`.
+
+    Warns
+    -----
+    UserWarning
+        If an inner join leaves out more than half of the features of a source.
+
+    Notes
+    -----
+    After an outer join, a feature that a source lacks has no counts there. In texts this is a count
+    of 0. Otherwise the feature was not measured there: :attr:`CountMatrix.measured` says so, and
+    `fit` of :class:`PoissonNMF` and :class:`TopicModel` leaves these entries out of the likelihood.
+    Other models take them as 0, with a warning. To count them as 0, set ``counts.measured = None``.
+
+    Examples
+    --------
+    >>> import nmfscale
+    >>> one = nmfscale.as_counts([[1, 2], [0, 3]], feature_names=["CD4", "CD8A"])
+    >>> other = nmfscale.as_counts([[4, 5]], feature_names=["CD8A", "NKG7"])
+    >>> both = nmfscale.concat({"donor1": one, "donor2": other}, join="outer")
+    >>> both.take_rows().toarray()
+    array([[1, 2, 0],
+           [0, 3, 0],
+           [0, 4, 5]])
+    >>> both.obs["file"].tolist()
+    ['donor1', 'donor1', 'donor2']
+    """
+    check_source(source, "concat()")
+    if sources_in(sources) is None:
+        raise TypeError(
+            f"sources is {shown(sources)}: a list or dict of paths of files that exist, counts and "
+            "AnnData objects is needed. Pass matrices as as_counts(X, feature_names=...)."
+        )
+    return open_counts(
+        sources, join=join, labels=labels, in_memory=in_memory, memory_limit=memory_limit,
+        integer=integer, layer=layer, raw=raw, **source,
+    )  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 
-class SourceOptions(TypedDict, total=False):
-    """Keyword arguments of `as_counts` that say what to read from a source."""
+class TableOptions(TypedDict, total=False):
+    """Keyword arguments of `as_counts` that say what to read from a file or object."""
 
     groups: str | None
     genome: str | None
@@ -20,7 +20,14 @@ class SourceOptions(TypedDict, total=False):
     mask_obs: Any
 
 
-SOURCE = tuple(SourceOptions.__annotations__)
+class SourceOptions(TableOptions, total=False):
+    """The same, with the options of lists of files and objects."""
+
+    join: str
+    labels: Any
+
+
+SOURCE = (*TableOptions.__annotations__, "join", "labels")
 
 
 def check_source(source: Mapping[str, Any], caller: str) -> None:

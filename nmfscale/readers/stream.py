@@ -97,6 +97,11 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
         self._closed = False
 
     @property
+    def source(self) -> dict[str, Any]:
+        """The path and fingerprint of the file."""
+        return {"path": str(self.path.resolve()), **self.fingerprint._asdict()}
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of the counts in the file; text files must be read completely to find it."""
         return self._source.dtype

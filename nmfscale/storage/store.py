@@ -8,7 +8,7 @@ Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
                        ``slice_dtype``, ``largest``, ``notes``, ``source`` (where the counts come
                        from), ``first_fraction`` (null if all counts are integers), ``of_text``
                        (true if features are words; otherwise not there) and ``parts``: which of
-                       ``values``, ``names/...`` and ``obs`` the file has
+                       ``values``, ``names/...``, ``obs`` and ``measured`` the file has
 ``rows/nnz``           (n,) int64, number of nonzero counts of each sample; ``rows/totals`` float64,
                        their sum
 ``columns/nnz``        (m,) int64, the same for each feature; ``columns/totals`` float64
@@ -18,6 +18,8 @@ Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
 ``names/sample``       and ``names/feature``, ``names/group``: ``text`` and ``ends`` of the names,
                        if there are names
 ``obs``                columns with a value for each sample: see `nmfscale.storage.label_tables`
+``measured/features``  (n_batches, m) uint8, 1 for the features that were measured in a batch, and
+                       ``measured/batch`` (n,) int64: see `measured` of `CountMatrix`
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
                        ``rows_offset``, and ``columns_index`` and so on: see `SellBlock`
 =====================  ==========================================================================
@@ -77,7 +79,7 @@ VALUES = "values"
 NAMES = {
     "names/sample": "sample_names", "names/feature": "feature_names", "names/group": "groups",
 }  # fmt: skip
-OBS = "obs"
+OBS, MEASURED = "obs", "measured"
 _ALWAYS = {"about", "blocks", "columns", "large", "rows"}
 
 
@@ -355,6 +357,12 @@ class StoredCounts(CountMatrix):
         }
         if OBS in about["parts"]:
             names["obs"] = read_table(file, OBS, n)
+        if MEASURED in about["parts"]:
+            features = read_checked(file, f"{MEASURED}/features", (None, m), ("uint8",))
+            batch = read_checked(file, f"{MEASURED}/batch", (n,), ("int64",))
+            if batch.size and not 0 <= batch.min() <= batch.max() < len(features):
+                raise damaged(file, f"{MEASURED}/batch has numbers of batches that do not exist")
+            names["measured"] = features.astype(bool), batch
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"],
             of_text=about.get("of_text", False), **names,

@@ -14,7 +14,7 @@ from ..counts.blocks import ValueCounts
 from .arrays import put, put_json, put_names
 from .atomic import atomic_hdf5, target_of
 from .label_tables import put_table
-from .store import FORMAT, FORMAT_VERSION, NAMES, OBS, VALUES, is_store
+from .store import FORMAT, FORMAT_VERSION, MEASURED, NAMES, OBS, VALUES, is_store
 from .store_blocks import ORDERS, PARTS
 from .version import package_version
 
@@ -80,6 +80,10 @@ def _write(
     if counts.obs:
         put_table(file, OBS, counts.obs)
         parts.append(OBS)
+    if counts.measured is not None:
+        put(file, f"{MEASURED}/features", counts.measured[0].astype(np.uint8))
+        put(file, f"{MEASURED}/batch", counts.measured[1].astype(np.int64))
+        parts.append(MEASURED)
     put_json(file, "about", {
         "shape": [int(size) for size in counts.shape], "nnz": int(counts.nnz),
         "dtype": str(counts.dtype), "slice_dtype": str(layout.count_dtype),

@@ -27,3 +27,22 @@ def test_names_and_parts_of_a_file(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     message = failure(capsys, *fit, "chosen", "-o", "other.h5")
     assert "no column 'chosen' in var (--features); its columns: 'id', 'name'" in message
+
+
+@pytest.mark.filterwarnings("ignore:.*has not converged", "ignore:.*units")
+def test_several_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [f"word {j}" for j in range(6)]
+    for i, name in enumerate("ab"):
+        half = nmfscale.as_counts(X[i * 10 : i * 10 + 10], feature_names=words)
+        nmfscale.write_store(half, tmp_path / f"{name}.nmf")
+    assert run("store", "a.nmf", "b.nmf", "both.nmf", "-q") == 0
+    store = nmfscale.StoredCounts("both.nmf")
+    np.testing.assert_array_equal(store.take_rows().toarray(), X)
+    fit = ["-k", 2, "--max-iter", 3, "-q", "--seed", 1, "--join", "outer"]
+    assert run("fit", "a.nmf", "b.nmf", *fit, "-o", "model.h5") == 0
+    assert run("test", "model.h5", "--groups", "file", "--permutations", 9, "-q") == 0
+    assert "10 + 10" in capsys.readouterr().out
+    assert "donor is neither a file nor a column of obs; columns: 'file'" in failure(
+        capsys, "test", "model.h5", "--groups", "donor"
+    )
