@@ -59,8 +59,9 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
         lines[name] = _as_many(path, lines[name], error.size, "names", of)
         counts = opened(**lines)
     if not counts.is_integer:
+        source = ", ".join(input_files(arguments))
         log(
-            f"warning: {', '.join(input_files(arguments))}: counts that are not whole numbers: "
+            f"warning: {source} holds counts that are not whole numbers: "
             f"{counts.first_fraction}. They are used as they are; better pass the raw counts"
             f"{_of_other_matrices(arguments)}."
         )

@@ -50,5 +50,7 @@ def _groups(arguments: argparse.Namespace, model: Any) -> dict[str, Any]:
     for each in arguments.groups:
         path, column = file_and_column(each)
         name = path if column is None else column
-        found[each if name in found else name] = read_groups(each, len(model.loadings_), names)
+        found[each if name in found else name] = read_groups(
+            each, len(model.loadings_), names, getattr(model, "obs_", None)
+        )
     return found

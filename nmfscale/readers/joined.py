@@ -78,9 +78,7 @@ class JoinedRows(RowStream):
         if measured is not None:
             n_absent = int(np.count_nonzero(~measured[0].all(axis=0)))
             notes.append(f"{n_absent:,} features are absent from some tables: not measured there")
-        self.source = {"files": [
-            getattr(part, "source", {"object": part.subject}) for part in parts
-        ]}  # fmt: skip
+        self.source = {"files": [_origin(part) for part in parts]}
 
     def _measured(self, join: str, sizes: Sequence[int]) -> tuple[Array, Array] | None:
         """Return which features an outer join found in which tables, and the table of each row."""
@@ -136,6 +134,12 @@ class JoinedRows(RowStream):
             matrix = sp.csr_array((found.rows.data[keep], columns[keep], indptr), shape)
         matrix.sort_indices()
         return compressed_rows(matrix, self.entry_names(), first=first, sort=True)
+
+
+def _origin(part: RowStream) -> dict[str, Any]:
+    """Return where a table comes from: a file, or an object."""
+    kind = "path" if os.path.isabs(part.subject) else "object"  # packed stores have such names
+    return getattr(part, "source", {kind: part.subject})
 
 
 def joined_features(parts: Sequence[RowStream], labels: Sequence[str], join: str) -> JoinedFeatures:

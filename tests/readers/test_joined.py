@@ -79,7 +79,7 @@ def test_columns_of_obs_of_all_files(tmp_path):
     store = nmfscale.write_store(given, tmp_path / "all.nmf", labels=list("xyz"))
     assert store.obs == found.obs
     assert [each.get("path", "").split("/")[-1] for each in store.source["files"]] == [
-        "one.nmf", "two.h5ad", "three",
+        "one.nmf", "two.h5ad", "matrix.mtx",
     ]  # fmt: skip
     some = as_counts(given, mask_obs=[15, 39], mask_var=NAMES[3:5])
     np.testing.assert_array_equal(some.take_rows().toarray(), X[[15, 39], 3:5])
