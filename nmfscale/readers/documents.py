@@ -26,25 +26,30 @@ _JSON = (".jsonl", ".ndjson")
 
 
 class Document(NamedTuple):
-    """A text; `done` is how much of the source was read, in the unit of its total."""
+    """A text; `done` is how much of the source was read, in the unit of its total.
+
+    `values` belong to the columns of the source.
+    """
 
     text: str
     done: int
     name: str | None = None
     label: str | None = None
+    values: tuple[Any, ...] = ()
 
 
 class Documents(ABC):
     """A source of texts that can be read several times.
 
     `total` is the size of the source in `unit`, "documents" or "bytes"; `has_names` and
-    `has_labels` say what its documents have.
+    `has_labels` say what its documents have, and `columns` name their other values.
     """
 
     subject: str
     total: int
     unit = "bytes"
     has_names = has_labels = False
+    columns: tuple[str, ...] = ()
 
     @abstractmethod
     def __iter__(self) -> Iterator[Document]:
@@ -181,12 +186,14 @@ class FolderOfTexts(Documents):
             which = "no file" if pattern is None else f"no file whose name matches {pattern!r}"
             raise ValueError(f"{path} has {which}: texts are files of the folder and subfolders.")
         self.has_labels = all(os.sep in each for each in self._files)
+        self.columns = ("folder",) if self.has_labels else ()
 
     def __iter__(self) -> Iterator[Document]:  # noqa: D105
         for i, name in enumerate(self._files):
             text = self._text_of(self._root / name)
             label = name.split(os.sep)[0] if self.has_labels else None
-            yield Document(text, i + 1, name.replace(os.sep, "/"), label)
+            values = (label,) if self.has_labels else ()
+            yield Document(text, i + 1, name.replace(os.sep, "/"), label, values)
 
     def _text_of(self, path: Path) -> str:
         if not path.is_file():
@@ -248,6 +255,8 @@ class TableOfTexts(FileOfTexts):
             for which, each in (("names", names), ("groups", labels))
         )
         self.has_names, self.has_labels = names is not None, labels is not None
+        self._kept = [at for at in range(len(self._header)) if at not in (self._at, self._names)]
+        self.columns = tuple(self._header[at] for at in self._kept)
 
     def _place(self, column: str | None, how: str) -> int:
         """Return the position of a column in the header."""
@@ -297,7 +306,7 @@ class TableOfTexts(FileOfTexts):
                     f"{'a tab' if self._delimiter == chr(9) else repr(self._delimiter)}."
                 )
             name, label = (None if at is None else row[at] for at in (self._names, self._labels))
-            yield Document(row[self._at], done, name, label)
+            yield Document(row[self._at], done, name, label, tuple(row[at] for at in self._kept))
 
 
 class LinesOfTexts(FileOfTexts):
@@ -337,6 +346,8 @@ class JsonLines(LinesOfTexts):
                 f"first line: {known}."
             )
         next(iter(self), None)  # checks that the first line has all keys
+        first = self._object(*next(self._lines())[:2])
+        self.columns = tuple(each for each in first if each not in (key, names))
 
     def _object(self, number: int, line: str) -> dict[str, Any]:
         try:
@@ -361,7 +372,8 @@ class JsonLines(LinesOfTexts):
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"{self._where(number)}: {self._key!r} is {shown(text)}, no text.")
             name, label = (None if key is None else str(found[key]) for key in keys[1:])
-            yield Document(text or "", done, name, label)
+            values = tuple(found.get(each) for each in self.columns)
+            yield Document(text or "", done, name, label, values)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
+from ..counts.label_table import LabelTable
 from ..counts.memory import Counts, checked_counts
 from ..counts.names import names_of, shown
 from ..counts.sizes import parse_bytes
@@ -30,6 +32,11 @@ from .vocabulary import WordTotals, most_frequent, select_words
 Array = NDArray[Any]
 # Entries of the table that are written to the temporary files at a time.
 _ENTRIES = 1 << 20
+# A column with longer text is no label of the texts: it is not kept.
+_LONGEST = 200
+_MISSING = {"", "NA", "NaN", "nan"}
+# Not with leading zeros, which identifiers may have.
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
 
 def text_counts(
@@ -93,6 +100,7 @@ def text_counts(
     Counts or StoredCounts
         Texts x words, int32 in memory. ``feature_names`` are the words in alphabetical order (those
         of a vocabulary in its order), ``sample_names`` and ``groups`` those of the texts.
+        ``obs`` has the other columns, except those with long texts, or ``folder``.
         ``report()`` describes what was left out. Texts without any of the words are empty samples.
 
     Raises
@@ -259,6 +267,7 @@ class _Table:
         self._ends, self.n_tokens = [0], 0
         self._names: list[Any] = []
         self._labels: list[Any] = []
+        self._columns: dict[str, list[Any]] = {}
         self._files = [tempfile.TemporaryFile(prefix="nmfscale-") for _ in range(2)]
         self._waiting: list[list[int]] = [[], []]
 
@@ -274,6 +283,7 @@ class _Table:
     ) -> None:
         """Add a row for each document."""
         indices, values = self._waiting
+        self._columns = {name: [] for name in documents.columns}
         with _bar("counting", documents.total, documents.unit, verbose) as advance:
             done = 0
             for document in documents:
@@ -290,6 +300,7 @@ class _Table:
                 self._ends.append(self._ends[-1] + len(entries))
                 self._names.append(document.name)
                 self._labels.append(document.label)
+                self._keep(dict(zip(documents.columns, document.values, strict=True)))
                 if len(indices) > _ENTRIES:
                     self._flush()
                 advance(document.done - done)
@@ -297,6 +308,14 @@ class _Table:
         self._flush()
         if not self._names:
             raise ValueError(f"{documents.subject} has no texts.")
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        """Add the values of the other columns; columns with long texts are left out."""
+        for name, value in values.items():
+            if isinstance(value, list | dict) or len(str(value)) > _LONGEST:
+                self._columns.pop(name, None)
+            elif name in self._columns:
+                self._columns[name].append(value)
 
     def _flush(self) -> None:
         for file, waiting in zip(self._files, self._waiting, strict=True):
@@ -320,6 +339,9 @@ class _Table:
             "sample_names": self._names if documents.has_names else None,
             "groups": self._labels if documents.has_labels else None,
             "feature_names": self._words, "notes": notes, "of_text": True,
+            "obs": LabelTable({
+                name: _numbers_or_labels(values) for name, values in self._columns.items()
+            }),
         }  # fmt: skip
         shape = self.n_documents, len(self._words)
         indptr = np.array(self._ends, index_type(self._ends[-1]))
@@ -335,6 +357,19 @@ class _Table:
             file.seek(0)
             return np.fromfile(file, np.int32)
         return np.memmap(file, np.int32, mode="r")
+
+
+def _numbers_or_labels(values: list[Any]) -> Array:
+    """Return a column as numbers, if all values are; otherwise as labels, None where missing."""
+    labels = [None if value is None or value in _MISSING else str(value) for value in values]
+    there = [label for label in labels if label is not None]
+    if not there or not all(map(_NUMBER.fullmatch, there)):
+        return np.array([*labels, None], object)[:-1]
+    numbers = np.array([np.nan if label is None else float(label) for label in labels])
+    whole = np.abs(numbers) < 2**53  # False for missing numbers
+    if (whole & (numbers == np.floor(numbers))).all():
+        return numbers.astype(np.int64)
+    return numbers
 
 
 def _notes_of(table: _Table, unknown: WordTotals | None) -> list[str]:

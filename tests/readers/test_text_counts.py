@@ -73,6 +73,7 @@ def test_totals_of_words_do_not_depend_on_memory():
 def write_sources(folder):
     """Write the same texts in every format; return sources and how they are read."""
     table = pd.DataFrame({"id": [f"t{i}" for i in range(len(TEXTS))], "text": TEXTS})
+    table["year"], table["title"] = range(len(TEXTS)), "long title " * 20
     table["author"] = np.resize(["ann", "bob"], len(TEXTS))
     table.to_csv(folder / "texts.csv", index=False)
     table.to_csv(folder / "texts.tsv.gz", index=False, sep="\t")
@@ -99,16 +100,36 @@ def test_every_source_gives_the_same_counts(tmp_path):
         same(counts, CountVectorizer())
         assert counts.sample_names.tolist() == table["id"].tolist()
         assert counts.groups.tolist() == table["author"].tolist()
+        assert list(counts.obs) == ["year", "author"]
+        assert counts.obs["author"].tolist() == table["author"].tolist()
+        assert counts.obs["year"].tolist() == table["year"].tolist()
     same(nmfscale.text_counts(tmp_path / "lines.txt", vectorizer=ANY), CountVectorizer())
     folder = nmfscale.text_counts(tmp_path / "files", vectorizer=ANY)
     order = sorted(range(len(TEXTS)), key=lambda i: (i % 2, i))
     same(folder, CountVectorizer(), [TEXTS[i] for i in order])
     assert folder.sample_names[[0, 100]].tolist() == ["ann/t000.txt.gz", "bob/t001.txt"]
     assert folder.groups.tolist() == ["ann"] * 100 + ["bob"] * 100
+    assert folder.obs["folder"].tolist() == folder.groups.tolist()
     some = nmfscale.text_counts(tmp_path / "files", vectorizer=ANY, pattern="*.gz")
     assert some.shape[0] == 100
     series = pd.Series(TEXTS, index=table["id"])
     assert nmfscale.text_counts(series).sample_names.tolist() == table["id"].tolist()
+
+
+def test_other_columns_are_numbers_or_labels(tmp_path):
+    rows = [
+        {"text": "a b", "n": 1, "x": 0.5, "code": "007", "ok": True, "list": [1], "none": None},
+        {"text": "a c", "n": 20, "x": None, "code": "12", "ok": False, "list": [], "none": None},
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {"vectorizer": CountVectorizer(token_pattern=r"\w")}
+    found = nmfscale.text_counts(tmp_path / "t.jsonl:text", tmp_path / "t.nmf", **options).obs
+    assert list(found) == ["n", "x", "code", "ok", "none"]
+    assert found["n"].tolist() == [1, 20] and found["n"].dtype.kind == "i"
+    assert found["x"][0] == 0.5 and np.isnan(found["x"][1])
+    assert [found[name].tolist() for name in ("code", "ok", "none")] == [
+        ["007", "12"], ["True", "False"], [None, None],
+    ]  # fmt: skip
 
 
 def test_texts_to_topics_in_the_shell(tmp_path, monkeypatch, capsys):
@@ -119,6 +140,7 @@ def test_texts_to_topics_in_the_shell(tmp_path, monkeypatch, capsys):
     assert "in fewer documents than --min-df 2" in capsys.readouterr().out
     options = CountVectorizer(min_df=2, max_df=0.4, stop_words="english", ngram_range=(1, 2))
     same(nmfscale.read_counts("texts.nmf"), options)
+    assert nmfscale.StoredCounts("texts.nmf").obs["author"][:3].tolist() == ["ann", "bob", "ann"]
     assert not run("fit", "texts.nmf", "-k", "2", "-o", "model.h5", "-q")
     new = "w0 w1 unheard unheard words", "", "w2 w3"
     (tmp_path / "new.txt").write_text("\n".join(new) + "\n")
