@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.names import shown, such_as
-from ..readers.objects import is_annotated, is_mudata
+from ..counts.names import shown
+from ..readers.objects import is_annotated, is_mudata, part_of_annotated
 
 Array = NDArray[Any]
 
@@ -92,31 +92,26 @@ def column(adata: Any, given: Any, argument: str, axis: str = "obs") -> Any:
     return frame[given]
 
 
-def mask_of(adata: Any, given: Any, argument: str, axis: str) -> Array | None:
-    """Return a mask of observations or variables, or None for all of them.
+def masks_of(
+    adata: Any, mask_obs: Any = None, mask_var: Any = None, raw: bool = False
+) -> tuple[Array | None, Array | None]:
+    """Return masks of observations and of variables, or None for all of them.
 
-    `given` is None, an array of booleans, or the name of a boolean column.
+    Masks are given as in :func:`nmfscale.as_counts`.
     """
-    if given is None:
+    given = {"mask_obs": mask_obs, "mask_var": mask_var}
+    given = {name: each for name, each in given.items() if each is not None}
+    found = part_of_annotated(adata, given, raw, "adata")
+    n_vars = (adata.raw if raw else adata).n_vars
+    return _as_mask(found.rows, adata.n_obs), _as_mask(found.columns, n_vars)
+
+
+def _as_mask(positions: Array | None, size: int) -> Array | None:
+    if positions is None or len(positions) == size:
         return None
-    values = column(adata, given, argument, axis)
-    array = np.asarray(values)
-    n = len(getattr(adata, axis))
-    if array.shape != (n,):
-        what = "observations" if axis == "obs" else "variables"
-        raise ValueError(
-            f"{argument} has shape {array.shape}, and adata has {n:,} {what}: give one boolean for "
-            f"each, or the name of a column of adata.{axis}."
-        )
-    if array.dtype == object and all(isinstance(each, bool | np.bool_) for each in array.tolist()):
-        array = array.astype(bool)
-    if array.dtype != bool:
-        raise ValueError(
-            f"{argument} holds {array.dtype}, such as {such_as(values)}: booleans are needed."
-        )
-    if not array.any():
-        raise ValueError(f"{argument} selects nothing: all of its {n:,} values are False.")
-    return None if array.all() else array
+    mask = np.zeros(size, bool)
+    mask[positions] = True
+    return mask
 
 
 def _perhaps(given: Any, known: list[str]) -> str:

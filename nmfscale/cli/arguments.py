@@ -83,6 +83,11 @@ def _fit(command: argparse.ArgumentParser) -> None:
         "of INPUT)"
     )
     add("--labels", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
+    what = (
+        "also add the fit to INPUT, an .h5ad file, with this key, such as topics: obsm, varm and "
+        "uns get entries as by nmfscale.tl.topics; counts are not rewritten"
+    )
+    add("--write-h5ad", metavar="KEY", help=what)
     add(
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="time between two checkpoints; 0 saves every iteration (default: %(default)g)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import secrets
 import signal
 from collections.abc import Iterator
@@ -85,10 +86,24 @@ def fit(arguments: argparse.Namespace) -> int:
 
         model = MODELS[arguments.model](**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, **how)
+        del counts  # closes the file
+    if arguments.write_h5ad is not None:
+        _add_to_input(model, arguments)
     if drawn and arguments.seed is not None:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
     return code
+
+
+def _add_to_input(model: Any, arguments: argparse.Namespace) -> None:
+    """Add a fit to the .h5ad file that it was fitted to."""
+    from ..tl.in_file import write_h5ad
+
+    key = arguments.write_h5ad
+    write_h5ad(
+        model, arguments.input, key_added=key, layer=arguments.layer, raw=arguments.raw
+    )  # fmt: skip
+    say(f"added           {arguments.input}: obsm['X_{key}'], varm['{key}'], uns['{key}']")
 
 
 @contextmanager
@@ -113,6 +128,18 @@ def _check_together(arguments: argparse.Namespace) -> None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     if arguments.labels is not None and arguments.model != "ssnmf":
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
+    if arguments.write_h5ad is None:
+        return
+    if not str(arguments.input).endswith(".h5ad"):
+        arguments.usage(
+            f"--write-h5ad adds the fit to INPUT, and {arguments.input} is no .h5ad file"
+        )
+    for name in ("names", "feature_names", "sample_names"):
+        if getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            arguments.usage(f"--write-h5ad needs the names of INPUT: leave {option} out")
+    if not os.access(arguments.input, os.W_OK):
+        arguments.usage(f"--write-h5ad: {arguments.input} cannot be written")
 
 
 def store(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ EXAMPLES = {
   nmfscale fit cells.h5ad -k 6 --layer counts --seed 1 -o cells-k6.h5
   nmfscale fit donor1.h5ad donor2.h5ad -k 10 -o donors.h5
   nmfscale fit cells.h5ad -k 10 --features highly_variable --samples kept.txt
+  nmfscale fit cells.h5ad -k 6 --layer counts --write-h5ad topics -o cells-k6.h5
   nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
   nmfscale fit counts.npz -k 20 --model ssnmf --labels classes.csv
   nmfscale fit cells.nmf -k 20 --checkpoint state --resume

@@ -80,6 +80,14 @@ def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]
         return strings(_index(obs, size)), _labels(obs, column, size)
 
 
+def read_names(path: Path, part: str = "") -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the names of observations and variables; `part` is a modality of an .h5mu file."""
+    with guarded_hdf5(path) as file:
+        root = need(file, part) if part else file
+        obs, var = (strings(_index(need(root, name), None)) for name in ("obs", "var"))
+        return obs, var
+
+
 def read_table(path: Path, name: str, size: int) -> LabelTable:
     """Return the columns of obs or var; those that are damaged or no labels are left out."""
     found: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..annotated.counts import counts_of, of_fit, selected
-from ..annotated.places import mask_of, writable
+from ..annotated.places import masks_of, writable
 from ..annotated.scheme import KEY, entry_of, keep_result, read_model
 from ..inference.differential import differential_features as find_features
 from .groups import topics_of
@@ -32,9 +32,8 @@ def differential_features(
         Key of the fit.
     layer, raw
         As in :func:`topics`; by default the choice of the fit.
-    mask_var : array-like of bool, or str, optional
-        Variables to test, or the name of a boolean column of ``adata.var``; by default all, also
-        those that were not fitted.
+    mask_var : array-like or str, optional
+        Variables to test, as in :func:`topics`; by default all, also those that were not fitted.
     mod, copy
         As in :func:`topics`.
     **options
@@ -66,7 +65,7 @@ def differential_features(
     """
     adata, returned = writable(adata, mod, copy)
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
-    var = mask_of(adata.raw if chosen["raw"] else adata, mask_var, "mask_var", "var")
+    var = masks_of(adata, None, mask_var, chosen["raw"])[1]
     counts = selected(counts_of(adata, **chosen), None, var)
     options = {"topic_names": topics_of(adata, key, None)} | options
     found = find_features(read_model(adata, key, every=True), counts, **options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..annotated.places import annotated, column, mask_of, writable
+from ..annotated.places import annotated, column, masks_of, writable
 from ..annotated.scheme import KEY, entry_of, keep_result, read_model
 from ..inference.bootstrap import bootstrap_weights as bootstrap
 from ..inference.effects import group_effects as effects
@@ -42,8 +42,8 @@ def permutation_test(
         Column of ``adata.obs`` with the sampling unit of each observation, such as its donor.
     strata : str or array-like of shape (n_obs,), optional
         Column of ``adata.obs`` with strata, within which units are permuted.
-    mask_obs : array-like of bool, or str, optional
-        Observations to compare, or the name of a boolean column of ``adata.obs``; by default all.
+    mask_obs : array-like or str, optional
+        Observations to compare, as in :func:`topics`; by default all.
     key : str, default="topics"
         Key of the fit.
     mod, copy
@@ -185,7 +185,7 @@ def _of_groups(
         for argument, given in (("groups", groupby), ("units", units), ("strata", strata))
         if given is not None
     }  # fmt: skip
-    model, obs = read_model(adata, key, every=True), mask_of(adata, mask_obs, "mask_obs", "obs")
+    model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs)[0]
     if obs is not None:
         model = topics_of_samples(model, options.get("loadings", "proportions"), warn=False).of(obs)
         labels = {argument: np.asarray(each, object)[obs] for argument, each in labels.items()}

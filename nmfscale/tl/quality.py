@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..annotated.counts import counts_of, of_fit, selected
-from ..annotated.places import column, mask_of, writable
+from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import KEY, checked_key, entry_of, explained_place, keep_result, read_model
 from ..counts.names import name_array, names_of
 from ..inference.select_k import select_k as compare_numbers
@@ -137,8 +137,7 @@ def select_k(
     """
     adata, returned = writable(adata, mod, copy)
     checked_key(adata, key_added)
-    obs = mask_of(adata, mask_obs, "mask_obs", "obs")
-    var = mask_of(adata.raw if raw else adata, mask_var, "mask_var", "var")
+    obs, var = masks_of(adata, mask_obs, mask_var, raw)
     given = column(adata, units, "units")
     if obs is not None and given is not None:
         given = np.asarray(given, object)[obs]

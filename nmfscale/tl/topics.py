@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from ..annotated.counts import counts_of, selected
-from ..annotated.places import column, mask_of, writable
+from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import KEY, checked_key, keep, parts_of_fit
 from ..counts.base import CountMatrix
 from ..counts.names import names_of, shown
@@ -53,12 +53,13 @@ def topics(
         Layer with the counts; by default they are ``adata.X``.
     raw : bool, default=False
         Whether the counts are ``adata.raw.X``.
-    mask_var : array-like of bool, or str, optional
-        Variables to fit, or the name of a boolean column of ``adata.var``, such as
-        "highly_variable". By default all variables are fitted, also if there is such a column:
-        topics need no selection of genes, and genes that are left out have no place in them.
-    mask_obs : array-like of bool, or str, optional
-        Observations to fit, or the name of a boolean column of ``adata.obs``. The loadings of the
+    mask_var : array-like or str, optional
+        Variables to fit: a mask, names or positions, or the name of a boolean column of
+        ``adata.var``, such as "highly_variable". By default all variables are fitted, also if there
+        is such a column: topics need no selection of genes, and genes that are left out have no
+        place in them.
+    mask_obs : array-like or str, optional
+        Observations to fit, given in the same way. The loadings of the
         others are estimated with the fitted topics. By default all observations are fitted.
     key_added : str, optional
         Key of the results; "topics" by default.
@@ -110,8 +111,7 @@ def topics(
     estimator, arguments = _estimator(model, n_topics, fit)
     adata, returned = writable(adata, mod, copy)
     key = checked_key(adata, KEY if key_added is None else key_added)
-    obs = mask_of(adata, mask_obs, "mask_obs", "obs")
-    var = mask_of(adata.raw if raw else adata, mask_var, "mask_var", "var")
+    obs, var = masks_of(adata, mask_obs, mask_var, raw)
     for name in _OF_SAMPLES & arguments.keys():
         arguments[name] = column(adata, arguments[name], name)
     counts = counts_of(adata, layer, raw, cast(Any, estimator.integer), estimator.memory_limit)

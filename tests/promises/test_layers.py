@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "report": {"models", "inference", "engine", "storage", "counts", "plots", "markup"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
-        "cluster", "counts", "datasets", "plots", "report",
+        "cluster", "counts", "datasets", "plots", "report", "tl",
     },
     "__init__": {
         "models", "inference", "methods", "readers", "storage", "counts", "datasets", "plots",

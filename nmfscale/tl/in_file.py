@@ -1,0 +1,219 @@
+"""write_h5ad: a fit is added to an .h5ad file, whose counts are neither read nor written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..annotated.scheme import KEY, outdated, parts_of_fit
+from ..counts.names import names_of, such_as
+from ..models import CountModel
+from ..readers.h5ad import read_names
+from ..readers.open import as_counts
+from ..storage.atomic import user_path
+from ..storage.hdf5 import has_signature
+from ..storage.in_place import changed_hdf5
+from .topics import places_by_name
+
+Array = NDArray[Any]
+
+
+def write_h5ad(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    key_added: str | None = None,
+    layer: str | None = None,
+    raw: bool = False,
+    mod: str | None = None,
+) -> None:
+    """Add a fitted model to an existing .h5ad file, as :func:`topics` adds it to an AnnData object.
+
+    Only entries of ``obsm``, ``varm`` and ``uns`` are written: counts, and whatever else the file
+    holds, are neither read nor written. A fit with the same key is replaced. The file is either
+    changed completely or stays as it was (Notes).
+
+    Parameters
+    ----------
+    model : fitted model
+        A model of this package, fitted to the file or to a part of it.
+    path : str or path-like
+        An .h5ad file, or an .h5mu file with `mod`.
+    key_added : str, optional
+        Key of the fit; "topics" by default.
+    layer, raw
+        As in :func:`topics`. They are used only if the fit had a part of the observations: the
+        loadings of the others are then estimated, for which their counts are read.
+    mod : str, optional
+        Modality of an .h5mu file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    FileInUseError
+        If a program has the file open, such as this one by ``backed="r"``.
+    ValueError
+        If the file is no .h5ad file, or lacks observations of the fit.
+
+    Notes
+    -----
+    New data are appended to the file. Its tables of contents are changed at the end, after their
+    old bytes were saved in a journal beside the file (``.journal-NAME.npz``). If the program is
+    killed before that, the file is as it was; if it is killed while the tables are changed, which
+    takes milliseconds, the next call restores the old file from the journal.
+
+    HDF5 does not reuse the space of a fit that is replaced; ``h5repack`` does.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "cells.h5ad")
+    ...     anndata.AnnData(X).write_h5ad(path)
+    ...     model = nmfscale.TopicModel(3, random_state=0).fit(path)
+    ...     nmfscale.tl.write_h5ad(model, path)
+    ...     nmfscale.get.topics_df(anndata.read_h5ad(path)).shape
+    (100, 3)
+    """
+    if not isinstance(model, CountModel) or not hasattr(model, "loadings_"):
+        raise TypeError(f"model is a {type(model).__name__}: a fitted model is needed.")
+    path, key = user_path(path), KEY if key_added is None else key_added
+    with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
+        pass
+    if not has_signature(path):
+        raise ValueError(f"{path} is not an .h5ad file: it does not begin like a file of HDF5.")
+    obs_names, var_names = _names(path, mod)
+    rows, columns = _rows_of(model, obs_names, path), _columns_of(model, var_names, path)
+    loadings, totals = _loadings_of(model, rows, path, mod, {"layer": layer, "raw": raw})
+    fitted = rows >= 0
+    params = {
+        "layer": layer, "raw": raw, "model": type(model).__name__,
+        "n_topics": len(model.components_),
+    }  # fmt: skip
+    parts = parts_of_fit(
+        model._taken("n", rows[fitted]), loadings, fitted, totals, obs_names, columns, params
+    )
+    _write(path, mod, key, parts)
+
+
+def _names(path: Path, mod: str | None) -> tuple[Array, Array]:
+    """Return the names of observations and variables in a file or a modality of it."""
+    try:
+        return read_names(path, "" if mod is None else f"mod/{mod}")
+    except KeyError as error:
+        what = "is not an .h5ad file" if mod is None else f"has no modality {mod!r}"
+        raise ValueError(f"{path} {what}: {error.args[0]}.") from None
+
+
+def _rows_of(model: Any, obs_names: Array, path: Path) -> Array:
+    """Return the sample of the fit of each observation, -1 where there is none."""
+    names, n = names_of(model), len(model.loadings_)
+    if names is None or names.tolist() == obs_names.tolist():
+        if n != len(obs_names):
+            raise ValueError(
+                f"the model has {n:,} samples without names, and {path} has {len(obs_names):,} "
+                "observations: fit the model to this file."
+            )
+        return np.arange(n)
+    place = {name: at for at, name in enumerate(obs_names.tolist())}
+    lacking = [name for name in names.tolist() if name not in place]
+    if lacking or len(place) < len(obs_names) or len(set(names.tolist())) < n:
+        if lacking:
+            raise ValueError(
+                f"{path} lacks {len(lacking):,} of the {n:,} samples that the model was fitted to, "
+                f"such as {such_as(lacking)}: fit the model to this file, or add loadings by "
+                "nmfscale.tl.transform."
+            )
+        raise ValueError(f"{path} has several observations of one name: make names unique.")
+    rows = np.full(len(obs_names), -1)
+    rows[[place[name] for name in names.tolist()]] = np.arange(n)
+    return rows
+
+
+def _columns_of(model: Any, var_names: Array, path: Path) -> Array:
+    """Return the feature of each variable, -1 where there is none."""
+    names, m = names_of(model, 1), model.components_.shape[1]
+    if names is None and m == len(var_names):
+        return np.arange(m)
+    columns = np.full(1, -1) if names is None else places_by_name(var_names, names)
+    if columns.max() < 0:
+        raise ValueError(
+            f"{path} has none of the {m:,} features of the model, but variables such as "
+            f"{such_as(var_names)}: fit the model to this file."
+        )
+    return columns
+
+
+def _loadings_of(
+    model: Any, rows: Array, path: Path, mod: str | None, choice: dict[str, Any]
+) -> tuple[Array, Array]:
+    """Return loadings and total counts of all observations; estimate those outside of the fit."""
+    fitted = rows >= 0
+    loadings = np.zeros((len(rows), model.loadings_.shape[1]), model.loadings_.dtype)
+    totals = np.zeros(len(rows))
+    loadings[fitted] = model.loadings_[rows[fitted]]
+    totals[fitted] = model.sample_totals_[rows[fitted]]
+    if not fitted.all():
+        if mod is not None:
+            raise ValueError(
+                f"the model was fitted to a part of the observations of modality {mod!r}: add it "
+                "to the MuData object by nmfscale.tl.topics, which estimates the other loadings."
+            )
+        names = names_of(model, 1)
+        others = as_counts(
+            path, **choice, integer="allow", subject=str(path), in_memory=False,
+            mask_obs=~fitted, mask_var=None if names is None else names.tolist(),
+        )  # fmt: skip
+        loadings[~fitted], totals[~fitted] = model.transform(others), others.row_totals
+    return loadings, totals
+
+
+def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Replace the fit with a key in a file."""
+    write_elem = _write_elem()
+    with changed_hdf5(path) as file:
+        root = file if mod is None else file[f"mod/{mod}"]
+        for part in ("obsm", "varm", "uns"):
+            if part not in root:
+                write_elem(root, part, {})
+            elif not hasattr(root[part], "keys"):
+                raise ValueError(
+                    f"{path} was written by anndata before 0.7: read it and write it anew first."
+                )
+        held = root["uns"].get(key)
+        if held is not None and not (hasattr(held, "keys") and "model" in held):
+            raise ValueError(
+                f"key_added={key!r}: uns of {path} has something else with this name, which would "
+                "be lost; choose another key."
+            )
+        for part, name in outdated(key):
+            if name in root[part]:
+                del root[part][name]
+                if part in ("obs", "var"):
+                    order = root[part].attrs["column-order"]
+                    root[part].attrs["column-order"] = [each for each in order if each != name]
+        for part, values in parts.items():
+            for pattern, value in values.items():
+                name = pattern.format(key)
+                if name in root[part]:
+                    del root[part][name]
+                write_elem(root[part], name, value)
+
+
+def _write_elem() -> Any:
+    """Return the function of anndata that writes a value to a file."""
+    try:
+        from anndata.io import write_elem
+    except ImportError:  # anndata 0.10
+        from anndata.experimental import write_elem
+    return write_elem
