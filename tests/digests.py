@@ -138,7 +138,7 @@ def _fits():
     yield poisson, start | {"solver": "scd", "inner_iter": 3, "extrapolate": False}, {}
     yield poisson, start | {"solver": "joint-em", "l1_penalty": 0.5}, {}
     yield poisson, start | {"n_init": 2}, {}
-    yield poisson, {"n_moves": 1, "max_iter": 30, "random_state": 0}, {}
+    yield poisson, {"n_init": 2, "n_moves": 4, "max_iter": 30, "random_state": 0}, {}
     for solver in ("auto", "em", "scd"):
         yield poisson, start | {"solver": solver}, {"row_weights": WEIGHTS}
         yield poisson, start | {"solver": solver, "prior_factors": 1.1, "prior_loadings": 1.2}, {}

@@ -162,21 +162,22 @@ def checkpoints_for(
 ) -> list[Checkpoint | None]:  # fmt: skip
     """Return the checkpoint folder of each start of a fit: `folder`, or a subfolder for each.
 
-    Moves are further starts, after the `n_starts` others.
+    Moves are further starts, after the `n_starts` others; after them comes the fit of the best one
+    to its end.
 
     A resumed fit must have the same `parts` (arrays, of which checkpoints hold a digest) and the
     same `options`. Raise ValueError if there is no folder to resume from, or its checkpoints do not
     match the request.
     """
+    n_folders = n_starts + n_moves + (n_moves > 0)
     if folder is None:
         if resume:
             raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
-        return [None] * (n_starts + n_moves)
+        return [None] * n_folders
     if not isinstance(every, Real) or not every >= 0:
         raise ValueError(f"checkpoint_every={every!r}: seconds, at least 0, are needed.")
     top = _path(folder)
     several, single = list(top.glob(f"{_RESTARTS}/{_FILES}")), list(top.glob(_FILES))
-    n_folders = n_starts + n_moves
     if single if n_folders > 1 else several:
         before = "n_init=1" if single else "n_init > 1"
         now = f"n_init is {n_starts}"

@@ -46,6 +46,7 @@ ENDS = {
     "callback": "stopped by the callback",
     "interrupted": "interrupted",
     "behind": "abandoned: no gain",
+    "nearly": "little is left to gain",
 }
 # Names of columns of the history in messages.
 WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
@@ -110,25 +111,28 @@ class Monitor:
     `method`, a `Method` or its class, defines the columns of a record. `verbose=1` shows a progress
     bar, 2 prints every iteration. `callback` is called with each record; the fit stops if it
     returns a true value. A fit that will hardly exceed the objective `exceeds`, if it is given, is
-    abandoned. `title` is shown with the progress.
+    abandoned, and one that must gain no more than about `enough` ends early. `title` is shown with
+    the progress.
     """
 
     def __init__(
         self, method: Any, max_iter: int, tol: float, *, gain_tol: float | None = None,
         verbose: int = 0, callback: Callable[[dict[str, float]], Any] | None = None,
-        doubtful: Collection[str] = (), exceeds: float | None = None, title: str = "",
+        doubtful: Collection[str] = (), exceeds: float | None = None,
+        enough: float | None = None, title: str = "",
     ):  # fmt: skip
         self.columns, self.residuals = method.record, method.residuals
         self._counted = method.counted
         self.objective = self.columns[0]
         self.max_iter, self.tol = max_iter, tol
         self.gain_tol = tol * method.gain_per_tol if gain_tol is None else gain_tol
-        self.doubtful, self.exceeds, self.title = doubtful, exceeds, title
+        self.doubtful, self.exceeds, self.enough, self.title = doubtful, exceeds, enough, title
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
         self.seed: int | None = None  # of the start, saved with the state
         self.started = time.perf_counter()
         self.converged = self.still = self.interrupted = self.stopped = self.behind = False
+        self.nearly = False
         self._replacing = False
         self._bar: Any = None
         self._ctrl_c = ExitStack()
@@ -232,6 +236,7 @@ class Monitor:
             self.converged, self.still = False, True
         # the record that replaces the last one does not undo this
         self.behind = self.behind or self._will_hardly_exceed()
+        self.nearly = self.nearly or self._has_enough()
         if self._replacing:  # shown before
             self._replacing = False
             return
@@ -255,7 +260,7 @@ class Monitor:
         self._top = np.maximum.accumulate([each[self.objective] for each in self.records]).tolist()
         self._ratio, self.seed = dict(state["ratio"]), state["seed"]
         self._next_measured, self._next_near = state["next"]
-        self.behind = self._will_hardly_exceed()
+        self.behind, self.nearly = self._will_hardly_exceed(), self._has_enough()
         self.started = time.perf_counter() - state["seconds"]
 
     def forget_last(self) -> None:
@@ -295,7 +300,16 @@ class Monitor:
     @property
     def finished(self) -> bool:
         """Whether the fit should end."""
-        return self.converged or self.still or self.interrupted or self.stopped or self.behind
+        ends = self.converged, self.still, self.interrupted, self.stopped, self.behind, self.nearly
+        return any(ends)
+
+    def _has_enough(self) -> bool:
+        """Whether little is left to gain."""
+        return (
+            self.enough is not None
+            and len(self._top) >= HARDLY_AFTER
+            and (self._left <= self.enough)
+        )
 
     def _will_hardly_exceed(self) -> bool:
         """Whether the fit will hardly exceed the objective that it must exceed."""
@@ -318,7 +332,9 @@ class Monitor:
             return "precision" if self.doubtful else "plateau"
         if self.stopped:
             return "callback"
-        return "behind" if self.behind else "max_iter"
+        if self.behind:
+            return "behind"
+        return "nearly" if self.nearly else "max_iter"
 
     @property
     def history(self) -> NDArray[Any]:

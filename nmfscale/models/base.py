@@ -40,6 +40,8 @@ from .transform import RowsTransformer
 Array = NDArray[Any]
 # Reasons to end a fit after which no further fit begins.
 BY_THE_USER = "interrupted", "callback"
+# Fits of other starts than the best one that are kept for moves.
+OTHER_ENDS = 2
 
 
 @dataclass(frozen=True)
@@ -330,11 +332,12 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         """Run the `n_init` starts in this process or on the cluster, and return the best fit.
 
         ``make(counts, executor, rng)`` makes the method, without finding its start.
-        ``improve(counts, best, run, checkpoints, rng)`` may run further fits by ``run(checkpoint,
-        start, exceeds=, title=)``, where ``start()`` returns factors; `make` then takes `start`.
-        `parts` and
-        `about` identify the fit of a checkpoint: arrays and numbers that must be equal to resume
-        it.
+        ``improve(counts, ends, run, checkpoints, rng)`` gets the best fits, a dict by the number of
+        their start with the best one first, and may run further fits by ``run(checkpoint, start,
+        weights=, **how)``, where ``start()`` returns factors, and `how` are options of `Monitor`;
+        `make` then takes `start` and `weights`.
+        `parts` and `about` identify the fit of a checkpoint: arrays and numbers that must be equal
+        to resume it.
         """
         rng, seed = self._generator(), self.random_state
         n_threads = self._threads(counts)
@@ -350,31 +353,33 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
                 random_state=int(seed) if isinstance(seed, Integral) else None, **about,
             )  # fmt: skip
             monitor = partial(
-                Monitor, self._method, self.max_iter, self._tolerance, gain_tol=self.gain_tol,
-                verbose=self.verbose, callback=self.callback,
+                Monitor, self._method, max_iter=self.max_iter, tol=self._tolerance,
+                gain_tol=self.gain_tol, verbose=self.verbose, callback=self.callback,
                 doubtful=self._doubtful_ends(counts, n_threads),
             )  # fmt: skip
 
-            def run(saved: Checkpoint | None, start: Any = None, **how: Any) -> Fitted:
+            def run(
+                saved: Checkpoint | None, start: Any = None, weights: Any = None, **how: Any
+            ) -> Fitted:
                 executor: Executor
                 if session is None:
                     executor = LocalExecutor(counts.layout(n_threads), n_threads, folder)
                 else:
                     executor = session.executor(cast(Any, counts), n_threads)
-                given = {} if start is None else {"start": start}
+                given = {} if start is None else {"start": start, "weights": weights}
                 return self._run(make(counts, executor, rng, **given), monitor(**how), saved, rng)
 
-            best: Fitted | None = None
-            for saved in checkpoints[: self.n_init]:
-                result = run(saved)
-                if best is None or result.objective > best.objective:
-                    best = result
+            ends: dict[int, Fitted] = {}
+            n_kept = 1 + OTHER_ENDS if self.n_moves else 1
+            for i, saved in enumerate(checkpoints[: self.n_init]):
+                ends[i] = result = run(saved)
+                best = sorted(ends, key=lambda i: -ends[i].objective)
+                ends = {i: ends[i] for i in best[:n_kept]}
                 if result.reason == "interrupted":
                     break
-            assert best is not None
-            if improve is not None and result.reason not in BY_THE_USER:
-                best = improve(counts, best, run, checkpoints[self.n_init :], rng)
-        return best
+            if improve is not None and self.n_moves and result.reason not in BY_THE_USER:
+                return improve(counts, ends, run, checkpoints[self.n_init :], rng)
+        return next(iter(ends.values()))
 
     def _run(self, method: Method, monitor: Monitor, saved: Checkpoint | None, rng: Any) -> Fitted:
         """Run the fit of one start."""

@@ -237,7 +237,7 @@ class CountFactorization(HeldFactors):
         self._check_moves(constraints)
         needs = poisson_needs(
             counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
-            constraints.weights is not None,
+            constraints.weights is not None or self.n_moves > 0,
             seen is not None or constraints.prior_loadings is not None,
         )  # fmt: skip
         if self.n_moves:
@@ -245,7 +245,9 @@ class CountFactorization(HeldFactors):
         fitted = self._fit_blocks(
             counts, needs, partial(self._make, given=given), options,
             parts={"constraints": constraints.parts(), "start": (given.L, given.F, self.init)},
-            improve=partial(try_moves, weights=constraints.weights, verbose=self.verbose),
+            improve=partial(
+                try_moves, n_starts=self.n_init, weights=constraints.weights, verbose=self.verbose
+            ),
             solver=self.solver, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
         )  # fmt: skip
         given.finish(fitted.arrays, fitted.history, self.solver, self.l1_penalty)
@@ -295,9 +297,12 @@ class CountFactorization(HeldFactors):
 
     def _make(
         self, counts: CountMatrix, executor: Executor, rng: Any, *, given: ScaledFit,
-        start: Any = None,
+        start: Any = None, weights: Array | None = None,
     ) -> Method:  # fmt: skip
-        """Return the method for one start, which may be given as a function without arguments."""
+        """Return the method for one start, which may be given as a function without arguments.
+
+        `weights` (n,) replace those of the samples.
+        """
         K, dtype = self.n_components, self._dtype()
         start = start or partial(
             start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=given.L, F=given.F,
@@ -307,7 +312,10 @@ class CountFactorization(HeldFactors):
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate,
         )  # fmt: skip
-        made: Method = make(counts, executor, start, K, dtype, given.constraints)
+        constraints = given.constraints
+        if weights is not None:
+            constraints = replace(constraints, weights=weights)
+        made: Method = make(counts, executor, start, K, dtype, constraints)
         return made
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:

@@ -56,12 +56,14 @@ class PoissonNMF(CountFactorization):
         Number of starts; the fit with the highest likelihood is kept. `converged_` means that a fit
         is at a local maximum, not that the maximum is a good one.
     n_moves : int, default=0
-        Number of moves to try after the fit, which may leave its local maximum: two topics are
-        merged, another one is split, and the model is fitted again from there [4]_. The new fit is
-        kept if its likelihood is higher by more than 0.5, and abandoned as soon as it will hardly
-        be. Later moves start from the best fit, so that it never ends lower than without moves. An
-        abandoned move costs about a fifth of a fit, a kept one up to a whole fit. Not possible if
-        something is fixed. `max_iter` limits each fit.
+        Number of moves to try after the fit, which may leave its local maximum; the model is fitted
+        again from each. The new fit is kept if its likelihood is higher by more than 0.5, and
+        abandoned as soon as it will hardly be. Later moves start from the best fit, so that it
+        never ends lower than without moves. A move either has one topic less, merged or deleted,
+        and another one more, split or added [4]_; or it exchanges topics with a different start
+        (`n_init`) or an earlier move; or it continues the fit for a few iterations with a random
+        half of the samples, and then with all of them. Most moves cost a fifth to a half of a fit.
+        Not possible if something is fixed. `max_iter` limits each fit.
     inner_iter : int, default=None
         Steps on each row in an iteration; None means 4 for "em", "scd" and "sn", 1 for "ccd" and
         "newton". Not used by "auto" and "joint-em".
@@ -166,11 +168,14 @@ class PoissonNMF(CountFactorization):
     feature_totals_ : ndarray of shape (n_features,), float64
         Sum of the counts of each feature in the fit.
     moves_ : structured ndarray
-        One record for each move that was tried (see `n_moves`): ``merged_first``,
-        ``merged_second`` and ``split``, the topics that it merged and split, numbered as in the
-        best fit until then; ``iterations`` of the new fit; ``gain``, its log-likelihood at its end
-        minus that of the best fit; and whether it was ``kept``. `history_` is that of the fit that
-        was kept last, from its move on.
+        One record for each move that was tried (see `n_moves`): its ``kind``, in bytes
+        ("merge-split", "merge-add", "delete-split", "delete-add", "exchange" or "reweight");
+        ``merged_first``, ``merged_second``, ``deleted`` and ``split``, the topics that it merged,
+        deleted and split, numbered as in the best fit until then, or -1; ``source``, the number of
+        the start, or ``n_init`` plus that of the move, whose topics it took, or -1; ``iterations``
+        of the new fit; ``gain``, its log-likelihood at its end minus that of the best fit; and
+        whether it was ``kept``. `history_` is that of the last fit, which continues the best move
+        to its end.
     row_weights_ : ndarray of shape (n_samples,), float64, or None
     has_size_factors_ : bool
         Whether `size_factors` was passed to :meth:`fit`; :meth:`transform` then needs them, too.

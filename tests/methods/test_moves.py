@@ -9,7 +9,17 @@ from numpy.testing import assert_allclose
 from small_fits import StopError, bits
 
 import nmfscale
-from nmfscale.methods.poisson.moves import _Sample, halved, merge_losses, moved, ranked_moves
+from nmfscale.methods.poisson.exchange import exchanged, ranked_exchanges
+from nmfscale.methods.poisson.moves import (
+    Move,
+    _Sample,
+    added,
+    delete_losses,
+    halved,
+    merge_losses,
+    moved,
+    ranked_moves,
+)
 from nmfscale.readers.open import as_counts
 
 N, M, K = 150, 50, 5
@@ -56,6 +66,67 @@ def test_a_known_local_optimum_is_left(estimator, solver):
     found = left.components_.T / left.components_.sum(axis=1)
     closest = np.abs(found[:, :, None] - (F / F.sum(axis=0))[:, None]).sum(axis=0).min(axis=0)
     assert closest.max() < 0.3
+
+
+@pytest.mark.parametrize("kind", ["merge-split", "merge-add", "delete-split", "delete-add"])
+def test_every_kind_of_move_leaves_a_known_local_optimum(kind):
+    less, more = kind.split("-")
+    sample = _Sample(as_counts(X), BAD["L"] + 1e-9, BAD["F"] + 1e-9, None, np.random.RandomState(0))
+    losses = merge_losses(sample) if less == "merge" else delete_losses(sample)
+    removed = tuple(losses[0][1:])
+    splits = [(*halved(sample.expected(k), np.random.RandomState(0)), k) for k in range(K)]
+    gain, shares, split = max(
+        (each for each in splits if each[2] not in removed), key=lambda x: x[0]
+    )
+    if more == "add":
+        (_, shares), split = added(sample), None
+    move = Move(removed, split, shares)
+    assert move.kind == kind and gain > 0
+    start = dict(zip("LF", moved(BAD["L"], BAD["F"], move), strict=True))
+    best = nmfscale.PoissonNMF(K, random_state=0).fit(X, L=L + 1e-3, F=F)
+    assert end(nmfscale.PoissonNMF(K).fit(X, **start)) > end(best) - 2
+    assert end(LOCAL) < end(best) - 1000
+
+
+def test_topics_are_exchanged_between_two_fits_with_different_errors():
+    rng = np.random.default_rng(2)
+    F = np.full((60, 6), 0.1)
+    for k in range(6):
+        F[10 * k : 10 * (k + 1), k] += 3 * rng.uniform(0.5, 1.5, 10)
+    L = rng.dirichlet(np.full(6, 0.02), 200) * 6
+    counts = rng.poisson(L @ F.T)
+    half = np.arange(60) % 2 == 0
+    best = nmfscale.PoissonNMF(6).fit(counts, L=L + 1e-3, F=F)
+    ends = []
+    for a, b, k in ((0, 1, 2), (3, 4, 5)):  # topics a and b are one, and topic k is two
+        wrong, loadings = F.copy(), L.copy()
+        wrong[:, a], wrong[:, b] = F[:, a] + F[:, b], F[:, k] * (half + 0.01)
+        wrong[:, k] = F[:, k] * (~half + 0.01)
+        loadings[:, a], loadings[:, b] = (L[:, a] + L[:, b]) / 2, L[:, k]
+        ends.append(nmfscale.PoissonNMF(6).fit(counts, L=loadings + 1e-3, F=wrong))
+    assert max(map(end, ends)) < end(best) - 1000
+    ours, theirs = ((each.loadings_, each.components_.T) for each in ends)
+    move, *_ = ranked_exchanges(as_counts(counts), ours, {4: theirs}, np.random.RandomState(0))
+    assert move.source == 4 and len(move.here) == len(move.there) == 3
+    start = dict(zip("LF", exchanged(*ours, *theirs, move), strict=True))
+    assert end(nmfscale.PoissonNMF(6).fit(counts, **start)) > end(best) - 2
+
+
+def test_starts_and_moves_give_topics():
+    options = {"n_components": 7, "init": "random", "tol": 1e-4}
+    found = fit(4, **options, n_init=2).moves_
+    first = found[0]
+    assert first["kind"] == b"exchange" and first["source"] in (0, 1)
+    assert {b"exchange", b"merge-split", b"reweight"} <= set(found["kind"].tolist())
+    assert (found["split"][found["kind"] == b"exchange"] == -1).all()
+
+
+def test_weights_of_samples_leave_a_local_optimum():
+    options = {"n_components": 7, "init": "random", "tol": 1e-4, "random_state": 4}
+    plain, moving = (fit(n_moves, **options) for n_moves in (0, 3))
+    by_weights = moving.moves_[moving.moves_["kind"] == b"reweight"]
+    assert by_weights["kept"].any() and by_weights["gain"].max() > 1
+    assert end(moving) > end(plain) + 1
 
 
 @pytest.mark.parametrize(
@@ -163,6 +234,20 @@ def test_bounds_hold():
             np.column_stack([F[:, keep] / u[keep], merged]),
         )
         assert loglik(L, F) - after <= loss + 1e-6
+    for loss, k in delete_losses(_Sample(counts, L, F, None, rng)):
+        # a move that deletes the topic, and splits another one into equal halves
+        halves = Move((k,), (k + 1) % K, np.full((M, 2), 0.5))
+        L2, F2 = moved(L, F, halves)
+        L2[:, [k, (k + 1) % K]] = L2[:, [(k + 1) % K]]
+        assert_allclose(loglik(L, F) - loglik(L2, F2), loss, rtol=1e-6)
+    gain, frequencies = added(_Sample(counts, L, F, None, rng))
+    keeps = Move((0,), None, frequencies)
+    size = (L * u).sum(axis=1, keepdims=True)
+    assert_allclose(
+        loglik(np.hstack([0.9 * L, 0.1 * size]), np.column_stack([F, frequencies])) - loglik(L, F),
+        gain, rtol=1e-6,
+    )  # fmt: skip
+    assert keeps.kind == "delete-add"
     for k in range(K):
         gain, shares = halved(_Sample(counts, L, F, None, rng).expected(k), rng)
         assert gain >= -1e-6
@@ -171,9 +256,13 @@ def test_bounds_hold():
 
 def test_a_move_keeps_the_total_of_every_sample():
     rng = np.random.RandomState(0)
-    for move in ranked_moves(as_counts(X), L + 1e-3, F, rng)[:8]:
+    moves = ranked_moves(as_counts(X), L + 1e-3, F, rng)
+    assert {move.kind for move in moves} >= {"merge-split", "merge-add"}
+    deletes = (moves[0]._replace(removed=(1,), split=k) for k in (0, 2))
+    for move in [*moves, *deletes]:
         L2, F2 = moved(L + 1e-3, F, move)
         assert_allclose(L2 @ F2.sum(axis=0), (L + 1e-3) @ F.sum(axis=0))
-        others = [k for k in range(K) if k not in (*move.merged, move.split)]
-        assert (L2[:, others] == L[:, others] + 1e-3).all()
+        others = [k for k in range(K) if k not in (*move.removed, move.split)]
         assert (F2[:, others] == F[:, others]).all()
+        if move.kind == "merge-split":
+            assert (L2[:, others] == L[:, others] + 1e-3).all()

@@ -1,20 +1,25 @@
-"""Moves that leave a local optimum of a Poisson NMF: two topics are merged, another one is split.
+"""Moves that leave a local optimum of a Poisson NMF: one topic less, and another one more.
 
 Two fits of the same counts that end in different optima usually agree on most topics: one topic of
 the first is two in the second, and another pair of topics is one. A move changes exactly this, and
-a fit from the changed factors decides whether it pays (split and merge EM, Ueda et al. 2000).
+a fit from the changed factors decides whether it pays (split and merge EM, Ueda et al. 2000). There
+are two ways to have one topic less, and two to have one more.
 
 Candidates are ranked on a sample of rows, from the expected counts of each topic,
 ``z_ijk = x_ij l_ik f_jk / mu_ij``:
 
 - Merging topics a and b loses at most ``sum_ij (z_ija + z_ijb) log(mu_ij,ab / mu'_ij)``, where
   mu_ab is the contribution of both topics to mu, and mu' that of the merged topic.
+- Deleting topic k loses at most ``sum_ij x_ij log(mu_ij / mu'_ij)``, where each row divides the
+  loading of the topic among its other topics, most of it in proportion to their loadings.
 - Topic k is split by the sign of the scores of the rows in the leading direction of a
   correspondence analysis of z_k. The split gains at least the mutual information, times the total
   count, between the half of a row and its features.
+- The topic to add has the frequencies of the rows with the largest deviance per count. It gains at
+  least ``sum_ij x_ij log(mu'_ij / mu_ij)``, where mu' has a share of the new topic in each row.
 
-Both are bounds: by the argument of EM, the likelihood of all counts changes at least as favourably.
-They are too weak to accept or refuse a move, but they find the moves that are worth a fit.
+All are bounds: the optimum of the likelihood near the changed factors is at least as high. They are
+too weak to accept or refuse a move, but they find the moves that are worth a fit.
 """
 
 from __future__ import annotations
@@ -36,8 +41,14 @@ MOST_NONZEROS, FEWEST_ROWS = 200_000, 100
 BYTES_A_TOPIC, BYTES_A_COUNT = 16, 120
 # Nonzero counts of these rows from which losses of merges are computed.
 MOST_OF_PAIRS = 50_000
-# Pairs of topics that are candidates for a merge.
-MOST_PAIRS = 10
+# Ways to have one topic less that are candidates: pairs to merge, and topics to delete.
+MOST_REMOVED = 10
+# Share of a deleted loading that a row divides equally among all other topics.
+_EQUAL = 0.05
+# Share of the counts, in the rows that are explained worst, from which a topic is added.
+_WORST = 0.05
+# Share of each row with which an added topic starts.
+_START_SHARE = 0.1
 # Iterations of the power method that finds the direction of a split.
 _POWER_STEPS = 8
 # Counts that are added to each feature of a split topic in the proportion of both halves.
@@ -45,15 +56,32 @@ _PSEUDO_COUNT = 1.0
 
 
 class Move(NamedTuple):
-    """Topics a and b are merged in place a; topic `split` is divided between its place and b.
+    """A topic less, in one of two ways, and a topic more, in one of two ways.
 
-    If `split` is a, the merged topic is divided again, in another direction. `shares` (m, 2) are
-    the parts of each feature of the split topic, which sum to one.
+    `removed` is a pair of topics (a, b), which are merged in place a, or one topic (b,), which is
+    deleted. Place b is then free. Topic `split` is divided between its place and b; `shares` (m, 2)
+    are the parts of each of its features, which sum to one. If `split` is a, the merged topic is
+    divided again, in another direction. If `split` is None, a topic with frequencies `shares` (m,)
+    is added in place b.
     """
 
-    merged: tuple[int, int]
-    split: int
+    removed: tuple[int, ...]
+    split: int | None
     shares: Array
+
+    @property
+    def kind(self) -> str:
+        """Name of the move."""
+        less, more = ("delete", "merge")[len(self.removed) - 1], "add"
+        return f"{less}-{more if self.split is None else 'split'}"
+
+
+def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, most: int) -> Array:
+    """Return the sorted numbers of random rows with about `most` nonzero counts."""
+    order = rng.permutation(counts.shape[0])
+    reached = int(np.searchsorted(np.cumsum(counts.row_nnz[order]), most))
+    drawn: Array = np.sort(order[: max(reached + 1, FEWEST_ROWS)])
+    return drawn
 
 
 class _Sample:
@@ -63,9 +91,7 @@ class _Sample:
         self, counts: CountMatrix, L: Array, F: Array, weights: Array | None,
         rng: np.random.RandomState,
     ):  # fmt: skip
-        order = rng.permutation(counts.shape[0])
-        reached = int(np.searchsorted(np.cumsum(counts.row_nnz[order]), MOST_NONZEROS))
-        drawn = np.sort(order[: max(reached + 1, FEWEST_ROWS)])
+        drawn = drawn_rows(counts, rng, MOST_NONZEROS)
         X = counts.take_rows(drawn)
         self.shape, self.indptr, self.columns = X.shape, X.indptr, X.indices
         self.rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
@@ -76,7 +102,8 @@ class _Sample:
         x = X.data.astype(np.float64)
         if weights is not None:
             x *= weights[drawn][self.rows]
-        self.ratio = x / np.maximum(self.products.sum(axis=0), LEAST)  # x / mu
+        self.mu = np.maximum(self.products.sum(axis=0), LEAST)
+        self.counts, self.ratio = x, x / self.mu
 
     def expected(self, *topics: int) -> sp.csr_array:
         """Return the expected counts of some topics together."""
@@ -108,6 +135,44 @@ def merge_losses(sample: _Sample) -> list[tuple[float, int, int]]:
             logs = log(np.maximum(both, LEAST) / np.maximum(one, LEAST))
             losses.append((every * float((sample.ratio[some] * (both * logs)).sum()), a, b))
     return sorted(losses)
+
+
+def delete_losses(sample: _Sample) -> list[tuple[float, int]]:
+    """Return (loss, k) of the deletion of each of at least two topics, smallest first."""
+    u = sample.F.sum(axis=0)
+    amounts = sample.L * u
+    size, K = amounts.sum(axis=1), len(u)
+    frequencies = sample.F / np.maximum(u, MINVAL)
+    losses = []
+    for k in range(K):
+        rest = size - amounts[:, k]
+        # loadings rise by the factor `scale`, except for a part that all topics get
+        equal = np.where(rest > 0, _EQUAL * amounts[:, k], amounts[:, k])
+        scale = np.divide(size - equal, rest, out=np.zeros(len(rest)), where=rest > 0)
+        others = (frequencies.sum(axis=1) - frequencies[:, k]) / (K - 1)
+        mu = scale[sample.rows] * (sample.mu - sample.products[k])
+        mu += equal[sample.rows] * others[sample.columns]
+        lost = sample.counts * log(sample.mu / np.maximum(mu, LEAST))
+        losses.append((float(lost.sum()), k))
+    return sorted(losses)
+
+
+def added(sample: _Sample) -> tuple[float, Array]:
+    """Return a lower bound of the gain of an added topic, and its frequencies (m,)."""
+    n, m = sample.shape
+    terms = sample.counts * log(np.maximum(sample.ratio, LEAST))
+    deviance = np.bincount(sample.rows, terms, n)
+    totals = np.bincount(sample.rows, sample.counts, n)
+    order = np.argsort(-deviance / np.maximum(totals, LEAST), kind="stable")
+    n_worst = int(np.searchsorted(np.cumsum(totals[order]), _WORST * totals.sum())) + 1
+    worst = np.isin(sample.rows, order[:n_worst])
+    frequencies: Array = np.bincount(sample.columns[worst], sample.counts[worst], m)
+    frequencies = frequencies + _PSEUDO_COUNT * sample.F.sum(axis=1) / max(sample.F.sum(), LEAST)
+    frequencies /= frequencies.sum()
+    size = (sample.L * sample.F.sum(axis=0)).sum(axis=1)
+    new = size[sample.rows] * frequencies[sample.columns] / sample.mu
+    gains = sample.counts * log(1 - _START_SHARE + _START_SHARE * new)
+    return float(gains.sum()), frequencies
 
 
 def _times(matrix: sp.csr_array, x: Array) -> Array:
@@ -165,40 +230,70 @@ def ranked_moves(
     Returns
     -------
     list of Move
-        Pairs and splits are each ranked by their bounds, and moves by the product of the rank of
-        the pair and that of the split, both from 1. A merged topic is only divided again
-        after all other splits. Empty if there are fewer than two topics.
+        Ways to have one topic less and ways to have one more are each ranked by their bounds, and
+        moves by the product of both ranks, from 1. A merged topic is only divided again after all
+        other splits. Empty if there are fewer than two topics.
     """
     K = L.shape[1]
     if K < 2 or counts.shape[0] < 2:
         return []
     sample = _Sample(counts, L, F, weights, rng)
-    pairs = merge_losses(sample)[:MOST_PAIRS]
-    splits = [halved(sample.expected(k), rng) for k in range(K)]
-    by_gain = sorted(range(K), key=lambda k: -splits[k][0])
+    less: list[tuple[float, tuple[int, ...]]] = [
+        *((loss, (a, b)) for loss, a, b in merge_losses(sample)),
+        *((loss, (k,)) for loss, k in delete_losses(sample)),
+    ]
+    less = sorted(less)[:MOST_REMOVED]
+    more: list[tuple[float, int | None, Array]] = []
+    for k in range(K):
+        gain, shares = halved(sample.expected(k), rng)
+        more.append((gain, k, shares))
+    gain, shares = added(sample)
+    more = sorted([*more, (gain, None, shares)], key=lambda each: -each[0])
     ranked: list[tuple[int, int, Move]] = []
-    for p, (_, a, b) in enumerate(pairs):
-        others = [k for k in by_gain if k not in (a, b)]
-        shares = [splits[k][1] for k in others]
-        if p == 0 or not others:
-            others, shares = [*others, a], [*shares, halved(sample.expected(a, b), rng)[1]]
-        for s, (k, parts) in enumerate(zip(others, shares, strict=True)):
-            ranked.append(((p + 1) * (s + 1), p, Move((a, b), k, parts)))
+    for p, (_, removed) in enumerate(less):
+        ways = [(split, shares) for _, split, shares in more if split not in removed]
+        if p == 0 and len(removed) == 2:
+            ways.append((removed[0], halved(sample.expected(*removed), rng)[1]))
+        for s, (split, shares) in enumerate(ways):
+            ranked.append(((p + 1) * (s + 1), p, Move(removed, split, shares)))
     return [move for *_, move in sorted(ranked, key=lambda each: each[:2])]
 
 
 def moved(L: Array, F: Array, move: Move) -> tuple[Array, Array]:
     """Return L (n, K) and F (m, K) after a move; every sample keeps its expected total."""
-    (a, b), k = move.merged, move.split
+    b, k = move.removed[-1], move.split
     L, F = L.copy(), F.copy()
     u = np.maximum(F.sum(axis=0, dtype=np.float64), MINVAL)
-    amounts = [L[:, each] * u[each] for each in (a, b)]
-    sizes = [max(float(each.sum(dtype=np.float64)), MINVAL) for each in amounts]
-    shares = sum(size * F[:, each] / u[each] for size, each in zip(sizes, (a, b), strict=True))
-    F[:, a] = shares * (u[a] / sum(sizes))
-    L[:, a] = (amounts[0] + amounts[1]) / u[a]
-    # both halves have all loadings of the topic, and together its factors
-    split = F[:, k].copy()
-    F[:, k], F[:, b] = split * move.shares[:, 0], split * move.shares[:, 1]
-    L[:, b] = L[:, k]
+    if len(move.removed) == 2:
+        a = move.removed[0]
+        amounts = [L[:, each] * u[each] for each in (a, b)]
+        sizes = [max(float(each.sum(dtype=np.float64)), MINVAL) for each in amounts]
+        shares = sum(size * F[:, each] / u[each] for size, each in zip(sizes, (a, b), strict=True))
+        F[:, a] = shares * (u[a] / sum(sizes))
+        L[:, a] = (amounts[0] + amounts[1]) / u[a]
+    else:
+        _divide_loading(L, u, b)
+    if k is None:
+        L[:, b] = 0
+        size = (L * u).sum(axis=1)
+        L *= 1 - _START_SHARE
+        F[:, b] = move.shares * u[b]
+        L[:, b] = _START_SHARE * size / u[b]
+    else:
+        # both halves have all loadings of the topic, and together its factors
+        split = F[:, k].copy()
+        F[:, k], F[:, b] = split * move.shares[:, 0], split * move.shares[:, 1]
+        L[:, b] = L[:, k]
     return np.maximum(L, MINVAL), np.maximum(F, MINVAL)
+
+
+def _divide_loading(L: Array, u: Array, k: int) -> None:
+    """Divide the loadings of topic k among the other topics, in place; u (K,) are column sums."""
+    given = L[:, k] * u[k]
+    L[:, k] = 0
+    rest = (L * u).sum(axis=1)
+    equal = np.where(rest > 0, _EQUAL * given, given)
+    scale = np.divide(rest + given - equal, rest, out=np.zeros(len(rest)), where=rest > 0)
+    L *= scale[:, None]
+    L += equal[:, None] / ((len(u) - 1) * u)
+    L[:, k] = 0
