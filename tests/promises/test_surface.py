@@ -95,7 +95,7 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
     ("name", "n_pictures"),
     [
         ("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1),
-        ("topic_quality", 1),
+        ("topic_quality", 1), ("local_optima", 1),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
