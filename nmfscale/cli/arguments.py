@@ -300,13 +300,20 @@ def _differential(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     add_input(command)
-    add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg")
+    add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg, .html")
     what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
     add("--reference", default="least-extreme", metavar="TOPICS", help=what)
     what = "counts added to each topic (default: %(default)s)"
     add("--pseudocount", type=float, default=1.0, metavar="A", help=what)
     what = "quasi-poisson divides z by the root of the dispersion (default: %(default)s)"
     add("--family", choices=("poisson", "quasi-poisson"), default="poisson", help=what)
+    what = (
+        "share of the counts to which topics are fitted again, such as 0.5: features are tested in "
+        "the others, and p is valid"
+    )
+    add("--split", type=float, metavar="SHARE", help=what)
+    seed = at_least(int, 0, 2**32 - 1)
+    add("--seed", type=seed, metavar="N", help="for --split (default: a new seed)")
     what = "features to print for each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=8, metavar="N", help=what)
     what = "topic of the plot (default: the first that is compared)"

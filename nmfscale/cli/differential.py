@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 from pathlib import Path
 from typing import Any
 
+from ..storage.atomic import atomic_write
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, read_input
 from .inference import ARRAYS, PICTURES, _end, _write_all, targets_of, write_columns, write_result
 from .messages import say
+
+PAGE = ".html"
 
 
 def differential(arguments: argparse.Namespace) -> int:
@@ -18,29 +22,46 @@ def differential(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     check_inputs(arguments.model, arguments.input)
-    kinds, files = (*TEXT_TABLES, *ARRAYS, *PICTURES), [arguments.model, arguments.input]
+    if arguments.seed is not None and arguments.split is None:
+        arguments.usage("--seed is for --split")
+    kinds, files = (*TEXT_TABLES, *ARRAYS, *PICTURES, PAGE), [arguments.model, arguments.input]
     targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
+    if any(target.suffix.lower() == PAGE for target in targets):
+        from ..plots.interactive import need_bokeh
+
+        need_bokeh()
     from ..inference.differential import differential_features
     from ..models.persistence import load_model
 
     model = load_model(arguments.model)
     reference, topic = _checked_topics(arguments, model)
+    seed = arguments.seed
+    if seed is None and arguments.split is not None:
+        seed = secrets.randbelow(2**32)
     with terminated_as_interrupted(), cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = differential_features(
             model, counts, reference=reference,
             pseudocount=arguments.pseudocount, family=arguments.family,
+            split=arguments.split, random_state=seed,
             memory_limit=arguments.memory_limit, n_threads=arguments.threads, client=client,
             checkpoint=arguments.checkpoint, resume=arguments.resume,
             verbose=int(not arguments.quiet),
         )  # fmt: skip
     _say(found, arguments.n_top)
+    if seed != arguments.seed:
+        say(f"seed            {seed}")
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
             from ..plots import detached_axes, volcano_plot
 
             save_figure(volcano_plot(found, topic, ax=detached_axes(4.6, 3.8)[0]), target)
+        elif target.suffix.lower() == PAGE:
+            from ..plots import volcano_plot
+
+            with atomic_write(target) as part:
+                volcano_plot(found, topic, interactive=True, save=part)
         elif target.suffix.lower() in ARRAYS:
             names = {"topics": found.topic_names, "features": found.feature_labels}
             write_result(arguments, target, found, names=names)
@@ -78,7 +99,10 @@ def _topic(text: str, names: tuple[Any, ...]) -> Any:
 def _say(found: Any, n_top: int) -> None:
     """Print the leading features of each topic."""
     say(f"features        {len(found.features):,}, relative to {found.reference}")
-    say("                topics fitted to the same counts make p too small: z ranks features\n")
+    used = "fitted to the same counts make p too small: z ranks features"
+    if found.split is not None:
+        used = f"fitted to {found.split:.0%} of the counts, tested in the others"
+    say(f"                topics {used}\n")
     labels = found.feature_labels
     for k in found.compared:
         leading = [f"{labels[j]} ({found.z[k, j]:.1f})" for j in found.order(k)[:n_top]]

@@ -18,6 +18,7 @@ from .canvas import (
     index_of,
     matched_by_name,
 )
+from .interactive import feature_chart, finished_chart, need_bokeh
 from .objects import result_in, symbols_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def volcano_plot(
     show: bool | None = None,
     save: Any = None,
     return_fig: bool = False,
+    interactive: bool = False,
 ) -> Any:
     """Draw the evidence for a difference of each feature against its log-fold change.
 
@@ -65,17 +67,24 @@ def volcano_plot(
         Axes to draw on; by default a new pyplot figure.
     show, save, return_fig
         As in :func:`structure_plot`.
+    interactive : bool, default=False
+        Draw with Bokeh (``pip install "nmfscale[interactive]"``): the plot can be enlarged, and the
+        pointer shows the name and the numbers of a feature. `save` then writes an HTML file that
+        needs no network.
 
     Returns
     -------
-    matplotlib.axes.Axes, matplotlib.figure.Figure or None
-        As in :func:`structure_plot`. The Axes show log2-fold changes, and absolute z-scores, whose
-        p-values would be too small to tell leading features apart.
+    matplotlib.axes.Axes, matplotlib.figure.Figure, bokeh.plotting.figure or None
+        As in :func:`structure_plot`; with `interactive`, the figure of Bokeh. The axes show
+        log2-fold changes, and absolute z-scores, whose p-values would be too small to tell leading
+        features apart.
 
     Raises
     ------
     ValueError
         If `result` is not a result of differential_features or has no such topic.
+    ImportError
+        If Bokeh is needed and not installed.
 
     Examples
     --------
@@ -86,11 +95,16 @@ def volcano_plot(
     >>> ax.get_xlabel()
     'log2-fold change relative to least-extreme'
     """
-    result, k = _checked("volcano_plot", result, topic, n_labels, ax, gene_symbols, key)
+    given = result, topic, n_labels, ax, gene_symbols, key, interactive
+    result, k = _checked("volcano_plot", *given)
+    points = result.lfc[k], np.abs(result.z[k])
+    labels = f"log2-fold change relative to {result.reference}", "|z|"
+    if interactive:
+        chart = _chart(result, k, points, level, n_labels, labels)
+        return finished_chart(chart, show, save)
     ax = axes_or_new(ax, *_SIZE)
-    _draw(ax, result, k, result.lfc[k], np.abs(result.z[k]), level, n_labels)
+    _draw(ax, result, k, points, level, n_labels, labels)
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=0)
-    ax.set(xlabel=f"log2-fold change relative to {result.reference}", ylabel="|z|")
     return finished(ax, show, save, return_fig)
 
 
@@ -106,6 +120,7 @@ def ma_plot(
     show: bool | None = None,
     save: Any = None,
     return_fig: bool = False,
+    interactive: bool = False,
 ) -> Any:
     """Draw the log-fold change of each feature against its mean count.
 
@@ -133,12 +148,16 @@ def ma_plot(
     >>> ax.get_ylabel()
     'log2-fold change relative to mean'
     """
-    result, k = _checked("ma_plot", result, topic, n_labels, ax, gene_symbols, key)
+    given = result, topic, n_labels, ax, gene_symbols, key, interactive
+    result, k = _checked("ma_plot", *given)
+    points = np.where(result.base_mean > 0, result.base_mean, np.nan), result.lfc[k]
+    labels = "mean count", f"log2-fold change relative to {result.reference}"
+    if interactive:
+        chart = _chart(result, k, points, level, n_labels, labels, x_log=True)
+        return finished_chart(chart, show, save)
     ax = axes_or_new(ax, *_SIZE)
-    mean = np.where(result.base_mean > 0, result.base_mean, np.nan)
-    _draw(ax, result, k, mean, result.lfc[k], level, n_labels, x_log=True)
+    _draw(ax, result, k, points, level, n_labels, labels, x_log=True)
     ax.axhline(0, color="0.6", linewidth=0.6, zorder=0)
-    ax.set(xlabel="mean count", ylabel=f"log2-fold change relative to {result.reference}")
     return finished(ax, show, save, return_fig)
 
 
@@ -154,6 +173,7 @@ def topic_scatter(
     show: bool | None = None,
     save: Any = None,
     return_fig: bool = False,
+    interactive: bool = False,
 ) -> Any:
     """Draw the frequency of each feature in a topic against its highest frequency in the others.
 
@@ -184,26 +204,33 @@ def topic_scatter(
     >>> ax.get_ylabel()
     'frequency in topic 0'
     """
-    result, k = _checked("topic_scatter", result, topic, n_labels, ax, gene_symbols, key)
-    ax = axes_or_new(ax, *_SIZE)
+    given = result, topic, n_labels, ax, gene_symbols, key, interactive
+    result, k = _checked("topic_scatter", *given)
     frequencies = np.where(result.frequencies > 0, result.frequencies, np.nan)
-    others = np.delete(frequencies, k, axis=0).max(axis=0)
-    _draw(ax, result, k, others, frequencies[k], level, n_labels, x_log=True, y_log=True)
+    points = np.delete(frequencies, k, axis=0).max(axis=0), frequencies[k]
+    labels = "highest frequency in other topics", f"frequency in {_title(result, k)}"
     ends = np.array([np.nanmin(frequencies), np.nanmax(frequencies)])
+    logs = {"x_log": True, "y_log": True}
+    if interactive:
+        chart = _chart(result, k, points, level, n_labels, labels, **logs)
+        chart.line(ends, ends, color="#999999")
+        return finished_chart(chart, show, save)
+    ax = axes_or_new(ax, *_SIZE)
+    _draw(ax, result, k, points, level, n_labels, labels, **logs)
     ax.plot(ends, ends, color="0.6", linewidth=0.6, zorder=0)
-    ax.set(
-        xlabel="highest frequency in other topics",
-        ylabel=f"frequency in {_title(result, k)}",
-    )
     return finished(ax, show, save, return_fig)
 
 
 def _checked(
     function: str, result: Any, topic: Any, n_labels: Any, ax: Any, gene_symbols: str | None,
-    key: str,
+    key: str, interactive: bool,
 ) -> tuple[Any, int]:  # fmt: skip
     """Check the arguments; return the result, with chosen names of features, and the topic."""
     check_arguments(function, ax=ax, gene_symbols=gene_symbols, key=key)
+    if interactive:
+        need_bokeh()
+        if ax is not None:
+            raise ValueError("ax is for plots by matplotlib; with interactive=True there is none.")
     symbols = symbols_of(result, gene_symbols)
     result = result_in(result, key, "differential_features")
     if not hasattr(result, "lfc") or not hasattr(result, "topic_number"):
@@ -224,11 +251,21 @@ def _title(result: Any, k: int) -> str:
     return name if isinstance(name, str) else f"topic {name}"
 
 
+def _chart(
+    result: Any, k: int, points: tuple[np.ndarray, np.ndarray], level: float, n_labels: int,
+    labels: tuple[str, str], **logs: bool,
+) -> Any:  # fmt: skip
+    """Return the same plot by Bokeh."""
+    texts = {"title": _title(result, k), "x": labels[0], "y": labels[1]}
+    return feature_chart(result, k, points, level, n_labels, texts, **logs)
+
+
 def _draw(
-    ax: Axes, result: Any, k: int, x: np.ndarray, y: np.ndarray, level: float, n_labels: int, *,
-    x_log: bool = False, y_log: bool = False,
+    ax: Axes, result: Any, k: int, points: tuple[np.ndarray, np.ndarray], level: float,
+    n_labels: int, labels: tuple[str, str], *, x_log: bool = False, y_log: bool = False,
 ) -> None:  # fmt: skip
     """Draw the features as points, those with small q-values in colour, and name the leading."""
+    x, y = points
     found = result.qvalues[k] <= level
     for these, color, label in ((~found, _PLAIN, None), (found, _FOUND, f"q <= {level:g}")):
         ax.scatter(x[these], y[these], s=5, color=color, linewidths=0, label=label, rasterized=True)
@@ -236,6 +273,7 @@ def _draw(
         ax.set_xscale("log")
     if y_log:
         ax.set_yscale("log")
+    ax.set(xlabel=labels[0], ylabel=labels[1])
     ax.set_title(_title(result, k), size=9, parse_math=False)
     ax.legend(fontsize=7, frameon=False, loc="upper left")
     leading = result.order(k)[:n_labels]

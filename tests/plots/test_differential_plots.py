@@ -1,5 +1,6 @@
 """Plots of differential features: what they draw, and labels that do not overlap."""
 
+import sys
 from itertools import combinations
 
 import matplotlib
@@ -45,7 +46,29 @@ def test_what_is_drawn(result):
     matplotlib.pyplot.close("all")
 
 
+@pytest.mark.parametrize("draw", [pl.volcano_plot, pl.ma_plot, pl.topic_scatter])
+def test_interactive_plots_show_the_same_points(result, draw, tmp_path):
+    chart = draw(result, 1, interactive=True, save=tmp_path / "plot.html")
+    points = [each.data_source.data for each in chart.renderers if "name" in each.data_source.data]
+    x, y, names, z = (np.concatenate([p[key] for p in points]) for key in ("x", "y", "name", "z"))
+    ax = draw(result, 1, n_labels=0, ax=pl.detached_axes(4.6, 3.8)[0])
+    drawn = np.concatenate([np.ma.filled(each.get_offsets(), np.nan) for each in ax.collections])
+    drawn = drawn[np.isfinite(drawn).all(axis=1)]
+    np.testing.assert_allclose(np.column_stack([x, y]), drawn, rtol=1e-6)
+    np.testing.assert_allclose(z, result.z[1, names.astype(int)], rtol=1e-6)
+    page = (tmp_path / "plot.html").read_text()
+    assert "<script src" not in page and "@lfc" in page
+
+
+def test_without_bokeh(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    with pytest.raises(ImportError, match=r"pip install 'nmfscale\[interactive\]'"):
+        pl.volcano_plot(result, 0, interactive=True)
+
+
 def test_wrong_arguments_are_named(result):
+    with pytest.raises(ValueError, match="ax is for plots by matplotlib"):
+        pl.volcano_plot(result, 1, interactive=True, ax=pl.detached_axes(1.0, 1.0)[0])
     with pytest.raises(ValueError, match="topic: 5 is not a topic; topics are 0, 1, 2"):
         pl.volcano_plot(result, 5)
     with pytest.raises(ValueError, match="pass the result of differential_features"):

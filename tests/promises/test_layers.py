@@ -62,7 +62,7 @@ ONLY_IN = {
     "dask": _OF_DASK,
     "distributed": _OF_DASK,
     "matplotlib": ("plots/",),
-    "bokeh": ("report/",),
+    "bokeh": ("report/", "plots/interactive.py"),
 }
 LATE = {"anndata", "bokeh", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
