@@ -38,11 +38,11 @@ def feature_chart(
 
     `texts` are the title and the labels of both axes. Features without a place are left out.
     """
-    from bokeh.models import HoverTool, LabelSet
+    from bokeh.models import HoverTool
     from bokeh.plotting import ColumnDataSource, figure
 
     x, y = points
-    chart = figure(
+    chart: Any = figure(
         width=_WIDTH, height=_HEIGHT, tools="pan,box_zoom,wheel_zoom,reset,save",
         title=texts["title"], x_axis_label=texts["x"], y_axis_label=texts["y"],
         x_axis_type="log" if x_log else "linear", y_axis_type="log" if y_log else "linear",
@@ -67,18 +67,15 @@ def feature_chart(
             )
         )  # fmt: skip
     leading = [j for j in result.order(k)[:n_labels].tolist() if known[j]]
-    logs = ((x, x_log), (y, y_log))
-    places = [
-        _pixels(each, known, log, size) for (each, log), size in zip(logs, _INSIDE, strict=True)
-    ]
-    leading = _without_overlap(leading, *places, columns["name"])
+    across, up = (
+        _pixels(each, known, log, size)
+        for each, log, size in zip(points, (x_log, y_log), _INSIDE, strict=True)
+    )
+    leading = _without_overlap(leading, across, up, columns["name"])
     chart.x_range.range_padding = _ROOM  # for the label of the last point
-    source = ColumnDataSource({key: each[leading] for key, each in columns.items()})
-    chart.add_layout(
-        LabelSet(
-            x="x", y="y", text="name", source=source, x_offset=4, y_offset=2,
-            text_font_size="11px",
-        )
+    chart.text(
+        x[leading], y[leading], columns["name"][leading], x_offset=4, y_offset=-2,
+        text_font_size="11px",
     )  # fmt: skip
     tips = [("feature", "@name"), ("log2-fold change", "@lfc{0.00}"), ("z", "@z{0.0}"),
             ("q", "@q{0.0e+0}"), ("mean count", "@mean{0.000a}")]  # fmt: skip

@@ -49,7 +49,7 @@ def test_what_is_drawn(result):
 @pytest.mark.parametrize("draw", [pl.volcano_plot, pl.ma_plot, pl.topic_scatter])
 def test_interactive_plots_show_the_same_points(result, draw, tmp_path):
     chart = draw(result, 1, interactive=True, save=tmp_path / "plot.html")
-    points = [each.data_source.data for each in chart.renderers if "name" in each.data_source.data]
+    points = [each.data_source.data for each in chart.renderers if "lfc" in each.data_source.data]
     x, y, names, z = (np.concatenate([p[key] for p in points]) for key in ("x", "y", "name", "z"))
     ax = draw(result, 1, n_labels=0, ax=pl.detached_axes(4.6, 3.8)[0])
     drawn = np.concatenate([np.ma.filled(each.get_offsets(), np.nan) for each in ax.collections])
