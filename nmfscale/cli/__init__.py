@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    import shlex
     import sys
     import traceback
     import warnings
@@ -41,6 +42,7 @@ def _run(argv: Sequence[str] | None) -> int:
     words = [*(sys.argv[1:] if argv is None else argv)]
     try:
         arguments = make_parser(words).parse_args(words)
+        arguments.command_line = shlex.join(["nmfscale", *words])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for category in (UserWarning, RuntimeWarning):

@@ -361,6 +361,8 @@ def _report(command: argparse.ArgumentParser) -> None:
     add("--groups", type=PATH, metavar="FILE[:COLUMN]", action="append", default=[], help=what)
     what = "another model of the same features, to compare topics with"
     add("--other", type=PATH, metavar="MODEL", help=what)
+    what = "results that other commands wrote to a .h5, to show on the page; repeat for several"
+    add("--results", type=PATH, metavar="FILE", action="append", default=[], help=what)
     add("--title", metavar="TEXT", help="title of the page")
     what = "leading features of each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=20, metavar="N", help=what)

@@ -50,7 +50,7 @@ def demo(arguments: argparse.Namespace) -> int:
     model = TopicModel(
         n_components=10, random_state=1, n_threads=arguments.threads, verbose=not arguments.quiet
     )
-    code = _fit_and_save(model, counts, targets[0])
+    code = _fit_and_save(model, counts, targets[0], arguments.command_line)
     say("\nMost distinctive words")
     _say_topics(model, width=9)
     for kind, target in zip(("structure", "progress", "top"), targets[1:], strict=False):
@@ -85,7 +85,7 @@ def fit(arguments: argparse.Namespace) -> int:
         from ..models import MODELS
 
         model = MODELS[arguments.model](**given_parameters(arguments))
-        code = _fit_and_save(model, counts, target, **how)
+        code = _fit_and_save(model, counts, target, arguments.command_line, **how)
         del counts  # closes the file
     if arguments.write_h5ad is not None:
         _add_to_input(model, arguments)
@@ -164,10 +164,11 @@ def _inputs(arguments: argparse.Namespace) -> list[str | None]:
     return [*input_files(arguments), arguments.feature_names, arguments.sample_names]
 
 
-def _fit_and_save(model: Any, counts: Any, target: Path, **how: Any) -> int:
+def _fit_and_save(model: Any, counts: Any, target: Path, command: str, **how: Any) -> int:
     """Fit, write and describe the model; return the exit code, 130 if the fit was interrupted."""
     model.fit(counts, **how)
     model.set_params(verbose=0)  # progress is an option of this command, not of the model
+    model.command_ = command
     write_or_rescue(target, "the model", model.save)
     _describe_fit(model)
     if model.interrupted_:
@@ -285,6 +286,8 @@ def _describe_model(path: str) -> None:
     _describe_fit(model)
     if getattr(model, "seed_", None) is not None:
         say(f"random seed     {model.seed_}")
+    if hasattr(model, "command_"):
+        say(f"command         {model.command_}")
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
     _say_topics(model, width=15)

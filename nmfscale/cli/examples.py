@@ -61,7 +61,8 @@ EXAMPLES = {
     "report": """examples:
   nmfscale report model.h5 -o report.html
   nmfscale report model.h5 counts.h5ad --groups counts.h5ad:celltype -o report.html
-  nmfscale report model.h5 --groups cells.csv:donor --other other.h5 -o report.html""",
+  nmfscale report model.h5 --groups cells.csv:donor --other other.h5 -o report.html
+  nmfscale report model.h5 --results tests.h5 --results genes.h5 -o report.html""",
     "differential": """examples:
   nmfscale differential model.h5 cells.h5ad -o genes.csv.gz
   nmfscale differential model.h5 counts.nmf --reference mean -o genes.h5 -o topic.png --topic 3

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from typing import Any
 
 from .files import check_inputs, file_and_column, output, read_groups, read_input, warn_of_order
@@ -16,22 +14,29 @@ def report(arguments: argparse.Namespace) -> int:
     from ..report.charts import need_bokeh
 
     need_bokeh()
-    inputs = [arguments.model, arguments.other, arguments.input]
+    inputs = [arguments.model, arguments.other, arguments.input, *arguments.results]
     given = [path for path in inputs if path is not None]
     groups_files = [file_and_column(each)[0] for each in arguments.groups]
     check_inputs(*given, *groups_files)
     target = output(arguments, (".html", ".htm"), [*given, *groups_files])
-    from ..models.persistence import load_model
+    from ..inference.results.files import load_result
+    from ..models.persistence import load_model, read_header
     from ..report.page import write_report
 
-    model = load_model(arguments.model)
+    model, header = load_model(arguments.model), read_header(arguments.model)
     other = None if arguments.other is None else load_model(arguments.other)
     groups = _groups(arguments, model)
     counts = None if arguments.input is None else read_input(arguments)
+    writer = f"nmfscale {header['nmfscale_version']}"
+    about = {
+        "model file": f"{arguments.model}, written {header['created']} by {writer}",
+        "command": arguments.command_line,
+    }
     write_report(
         model, target, counts, groups=groups, other=other, title=arguments.title,
-        command=shlex.join(["nmfscale", *sys.argv[1:]]), n_top=arguments.n_top,
-        max_samples=arguments.max_samples, overwrite=arguments.force,
+        results=[load_result(path) for path in arguments.results],
+        about=about,
+        n_top=arguments.n_top, max_samples=arguments.max_samples, overwrite=arguments.force,
     )  # fmt: skip
     size = target.stat().st_size
     say(f"report          {target}: {size / 1e6:.1f} MB; open it in a browser")

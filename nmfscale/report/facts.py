@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import version
 from typing import Any
@@ -142,17 +143,18 @@ def fit_facts(model: Any) -> list[tuple[str, str]]:
     facts.append(("seconds", f"{history[-1]['seconds']:.2f}"))
     if getattr(model, "seed_", None) is not None:
         facts.append(("random seed", str(model.seed_)))
+    if hasattr(model, "command_"):  # fitted in the shell
+        facts.append(("command of the fit", model.command_))
     return facts
 
 
-def making_facts(command: str | None) -> list[tuple[str, str]]:
-    """Return what made the report: the command, versions and the date."""
-    facts = [] if command is None else [("command", command)]
+def making_facts(about: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return what made the report: facts of the caller, versions and the date."""
     packages = ("numpy", "scipy", "scikit-learn", "bokeh")
     versions = [f"nmfscale {package_version()}", f"Python {platform.python_version()}"]
     versions += [f"{package} {version(package)}" for package in packages]
     return [
-        *facts,
+        *((str(name), str(text)) for name, text in about.items()),
         ("versions", ", ".join(versions)),
         ("machine", f"{platform.system()} {platform.machine()}"),
         ("written", datetime.now().astimezone().isoformat(timespec="minutes")),

@@ -33,7 +33,7 @@ def write_report(
     other: Any = None,
     results: Iterable[Any] = (),
     title: str | None = None,
-    command: str | None = None,
+    about: Mapping[str, str] | None = None,
     n_top: int = 20,
     max_samples: int = 2000,
     overwrite: bool = False,
@@ -68,8 +68,8 @@ def write_report(
         that have a method ``to_frame`` are shown as tables.
     title : str, default=None
         Title of the page; by default the class of the model and its number of topics.
-    command : str, default=None
-        The command that made the report, which the page shows.
+    about : dict of str to str, default=None
+        More facts that the page shows of how the fit was made, such as the source of the counts.
     n_top : int, default=20
         Number of leading features of each topic.
     max_samples : int, default=2000
@@ -136,7 +136,7 @@ def write_report(
     context |= {
         "title": title or f"{type(model).__name__}, {len(names)} topics",
         "warnings": facts.warnings_of(model), "facts": facts.fit_facts(model),
-        "made": facts.making_facts(command), "sections": found,
+        "made": facts.making_facts(about or {}), "sections": found,
     }  # fmt: skip
     with atomic_write(target) as part:
         Path(part).write_text(_rendered(context), encoding="utf-8")

@@ -1,7 +1,10 @@
 """Results in files: what is read is what was saved, and files that are no results are refused."""
 
+import sys
 import warnings
 from dataclasses import fields, is_dataclass
+from html import escape
+from xml.etree import ElementTree
 
 import h5py
 import numpy as np
@@ -77,6 +80,22 @@ def test_what_is_read_is_what_was_saved(results, tmp_path):
         again = nmfscale.load_result(path)
         assert_same(result, again)
         assert repr(again) == repr(result)
+
+
+def test_a_notebook_shows_every_result(results, monkeypatch):
+    for result in results:
+        html = result._repr_html_()
+        ElementTree.fromstring(f"<div>{html}</div>")  # every tag is closed
+        assert "<table>" in html or "<pre>" in html
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for result in results:
+        assert escape(repr(result).splitlines()[0].strip("<>")) in result._repr_html_()
+
+
+def test_a_report_shows_every_result(results, tmp_path):
+    model = nmfscale.TopicModel(2, random_state=0).fit(np.eye(20) + 1)
+    page = nmfscale.write_report(model, tmp_path / "report.html", results=results).read_text()
+    assert page.count('<section id="') == 6 + len(results) - 1  # not of features
 
 
 def test_other_files_are_refused(results, tmp_path):

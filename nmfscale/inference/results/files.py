@@ -15,10 +15,12 @@ names are those of `nmfscale.storage.arrays`.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...markup import paragraph, table
 from ...models.base import CountModel
 from ...models.persistence import read_model, read_or_damaged, write_model
 from ...storage.arrays import (
@@ -56,8 +59,31 @@ _MODULES = (
 )  # fmt: skip
 
 
+# Rows of a table in a notebook.
+_MOST_ROWS = 20
+
+
 class Result:
-    """A result that can be saved: a dataclass."""
+    """A result that can be saved, and shown in a notebook: a dataclass."""
+
+    def _repr_html_(self) -> str:
+        """Return the text of the result as HTML, with a table if the text has none."""
+        text = repr(self)
+        if "\n" in text:
+            return f"<pre>{escape(text)}</pre>"
+        if hasattr(self, "columns"):
+            columns = self.columns()
+        elif hasattr(self, "to_frame") and importlib.util.find_spec("pandas"):
+            frame = self.to_frame()
+            if type(frame.index).__name__ != "RangeIndex":
+                frame = frame.reset_index()
+            columns = {str(name): frame[name] for name in frame.columns}
+        else:
+            return paragraph(text)
+        n_rows = len(next(iter(columns.values())))
+        first = {name: cells[:_MOST_ROWS].tolist() for name, cells in columns.items()}
+        more = f" The first {_MOST_ROWS} of {n_rows:,} rows." if n_rows > _MOST_ROWS else ""
+        return paragraph(text.strip("<>") + more) + table(first)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to an HDF5 file, which :func:`nmfscale.load_result` reads.
