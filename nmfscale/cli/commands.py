@@ -99,11 +99,10 @@ def _add_to_input(model: Any, arguments: argparse.Namespace) -> None:
     """Add a fit to the .h5ad file that it was fitted to."""
     from ..tl.in_file import write_h5ad
 
-    key = arguments.write_h5ad
-    write_h5ad(
-        model, arguments.input, key_added=key, layer=arguments.layer, raw=arguments.raw
-    )  # fmt: skip
-    say(f"added           {arguments.input}: obsm['X_{key}'], varm['{key}'], uns['{key}']")
+    key, choice = arguments.write_h5ad, {"layer": arguments.layer, "raw": arguments.raw}
+    (path,) = input_files(arguments)
+    write_h5ad(model, path, key_added=key, **choice)
+    say(f"added           {path}: obsm['X_{key}'], varm['{key}'], uns['{key}']")
 
 
 @contextmanager
@@ -130,16 +129,16 @@ def _check_together(arguments: argparse.Namespace) -> None:
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
     if arguments.write_h5ad is None:
         return
-    if not str(arguments.input).endswith(".h5ad"):
-        arguments.usage(
-            f"--write-h5ad adds the fit to INPUT, and {arguments.input} is no .h5ad file"
-        )
+    path, *more = input_files(arguments)
+    if more or not path.endswith(".h5ad"):
+        files = ", ".join([path, *more])
+        arguments.usage(f"--write-h5ad adds the fit to INPUT, and {files} is no .h5ad file")
     for name in ("names", "feature_names", "sample_names"):
         if getattr(arguments, name) is not None:
             option = f"--{name.replace('_', '-')}"
             arguments.usage(f"--write-h5ad needs the names of INPUT: leave {option} out")
-    if not os.access(arguments.input, os.W_OK):
-        arguments.usage(f"--write-h5ad: {arguments.input} cannot be written")
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        arguments.usage(f"--write-h5ad: {path} cannot be written")
 
 
 def store(arguments: argparse.Namespace) -> int:
