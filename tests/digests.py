@@ -30,8 +30,8 @@ DTYPES = ("float64", "float32")
 TIMED = ("seconds", "bytes_read")
 GIVEN = ("seed_", "n_features_in_", "sample_totals_", "feature_totals_")
 
-# Not compared: BLAS, scikit-learn's k-means and NumPy's logarithm depend on the processor, or may.
-BY_LIBRARIES = "consensus", "npmi", "effective_features", "effective_samples"
+# Not compared: NumPy's logarithm depends on the processor, or may.
+BY_LIBRARIES = "npmi", "effective_features", "effective_samples"
 
 
 def _integers(seed, *shape):
@@ -190,6 +190,7 @@ def _results():
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {"n_iter": 20}
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {}
     yield nmfscale.balance, (L,), {}
+    yield nmfscale.cluster_samples, (model,), {"random_state": 1}
     yield nmfscale.clustering_score, (model.loadings_, GROUPS), {"soft": True}
     for function in (nmfscale.loglik_poisson, nmfscale.deviance_poisson, nmfscale.kkt_residuals):
         yield function, (X, L, F), {}

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_score
 from sklearn.utils import check_random_state
-from threadpoolctl import threadpool_limits
 
 from ..counts.names import shown
+from ..methods.poisson.k_means import Clusters, k_means
 from .loadings import topics_of_samples
 from .replicates import check_positive
 from .results.cluster_samples import SampleClusters
+from .silhouettes import mean_silhouettes
 
 Array = NDArray[Any]
-# The largest number of clusters that is compared; samples that silhouettes are calculated from.
-_MOST, _SAMPLES = 20, 5_000
+# The largest number of clusters that is compared; samples that silhouettes are calculated from;
+# iterations of k-means.
+_MOST, _SAMPLES, _ITERATIONS = 20, 5_000, 300
 
 
 def cluster_samples(
@@ -86,19 +86,20 @@ def cluster_samples(
     roots = np.sqrt(rows)
     numbers = _checked_numbers(n_clusters, roots)
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
-    fits, silhouettes = {}, {}
-    # sums of several threads would depend on their number
-    with threadpool_limits(1):
-        for number in numbers:
-            fits[number] = KMeans(number, n_init=int(n_init), random_state=seed).fit(roots)
-            if n_clusters is None:
-                silhouettes[number] = _silhouette(roots, fits[number].labels_, seed)
+    fits = {
+        number: k_means(
+            roots, number, np.random.RandomState(seed), n_init=int(n_init), max_iter=_ITERATIONS
+        )
+        for number in numbers
+    }
+    silhouettes = _silhouettes(roots, fits, seed) if n_clusters is None else {}
     best = max(silhouettes, key=lambda number: silhouettes[number]) if silhouettes else numbers[0]
-    place = np.argsort(_order(fits[best].cluster_centers_))
+    fit = fits[best]
+    place = np.argsort(_order(fit.centers))
     labels, distances = np.full(len(kept), -1), np.zeros(len(kept))
-    labels[kept] = place[fits[best].labels_]
+    labels[kept] = place[fit.labels]
     centers = np.array([rows[labels[kept] == cluster].mean(axis=0) for cluster in range(best)])
-    distances[kept] = fits[best].transform(roots).min(axis=1)
+    distances[kept] = np.sqrt(((roots - fit.centers[fit.labels]) ** 2).sum(axis=1))
     return SampleClusters(
         labels, centers, distances, silhouettes, topics.topic_names, topics.sample_names
     )
@@ -125,13 +126,13 @@ def _checked_numbers(n_clusters: int | None, roots: Array) -> list[int]:
     return list(range(2, most + 1))
 
 
-def _silhouette(roots: Array, labels: Array, seed: int) -> float:
+def _silhouettes(roots: Array, fits: dict[int, Clusters], seed: int) -> dict[int, float]:
+    """Return the mean silhouette for each number of clusters."""
     some = np.arange(len(roots))
     if len(roots) > _SAMPLES:
         some = np.sort(np.random.default_rng(seed).choice(len(roots), _SAMPLES, replace=False))
-    if len(np.unique(labels[some])) < 2:
-        return -1.0
-    return float(silhouette_score(roots[some], labels[some]))
+    found = mean_silhouettes(roots[some], [fit.labels[some] for fit in fits.values()])
+    return dict(zip(fits, found, strict=True))
 
 
 def _order(centers: Array) -> Array:

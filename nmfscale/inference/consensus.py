@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_score
 
 from ..counts.warn import warn_caller
+from ..kernels import dense
+from ..methods.poisson.k_means import k_means
+from .silhouettes import mean_silhouettes
 
 Array = NDArray[Any]
-_N_INIT, _SEED = 10, 1
+# Runs of k-means, their iterations and seed.
+_N_INIT, _ITERATIONS, _SEED = 10, 300, 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def consensus_of(topics: Array, threshold: float, n_neighbors: int) -> Consensus
     every = topics.reshape(n * K, m).astype(np.float64)
     points = _directions(every)
     # squared distances of unit vectors
-    squares = np.maximum(2 - 2 * points @ points.T, 0)
+    squares = np.maximum(2 - 2 * dense.product(points, points.T), 0)
     np.fill_diagonal(squares, 0)
     nearest = np.sort(np.sqrt(squares), axis=1)[:, 1 : n_neighbors + 1]
     distances = nearest.mean(axis=1) if nearest.size else np.zeros(n * K)
@@ -69,7 +71,9 @@ def consensus_of(topics: Array, threshold: float, n_neighbors: int) -> Consensus
             f"{threshold:g}, and {K} are needed for a consensus: raise it, or fit fewer topics."
         )
         return None
-    clusters = KMeans(K, n_init=_N_INIT, random_state=_SEED).fit_predict(points[kept])
+    _, clusters, _ = k_means(
+        points[kept], K, np.random.RandomState(_SEED), n_init=_N_INIT, max_iter=_ITERATIONS
+    )
     found = np.stack([np.median(every[kept][clusters == k], axis=0) for k in range(K)])
     sums = found.sum(axis=1)
     # a median of topics without common features: their mean
@@ -80,7 +84,7 @@ def consensus_of(topics: Array, threshold: float, n_neighbors: int) -> Consensus
     labels[kept] = clusters
     silhouette = float("nan")
     if 1 < K < kept.sum():
-        silhouette = float(silhouette_score(points[kept], clusters))
+        silhouette = mean_silhouettes(points[kept], [clusters])[0]
     order = np.argsort(-np.bincount(clusters, minlength=K), kind="stable")
     place = np.append(np.argsort(order), -1)
     return Consensus(

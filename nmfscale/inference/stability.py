@@ -17,7 +17,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..counts.base import CountMatrix
 from ..counts.names import shown
-from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.matching import lift_pairs
 from ..models.pipelines import model_and_input
@@ -164,10 +163,9 @@ def stability(
     topics, objective = job["topics"], job["objective"]
     best = int(objective.argmax())
     matches, similarities = _matched(topics, best)
-    consensus = model = None
+    model = None
     neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
-    with single_blas_thread():
-        consensus = consensus_of(topics, float(density_threshold), neighbors)
+    consensus = consensus_of(topics, float(density_threshold), neighbors)
     if consensus is not None:
         model = _with_loadings(task.estimator, consensus, counts, n_threads)
     return Stability(

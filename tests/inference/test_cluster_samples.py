@@ -3,8 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import silhouette_score
 
 from nmfscale import TopicModel, cluster_samples, simulate_topic_counts
+from nmfscale.inference.silhouettes import mean_silhouettes
 from nmfscale.plots import structure_plot
 
 RNG = np.random.default_rng(0)
@@ -30,6 +33,18 @@ def test_true_clusters_in_an_order_of_neighbours():
     again = cluster_samples(5 * PROPORTIONS, 4, random_state=0)
     np.testing.assert_array_equal(again.labels, found.labels)
     assert again.silhouettes == {}
+    for number in (4, 7):
+        found = cluster_samples(PROPORTIONS, number, random_state=0)
+        theirs = KMeans(number, n_init=10, random_state=0).fit(roots)
+        assert (found.distances**2).sum() <= 1.01 * theirs.inertia_
+
+
+def test_silhouettes_are_those_of_scikit_learn():
+    points = np.repeat(RNG.normal(size=(300, 3)), [1, 2] * 150, axis=0)
+    many, alone = np.arange(450) % 7, np.arange(450) == 5
+    expected = [silhouette_score(points, labels) for labels in (many, alone)]
+    found = mean_silhouettes(points, [many, alone, np.zeros(450)])
+    np.testing.assert_allclose(found, [*expected, -1], atol=1e-7)
 
 
 def test_empty_samples_and_names():
