@@ -1,12 +1,14 @@
-"""Choice of the number of topics: simulated counts of known truth, and seconds of the search.
+"""Choice of the number of topics: simulated counts of known truth, real counts, and seconds.
 
-    python benchmarks/select_k.py            both parts; the second needs NMFSCALE_DATA
+    python benchmarks/select_k.py            all parts; the last two need NMFSCALE_DATA
     python benchmarks/select_k.py --smoke    small problems, writes nothing
 
-Part 1: the recommended number of topics for twelve sets of simulated counts, and for two sets that
-vary much more than Poisson counts, with halves of counts and with samples held out. Part 2:
-processor seconds and ends of fits with K = 2 to 12 to both halves of pbmc_facs, with starts of
-their own, and continued from the fit with one topic less.
+Part "truth": the recommended number of topics for twelve sets of simulated counts, and for sets
+that vary more than Poisson counts, with halves of counts held out and with the default; and the
+number with the lowest perplexity of scikit-learn's LDA for held-out documents. Part "real": the
+recommendation for cells and texts. Part "speed": processor seconds and iterations of the fits with
+K = 2 to 12 to both halves of pbmc_facs, and the iterations after which the objective is near its
+end: a start so close saves no more than these.
 """
 
 from __future__ import annotations
@@ -21,19 +23,20 @@ import numpy as np
 import report
 import scipy.sparse as sp
 from numpy.random import SeedSequence
+from sklearn.decomposition import LatentDirichletAllocation
 
 from nmfscale import TopicModel, as_counts, select_k, simulate_topic_counts
 from nmfscale.inference.folds import Folds
-from nmfscale.inference.selection_fits import SelectionTask
 
-STARTS = "own starts", "continued"
+# Distances from the end of a fit.
+NEAR = 500, 20
 
 
-def overdispersed(dispersion: float, seed: int) -> sp.csr_array:
-    """Return counts of five topics; rates vary by Gamma variables of mean 1."""
+def overdispersed(dispersion: float, seed: int, K: int = 5, size: float = 6.2) -> sp.csr_array:
+    """Return counts of K topics; rates vary by Gamma variables of mean 1."""
     rng = np.random.default_rng(seed)
-    L = rng.dirichlet(np.full(5, 0.2), 300) * rng.lognormal(6.2, 0.4, (300, 1))
-    rates = L @ rng.dirichlet(np.full(200, 0.1), 5)
+    L = rng.dirichlet(np.full(K, 0.2), 300) * rng.lognormal(size, 0.4, (300, 1))
+    rates = L @ rng.dirichlet(np.full(200, 0.1), K)
     if dispersion:
         rates *= rng.gamma(1 / dispersion, dispersion, rates.shape)
     return sp.csr_array(rng.poisson(rates))
@@ -48,10 +51,16 @@ def sets(smoke: bool) -> list[tuple[str, int, object, dict]]:
         for K in (4, 8) for seed in range(3)
     ]  # fmt: skip
     varying = [
-        (f"dispersion {d:g}, seed {seed}", 5, overdispersed(d, seed), {})
-        for d, seed in ((0, 0), (0.1, 0), (0.5, 0), (0.5, 1))
+        (f"dispersion {d:g}, seed {seed}", 5, overdispersed(d, seed), {}) for d, seed in
+        ((0, 0), (0.1, 0), (0.2, 0), (0.5, 0), (0.5, 1), (0.5, 2), (1, 0))
+    ]  # fmt: skip
+    varying += [
+        (f"dispersion 0.3, seed {seed}", 8, overdispersed(0.3, seed, 8), {}) for seed in range(2)
     ]
-    varying += [(f"{name}, samples held out", *rest) for name, *rest in varying[2:]]
+    varying += [
+        (f"dispersion {d:g}, sixfold counts", 5, overdispersed(d, 0, size=8), {})
+        for d in (0.1, 0.5)
+    ]
     if smoke:
         return simulated[:1]
     paper = []
@@ -68,65 +77,88 @@ def find_numbers(smoke: bool) -> list[dict]:
     for name, truth, X, options in sets(smoke):
         estimator = TopicModel(**{"prior_factors": 1.1, "tol": 1e-3} | options)
         numbers = range(2, 6 if smoke else 13)
-        units = range(X.shape[0]) if "samples held out" in name else None
-        found = select_k(
-            X, numbers, estimator=estimator, units=units, random_state=0, n_threads=1
-        )  # fmt: skip
-        at = found.n_components.tolist().index(found.best)
-        above = found.least_stability[min(at + 1, len(numbers) - 1)]
+        how = {"estimator": estimator, "random_state": 0, "n_threads": 1}
+        begin = time.process_time()
+        found = select_k(X, numbers, **how)
+        seconds = time.process_time() - begin
+        halves = found
+        if found.held_out == "samples":
+            halves = select_k(X, numbers, held_out="counts", **how)
+        begin = time.process_time()
+        peer = lowest_perplexity(X, numbers)
         rows.append({
-            "counts": name, "truth": truth, "recommended": found.best,
+            "counts": name, "truth": truth, "dispersion": round(found.excess_variance[0], 3),
+            "held out": found.held_out, "recommended": found.best,
             "highest score": int(found.n_components[found.score.argmax()]),
-            "smallest similarity there": round(float(found.least_stability[at]), 2),
-            "one above": round(float(above), 2),
-            "dispersion": "" if units else round(found.excess_variance[0], 3),
+            "similarity there": similarity_at(found, found.best),
+            "one above": similarity_at(found, (found.best or 0) + 1),
+            "recommended by halves": halves.best, "seconds": round(seconds, 1),
+            "LDA of scikit-learn": peer, "its seconds": round(time.process_time() - begin, 1),
         })  # fmt: skip
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
 
 
-def compare_starts(X: sp.csr_array, numbers: range) -> list[dict]:
-    """Return a row for each number of topics: fits with own starts, and from the fit before.
+def similarity_at(found: object, number: int | None) -> str:
+    """Return the smallest similarity of matched topics."""
+    least = dict(zip(found.n_components.tolist(), found.least_stability, strict=True))
+    return f"{least[number]:.2f}" if number in least else ""
 
-    The fit to a half of the counts with one topic less is continued by a split of a topic.
-    """
-    folds = Folds(as_counts(X), 2, SeedSequence(0), None)
-    estimator = TopicModel(prior_factors=1.1, tol=1e-3)
-    names = [f"{what} of {how}" for how in STARTS for what in ("seconds", "iterations")]
-    rows, before = [], None
-    for K in numbers:
-        row: dict = {"K": K} | dict.fromkeys(names, "")
-        tasks = {STARTS[0]: SelectionTask(estimator, folds, (K,))}
-        if before is not None:
-            tasks[STARTS[1]] = SelectionTask(estimator, folds, K, before)
-        ends = {}
-        for name, task in tasks.items():
-            begin = time.process_time()
-            found = task.run(range(2), SeedSequence(1), 1)
-            row[f"seconds of {name}"] = round(time.process_time() - begin, 2)
-            row[f"iterations of {name}"] = int(found["n_iter"].sum())
-            ends[name] = found["objective"]
-            if name == list(tasks)[-1]:
-                before = tuple(found["topics"])
-        gain = ends[STARTS[1]] - ends[STARTS[0]] if len(ends) > 1 else np.zeros(2)
-        row["continued - own starts"] = " ".join(f"{each:+,.0f}" for each in gain)
-        rows.append(row)
-        print(row, flush=True)
+
+def lowest_perplexity(X: sp.csr_array, numbers: range) -> int:
+    """Return the number of topics with the lowest perplexity of held-out documents."""
+    half = np.random.default_rng(0).permutation(X.shape[0])
+    train, test = X[half[::2]], X[half[1::2]]
+    scores = [
+        LatentDirichletAllocation(k, random_state=0, max_iter=20).fit(train).perplexity(test)
+        for k in numbers
+    ]
+    return int(numbers[int(np.argmin(scores))])
+
+
+def real_numbers(folder: str) -> list[dict]:
+    """Return a row for each real set of counts; texts are represented by random documents."""
+    rows = []
+    for name, n_rows in (("pbmc_facs", None), ("neurips", 700), ("newsgroups", 2500)):
+        X = sp.load_npz(Path(folder) / f"{name}.npz").tocsr()
+        if n_rows is not None:
+            X = X[np.sort(np.random.default_rng(0).permutation(X.shape[0])[:n_rows])]
+            X = X[:, np.bincount(X.indices, minlength=X.shape[1]) >= 5]
+        begin = time.process_time()
+        found = select_k(X, [*range(2, 11), 12, 16], random_state=0, n_threads=1)
+        rows.append({
+            "counts": name, "samples": f"{X.shape[0]:,}", "features": f"{X.shape[1]:,}",
+            "dispersion": round(found.excess_variance[0], 2), "held out": found.held_out,
+            "recommended": "none" if found.best is None else found.best,
+            "highest score": int(found.n_components[found.score.argmax()]),
+            "similarity there": similarity_at(found, found.best),
+            "found again of 16": int(found.n_stable[-1]),
+            "seconds": round(time.process_time() - begin, 1),
+        })  # fmt: skip
+        print(found, flush=True)
     return rows
 
 
-def draw(rows: list[dict], path: Path) -> None:
-    """Draw the seconds of the search and of fits with their own starts."""
-    from matplotlib.figure import Figure
-
-    ax = Figure(figsize=(5, 3.4), layout="constrained").subplots()
-    for name in STARTS:
-        found = [row for row in rows if row.get(f"seconds of {name}")]
-        seconds = [float(row[f"seconds of {name}"]) for row in found]
-        ax.plot([int(row["K"]) for row in found], seconds, "o-", label=name)
-    ax.set(xlabel="number of topics", ylabel="processor seconds, both halves", ylim=(0, None))
-    ax.legend(frameon=False)
-    ax.figure.savefig(path, dpi=120)
+def time_fits(X: sp.csr_array, numbers: range) -> list[dict]:
+    """Return a row for each number of topics: fits to both halves of the counts."""
+    folds = Folds(as_counts(X), 2, SeedSequence(0), None)
+    rows = []
+    for K in numbers:
+        seconds, iterations = 0.0, np.zeros(1 + len(NEAR), int)
+        for half in range(2):
+            model = TopicModel(K, prior_factors=1.1, tol=1e-3, random_state=0, n_threads=1)
+            begin = time.process_time()
+            model.fit(folds.fold(half).train)
+            seconds += time.process_time() - begin
+            values = model.history_[model.history_.dtype.names[2]]
+            near = [int(np.argmax(values >= values[-1] - gap)) for gap in NEAR]
+            iterations += [model.n_iter_, *(model.n_iter_ - each for each in near)]
+        rows.append({"K": K, "seconds": round(seconds, 2), "iterations": int(iterations[0])} | {
+            f"from {gap} below the end": int(n)
+            for gap, n in zip(NEAR, iterations[1:], strict=True)
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
 
 
 def write(rows: list[dict], part: str, folder: Path) -> None:
@@ -142,32 +174,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="small problems, write nothing")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
-    parser.add_argument("--part", choices=("truth", "speed"), help="default: both")
+    parts = "truth", "real", "speed"
+    parser.add_argument("--part", choices=parts, action="append", help="default: all")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    if arguments.part != "speed":
-        rows = find_numbers(arguments.smoke)
+    chosen, folder = arguments.part or parts, os.environ.get("NMFSCALE_DATA")
+    tables = {}
+    if "truth" in chosen:
+        tables["truth"] = rows = find_numbers(arguments.smoke)
         right = [row["recommended"] == row["truth"] for row in rows]
         print(f"right: {sum(right)} of {len(right)}")
-        if not arguments.smoke:
-            write(rows, "truth", arguments.results)
-    folder = os.environ.get("NMFSCALE_DATA")
-    if arguments.part == "truth" or not (folder or arguments.smoke):
-        return
-    if arguments.smoke:
-        X = simulate_topic_counts(100, 60, 3, random_state=0)[0]
-    else:
+    if "real" in chosen and folder and not arguments.smoke:
+        tables["real"] = real_numbers(folder)
+    if "speed" in chosen and arguments.smoke:
+        time_fits(simulate_topic_counts(100, 60, 3, random_state=0)[0], range(2, 4))
+    elif "speed" in chosen and folder:
         X = sp.csr_array(sp.load_npz(Path(folder) / "pbmc_facs.npz"))
-    rows = compare_starts(X, range(2, 5 if arguments.smoke else 13))
-    sums = [
-        sum(row[f"{what} of {name}"] for row in rows[1:])
-        for what in ("seconds", "iterations") for name in reversed(STARTS)
-    ]  # fmt: skip
-    print(f"continued / own starts: seconds {sums[0] / max(sums[1], 1e-9):.2f}, "
-          f"iterations {sums[2] / sums[3]:.2f}")  # fmt: skip
+        tables["speed"] = time_fits(X, range(2, 13))
     if not arguments.smoke:
-        write(rows, "speed", arguments.results)
-        draw(rows, arguments.results / "select_k.png")
+        for part, rows in tables.items():
+            write(rows, part, arguments.results)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ RUNS = """
     kernels.py --problem simulated-small --topics 6 18 --repeats 1 --results RESULTS
     kernels.py --weights --problem simulated-small --topics 6 --repeats 1 --results RESULTS
     select_k.py --smoke
+    quality.py --smoke
     differential.py --smoke
     scaling.py --problem simulated-small --nonzeros 2e4 --topics 5 --results RESULTS
     random_starts.py --problems simulated-small --starts 2 --max-iter 12 --results RESULTS
