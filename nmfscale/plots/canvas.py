@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils import check_scalar
-from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    validate_parameter_constraints,
+)
 
 from ..methods.feature_scores import SCORES
 
@@ -42,7 +47,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "tool": [StrOptions({"group_effects", "bootstrap_weights"})],
     "which": [StrOptions({"all", "overall", "pairs"})],
     "gap": [Interval(Real, 0, None, closed="left"), None],
-    "score": [StrOptions(set(SCORES)), "array-like"],
+    "score": [StrOptions(set(SCORES)), "array-like", HasMethods(["topic_number"])],
     "weight": [Interval(Real, 0, 1, closed="both"), None],
     "feature_totals": ["array-like", None],
     "min_count": [Interval(Real, 0, None, closed="left")],

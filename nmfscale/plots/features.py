@@ -46,6 +46,8 @@ def leading_features(
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:  # fmt: skip
     """Return frequencies, names, and the indices of each topic's leading features, best first."""
     components = model_of(components)
+    if hasattr(score, "topic_number"):
+        score = _z_of(score, _names_of(components))
     columns = _columns_of(components, (feature_names, score, feature_totals))
     if feature_totals is None:
         feature_totals = getattr(components, "feature_totals_", None)
@@ -121,6 +123,20 @@ def _totals_of(given: Any, columns: Any, n_features: int, min_count: float) -> n
     return found
 
 
+def _z_of(found: Any, names: Any) -> Any:
+    """Return the z of differential features, (n_topics, n_features), in the order of the model."""
+    if names is None or found.feature_names is None:
+        return found.z
+    place = {name: j for j, name in enumerate(found.feature_names)}
+    missing = [name for name in names if name not in place]
+    if missing:
+        raise ValueError(
+            f"score has no z of {len(missing):,} features of the model, such as {missing[0]!r}: "
+            "pass differential_features of all its features."
+        )
+    return found.z[:, [place[name] for name in names]]
+
+
 def _given_scores(given: Any, columns: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return scores that are an argument, in the order of the features."""
     if hasattr(given, "columns"):
@@ -158,15 +174,16 @@ def top_features(
         "feature 0", "feature 1", ...
     n_top : int, default=10
         Number of features for each topic.
-    score : {"divergence", "probability", "lift", "frex", "relevance"} or array-like of shape \
-            (n_topics, n_features), default="divergence"
+    score : {"divergence", "probability", "lift", "frex", "relevance"}, DifferentialFeatures, or \
+            array-like of shape (n_topics, n_features), default="divergence"
         What ranks features, given their frequency f in the topic.  "divergence": the Poisson
         divergence ``f log(f / g) - f + g`` from the largest frequency g in another topic.
         "probability": f.  "lift": f divided by the overall frequency p; use it with `min_count`,
         because the lift of rare features is large by chance.  "frex": the harmonic mean of the
         ranks of f and of f divided by its sum over the topics [1]_.  "relevance":
-        ``weight log f + (1 - weight) log(f / p)`` [2]_.  An array has scores such as the z of
-        differential features.
+        ``weight log f + (1 - weight) log(f / p)`` [2]_.  A result of
+        :func:`nmfscale.differential_features` for the same model ranks by its z, and an array by
+        its values.
     weight : float, default=None
         Weight, between 0 and 1, of exclusivity in "frex" (0.5 by default) or of log f in
         "relevance" (0.6 by default).

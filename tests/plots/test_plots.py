@@ -1,6 +1,7 @@
 """Plots: what is drawn, and which arguments are refused."""
 
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,12 @@ from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
-from nmfscale import TopicModel, match_topics  # noqa: E402
+from nmfscale import (  # noqa: E402
+    TopicModel,
+    differential_features,
+    match_topics,
+    simulate_topic_counts,
+)
 from nmfscale.plots import (  # noqa: E402
     detached_axes,
     progress_plot,
@@ -489,6 +495,20 @@ class TestTopFeatures:
         assert [len(topic) for topic in by_topic] == [4] * 3
         assert lengths == [4] * 3
 
+    def test_z_of_differential_features(self):
+        X = pd.DataFrame(simulate_topic_counts(60, 30, 3, random_state=0)[0].toarray())
+        X = X.rename("gene {}".format, axis=1)
+        model = TopicModel(3, random_state=0).fit(X)
+        found = differential_features(model, X)
+        names = model.feature_names_in_
+        expected = [names[j].tolist() for j in np.argsort(-found.z, axis=1, kind="stable")[:, :4]]
+        assert top_features(model, n_top=4, score=found) == expected
+        turned = replace(found, z=found.z[:, ::-1], feature_names=found.feature_names[::-1])
+        assert top_features(model, n_top=4, score=turned) == expected
+        with pytest.raises(ValueError, match="score has no z of 1 features of the model"):
+            some = replace(found, z=found.z[:, 1:], feature_names=found.feature_names[1:])
+            top_features(model, score=some)
+
     @pytest.mark.parametrize("n_top", [1, 3, 5, 8, 9])
     def test_ties_keep_the_order_of_the_features(self, n_top):
         frequent = [1, 2, 0, 2, 1, 3, 2, 1]
@@ -514,7 +534,7 @@ class TestTopFeatures:
             ),
             ({"components": TopicModel(2)}, "dense matrix .* got TopicModel: pass the components_"),
             ({"feature_names": "abc"}, "'feature_names' parameter .* must be an array-like"),
-            ({"score": "log"}, "'score' parameter .* must be a str among .* or an array-like"),
+            ({"score": "log"}, "'score' parameter .* must be a str among .* an array-like"),
             ({"score": np.ones((3, 2))}, r"score has shape \(3, 2\): .* of shape \(2, 3\)"),
             ({"weight": 2}, "'weight' parameter .* must be a float in the range"),
             ({"min_count": 5}, "min_count=5 needs the total count of each feature"),

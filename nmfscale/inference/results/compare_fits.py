@@ -125,7 +125,8 @@ class FitComparison(Result):
 
 # Attributes that the text shows, their titles and formats.
 _SHOWN = (
-    ("n_components", "K", ""), ("value", "objective", ",.2f"), ("gap", "gap", ".2g"),
+    ("n_components", "K", ""), ("objective", "objective", ""), ("value", "value", ",.2f"),
+    ("gap", "gap", ".2g"),
     ("score", "score", ".4f"), ("held_out", "held out", ".4f"), ("residual", "residual", ".1e"),
     ("n_iter", "iterations", ""), ("seconds", "seconds", ",.1f"),
     ("similarity", "similarity", ".3f"), ("stability", "stability", ".3f"),
