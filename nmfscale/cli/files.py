@@ -32,7 +32,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     from ..readers.open import open_counts
 
     limit = getattr(arguments, "memory_limit", None)
-    options = ("layer", "raw", "names", "genome", "feature_type", "transpose")
+    options = ("layer", "raw", "names", "genome", "feature_type", "transpose", "modality")
     column = getattr(arguments, "labels", None)
     if column is not None and os.path.exists(file_and_column(column)[0]):
         column = None  # labels_of reads the file
@@ -163,6 +163,10 @@ def read_groups(given: str, n_samples: int, sample_names: Any, obs: Any = None) 
         from ..readers.h5ad import read_obs
 
         return _matched(path, *read_obs(Path(path), column), n_samples, sample_names)
+    if os.path.isdir(path):
+        from ..readers.zarr_store import read_zarr_obs
+
+        return _matched(path, *read_zarr_obs(Path(path), column), n_samples, sample_names)
     rows = _table(path)
     if column is not None:
         return _matched(path, *_names_and_column(path, rows, column), n_samples, sample_names)

@@ -20,7 +20,7 @@ _OPTIONS = {
     "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
     "missing": "--missing", "names": "--names", "mask_var": "--features", "mask_obs": "--samples",
     "join": "--join", "feature_names": "--feature-names", "sample_names": "--sample-names",
-    "split": "--split",
+    "split": "--split", "modality": "--modality",
     "min_df": "--min-df", "max_df": "--max-df", "pattern": "--pattern",
     "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip

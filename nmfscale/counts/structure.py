@@ -52,13 +52,13 @@ def check_pointers(indptr: Any, indices: Any, data: Any, n_major: int, subject: 
     for numbers, name in ((indptr, "indptr"), (indices, "indices")):
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise corrupt(subject, f"{name} is not a 1-d array of integers")
-    if len(indptr) != n_major + 1:
-        raise corrupt(subject, f"indptr has {len(indptr)} entries, not {n_major + 1}")
+    if indptr.shape[0] != n_major + 1:
+        raise corrupt(subject, f"indptr has {indptr.shape[0]} entries, not {n_major + 1}")
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0:
         raise corrupt(subject, f"indptr starts at {first}, not at 0")
-    if not 0 <= last <= min(len(indices), len(data)):
-        sizes = f"{len(indices)} indices and {len(data)} values"
+    if not 0 <= last <= min(indices.shape[0], data.shape[0]):
+        sizes = f"{indices.shape[0]} indices and {data.shape[0]} values"
         raise corrupt(subject, f"indptr ends at {last}, but there are {sizes}")
     return last
 

@@ -21,6 +21,7 @@ from . import h5ad, tenx
 from .names_beside import find_names
 from .sources import MemoryLimits, OpenedTable, named_errors
 from .text import is_docword, rows_of_text, shape_of_text, vocabulary_beside
+from .zarr_store import is_zarr, open_zarr
 
 ANNOTATED = ("layer", "raw", "groups")
 _MTX = ("transpose", "feature_type")
@@ -74,6 +75,8 @@ def open_table(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> Opene
 def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     """Return the function that opens a path, and its options; by name, for HDF5 by contents."""
     name = path.name.lower()
+    if is_zarr(path):
+        return open_zarr, (*ANNOTATED, "modality")
     if path.is_dir():
         return _open_folder, (*_MTX, "genome")
     if name.endswith(".npz"):
@@ -82,17 +85,22 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
         return _open_mtx, _MTX
     if is_docword(path):
         return _open_docword, ()
-    if name.endswith((".h5ad", ".h5", ".hdf5")):
+    if name.endswith((".h5ad", ".h5mu", ".h5", ".hdf5")):
         return _hdf5_opener(path)
     if name.endswith(".nmf"):
         why = "is not a packed store: it is empty, cut off or of another kind. "
         why += "Write it again with nmfscale store."
+    elif name.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
+        why = (
+            "is an archive: unpack it, for example with tar -xf, and pass the .h5 or .h5ad file "
+            "in it, or the folder with matrix.mtx."
+        )
     elif name.endswith((".h5ad.gz", ".h5.gz", ".hdf5.gz", ".npz.gz", ".nmf.gz")):
         why = "is compressed as a whole: unpack it first, for example with gunzip."
     else:
         why = (
             "has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, docword.*.txt.gz, "
-            f".h5ad, .h5 or a folder with a .mtx file.{_remedy_of(name)}"
+            f".h5ad, .h5mu, .h5, .zarr or a folder with a .mtx file.{_remedy_of(name)}"
         )
     raise ValueError(f"{path} {why}")
 
@@ -113,8 +121,6 @@ _REMEDIES = {
     "are features",
     (".npy",): "numpy.load(path)",
     (".loom",): "anndata.io.read_loom(path)",
-    (".zarr",): "anndata.io.read_zarr(path)",
-    (".h5mu",): "mudata.read(path)['rna']",
     (".parquet",): "pandas.read_parquet(path)",
     (".xlsx",): "pandas.read_excel(path, index_col=0)",
 }
@@ -122,6 +128,8 @@ _REMEDIES = {
 
 def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     with guarded_hdf5(path) as file:
+        if find(file, "mod") is not None:
+            return h5ad.open_h5mu, (*ANNOTATED, "modality")
         if find(file, "obs") is not None and find(file, "var") is not None:
             return h5ad.open_h5ad, ANNOTATED
         if find(file, "matrix/features") is not None or tenx.genome_groups(file):

@@ -28,12 +28,16 @@ from .sources import SLICE, CompressedGroup, DenseDataset, MemoryLimits, OpenedT
 
 def open_h5ad(
     path: Path, limits: MemoryLimits, *, layer: str | None = None, raw: bool = False,
-    groups: str | None = None,
+    groups: str | None = None, within: str = "/",
 ) -> OpenedTable:  # fmt: skip
-    """Open X, a layer, or the X of raw, with names and the labels in one column of obs."""
+    """Open X, a layer, or the X of raw, with names and the labels in one column of obs.
+
+    `within` is the group of the AnnData object in the file.
+    """
     if raw and layer is not None:
         raise ValueError(f"{path}: layer={layer!r} and raw=True exclude each other.")
-    with guarded_hdf5(path) as file, ExitStack() as failed:
+    with guarded_hdf5(path) as whole, ExitStack() as failed:
+        file = need(whole, within)
         name = "X" if layer is None else f"layers/{layer}"
         matrices = _matrices(file)
         if raw:
@@ -51,11 +55,30 @@ def open_h5ad(
             "sample_names": strings(_index(obs, shape[0])),
             "feature_names": strings(_index(var, shape[1])),
             "groups": None if groups is None else _with_missing(_labels(obs, groups, shape[0])),
-            "obs": partial(read_table, path.absolute(), "obs", shape[0]),
+            "obs": partial(read_table, path.absolute(), obs.name, shape[0]),
             "var": partial(read_table, path.absolute(), var.name, shape[1]),
         }
         failed.pop_all()
         return OpenedTable(path, rows, f"{path} ({'; '.join([name, *others])})", **names)
+
+
+def open_h5mu(
+    path: Path, limits: MemoryLimits, *, modality: str | None = None, **choices: Any
+) -> OpenedTable:
+    """Open a modality of a MuData file, as an AnnData file."""
+    with guarded_hdf5(path) as file:
+        name = chosen_modality(str(path), list(need(file, "mod")), modality)
+    return open_h5ad(path, limits, within=f"mod/{name}", **choices)
+
+
+def chosen_modality(holder: str, known: list[str], modality: str | None) -> str:
+    """Return the modality that is asked for, or the only one."""
+    if modality is None and len(known) == 1:
+        return known[0]
+    if modality not in known:
+        asked = "has several modalities" if modality is None else f"has no modality {modality!r}"
+        raise ValueError(f"{holder} {asked}; choose modality= from {', '.join(known)}.")
+    return modality
 
 
 def matrix_names(path: Path) -> list[str]:

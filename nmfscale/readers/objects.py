@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.foreign import ObjectTypeError, known_matrix
-from ..counts.label_table import Coded, LabelTable, rows_of
+from ..counts.label_table import rows_of
 from ..counts.memory import checked_counts
 from ..counts.names import names_of
 from ..counts.validation import EntryNames, rows_of_sparse
@@ -20,6 +20,8 @@ from .columns import select_columns
 from .dask_array import DaskRows, is_dask_array
 from .file_counts import FileCounts
 from .formats import ANNOTATED, check_choices
+from .frames import labels_in, table_of_frame
+from .h5ad import chosen_modality
 from .masks import Described, described, table_column
 from .thinning import PartOfCounts
 
@@ -42,8 +44,12 @@ def is_mudata(X: Any) -> bool:
     return mudata is not None and isinstance(X, mudata.MuData)
 
 
-def known_object(X: Any, subject: str) -> Any:
+def known_object(X: Any, subject: str, modality: str | None = None) -> Any:
     """Return an AnnData object or a matrix; refuse other objects (`subject` in messages)."""
+    if modality is not None:
+        if not is_mudata(X):
+            raise ValueError(f"modality={modality!r} is for MuData objects and files.")
+        return X.mod[chosen_modality(subject, list(X.mod), modality)]
     if is_annotated(X):
         return X
     if not is_mudata(X):
@@ -55,7 +61,7 @@ def known_object(X: Any, subject: str) -> Any:
     example = f"mdata[{names[0]!r}]" if names else "an AnnData object"
     raise ObjectTypeError(
         f"{subject} is a MuData object with several modalities: {known}. Pass one of them, as "
-        f"{example}."
+        f"{example}, or choose modality=."
     )
 
 
@@ -182,7 +188,7 @@ def annotated_counts(
     if matrix is None:
         raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
     found = part_of_annotated(adata, part, raw, holder_of(subject))
-    labels = None if groups is None else _group_labels(adata.obs, groups)
+    labels = None if groups is None else labels_in(adata.obs, groups)
     others = [f"{name} is there too" for name in other_matrices(adata, layer, raw)]
     if not is_dask_array(matrix) and others:
         subject = f"{subject} ({'; '.join(others)})"
@@ -197,32 +203,15 @@ def part_of_annotated(adata: Any, part: dict[str, Any], raw: bool, holder: str) 
     source = adata.raw if raw else adata
     return described(
         part, (adata.n_obs, source.n_vars), holder, sample_names=adata.obs_names,
-        feature_names=source.var_names, obs=partial(_table_of, adata.obs),
-        var=partial(_table_of, source.var),
+        feature_names=source.var_names, obs=partial(table_of_frame, adata.obs),
+        var=partial(table_of_frame, source.var),
     )  # fmt: skip
 
 
 def table_of_samples(adata: Any, rows: NDArray[Any] | None = None) -> Any:
     """Return a function that returns the columns of obs, of some samples or of all."""
-    table = partial(_table_of, adata.obs.copy(deep=False))
+    table = partial(table_of_frame, adata.obs.copy(deep=False))
     return table if rows is None else partial(rows_of, table, rows)
-
-
-def _table_of(frame: Any) -> LabelTable:
-    """Return the columns of a DataFrame."""
-    found: dict[str, Any] = {}
-    for at, name in enumerate(frame.columns):
-        column = frame.iloc[:, at]
-        if type(column.dtype).__name__ == "CategoricalDtype":
-            categories = column.cat.categories.astype(str).to_numpy(object)
-            found[str(name)] = Coded(column.cat.codes.to_numpy(), categories)
-        elif getattr(column.dtype, "kind", "O") in "biuf" and isinstance(column.dtype, np.dtype):
-            found[str(name)] = column.to_numpy(copy=True)
-        else:
-            values = column.astype(object).to_numpy(copy=True)
-            values[column.isna().to_numpy()] = None
-            found[str(name)] = values
-    return LabelTable(found)
 
 
 def _layers(adata: Any) -> list[str]:
@@ -261,15 +250,6 @@ def _is_whole(matrix: Any) -> bool:
 def looks_logarithmic(counts: CountMatrix) -> bool:
     """Whether counts look like logarithms: fractions, of which none is large."""
     return counts.first_fraction is not None and counts.largest < _MOST_LOG
-
-
-def _group_labels(obs: Any, column: str) -> NDArray[Any]:
-    if column not in obs.columns:
-        known = ", ".join(map(repr, obs.columns)) or "none"
-        raise ValueError(f"No column {column!r} in obs; its columns: {known}.")
-    labels = obs[column].astype(object).to_numpy(copy=True)
-    labels[obs[column].isna().to_numpy()] = "missing"
-    return labels
 
 
 def _frame_matrix(frame: Any) -> Any:

@@ -51,6 +51,7 @@ def as_counts(
     genome: str | None = None,
     feature_type: str | None = None,
     transpose: bool | None = None,
+    modality: str | None = None,
     join: str = "inner",
     labels: Any = None,
     integer: IntegerPolicy = "warn",
@@ -97,6 +98,8 @@ def as_counts(
         ``.mtx`` and ``.npz``: whether the file holds features x samples. By default, an ``.npz``
         file holds samples x features, and the orientation of a ``.mtx`` file is inferred from the
         files of names beside it: see :func:`read_counts`.
+    modality : str, optional
+        .h5mu and MuData objects: the modality to read; needed if there are several.
     join, labels
         For a list: see :func:`concat`.
     integer : {"warn", "allow", "require"}, default="warn"
@@ -150,8 +153,9 @@ def as_counts(
     return open_counts(
         X, layer=layer, raw=raw, names=names, feature_names=feature_names,
         sample_names=sample_names, mask_var=mask_var, mask_obs=mask_obs, groups=groups,
-        genome=genome, feature_type=feature_type, transpose=transpose, join=join, labels=labels,
-        integer=integer, subject=subject, in_memory=in_memory, memory_limit=memory_limit,
+        genome=genome, feature_type=feature_type, transpose=transpose, modality=modality,
+        join=join, labels=labels, integer=integer, subject=subject, in_memory=in_memory,
+        memory_limit=memory_limit,
     )  # fmt: skip
 
 
@@ -183,7 +187,7 @@ def open_counts(
     if is_corpus(source):
         source = corpus_counts(source, part.pop("feature_names", None), holder)
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
-        source = known_object(source, holder)
+        source = known_object(source, holder, given.pop("modality", None))
     if isinstance(source, (str, os.PathLike)):
         counts, holder = _file_counts(user_path(source), given, part, in_memory, limit)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
@@ -279,6 +283,8 @@ def read_counts(
     ``docword.*.txt``    UCI bag of words, also ``.gz``; with the words of ``vocab.*.txt`` beside it
     folder               with a ``.mtx`` (or ``.mtx.gz``) file and files of names
     ``.h5ad``            AnnData, also as written by versions 0.5 to 0.7
+    ``.h5mu``            MuData: one modality
+    ``.zarr``            AnnData in a zarr store of format 2 or 3
     ``.h5``              10x Cell Ranger 2 and 3
     ===================  ====================================================================
 

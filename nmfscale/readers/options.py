@@ -13,6 +13,7 @@ class TableOptions(TypedDict, total=False):
     genome: str | None
     feature_type: str | None
     transpose: bool | None
+    modality: str | None
     names: str | None
     feature_names: Any
     sample_names: Any

@@ -64,7 +64,7 @@ ONLY_IN = {
     "matplotlib": ("plots/",),
     "bokeh": ("report/", "plots/interactive.py"),
 }
-LATE = {"anndata", "bokeh", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm"}
+LATE = {"anndata", "bokeh", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm", "zarr"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 
 NOT_CODE = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|#.*|\\\n')

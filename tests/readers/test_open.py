@@ -617,3 +617,29 @@ def test_rows_that_a_fit_would_take_for_zeros_are_refused(tmp_path, size):
 def test_counts_beyond_the_largest_are_refused():
     with pytest.raises(ValueError, match=r"A count above 2\*\*53 .* holds 1e\+30; rescale"):
         as_counts([[1e30, 1.0]])
+
+
+def test_modalities_of_mudata_files(tmp_path):
+    one, other = TABLE, TABLE[:, ::-1] + 1
+    with h5py.File(tmp_path / "cells.h5mu", "w") as file:
+        for name, table in (("rna", one), ("prot", other)):
+            part = write_h5ad(tmp_path / f"{name}.h5ad", sp.csr_array(table))
+            with h5py.File(part) as source:
+                for each in source:
+                    file.copy(source[each], file.require_group(f"mod/{name}"), each)
+        file.create_group("obs"), file.create_group("var")
+    for name, table in (("rna", one), ("prot", other)):
+        for in_memory in (True, False):
+            found = as_counts(tmp_path / "cells.h5mu", modality=name, in_memory=in_memory)
+            np.testing.assert_array_equal(found.take_rows().toarray(), table)
+            assert found.sample_names[0] == "obs-0"
+    for given, asked in ((None, "has several modalities"), ("atac", "has no modality 'atac'")):
+        with pytest.raises(ValueError, match=f"{asked}; choose modality= from prot, rna"):
+            read_counts(tmp_path / "cells.h5mu", modality=given)
+
+
+@pytest.mark.parametrize("name", ["GSE1_RAW.tar", "filtered.tar.gz", "counts.zip"])
+def test_archives_are_refused_with_what_to_do(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="is an archive: unpack it, .* pass the .h5"):
+        read_counts(tmp_path / name)
