@@ -7,6 +7,7 @@ need matplotlib: ``pip install 'nmfscale[plot]'``; ``embedding`` also needs scan
 """
 
 from .canvas import detached_axes, topic_colors
+from .correlation import correlation_plot
 from .differential import ma_plot, topic_scatter, volcano_plot
 from .embedding import embedding
 from .features import top_features, top_features_plot
@@ -15,8 +16,10 @@ from .progress import progress_plot
 from .selection import select_k_plot, stability_plot
 from .similarity import similarity_plot
 from .structure import structure_plot
+from .trends import trend_plot
 
 __all__ = [
+    "correlation_plot",
     "detached_axes",
     "embedding",
     "forest_plot",
@@ -31,5 +34,6 @@ __all__ = [
     "top_features_plot",
     "topic_colors",
     "topic_scatter",
+    "trend_plot",
     "volcano_plot",
 ]

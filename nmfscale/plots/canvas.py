@@ -40,6 +40,8 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "colors": ["array-like", None],
     "max_samples": [Interval(Integral, 1, None, closed="left")],
     "n_top": [Interval(Integral, 1, None, closed="left")],
+    "n_words": [Interval(Integral, 0, None, closed="left")],
+    "threshold": [Interval(Real, 0, 1, closed="neither")],
     "bins": [Interval(Integral, 1, None, closed="left")],
     "max_pairs": [Interval(Integral, 1, None, closed="left")],
     "max_panels": [Interval(Integral, 1, None, closed="left")],

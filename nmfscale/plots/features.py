@@ -47,7 +47,7 @@ def leading_features(
     """Return frequencies, names, and the indices of each topic's leading features, best first."""
     components = model_of(components)
     if hasattr(score, "topic_number"):
-        score = _z_of(score, _names_of(components))
+        score = _z_of(score, names_of_features(components))
     columns = _columns_of(components, (feature_names, score, feature_totals))
     if feature_totals is None:
         feature_totals = getattr(components, "feature_totals_", None)
@@ -58,7 +58,7 @@ def leading_features(
     frequencies = rows_to_one(matrix)
     n_topics, n_features = frequencies.shape
     if feature_names is None:
-        feature_names = _names_of(components)
+        feature_names = names_of_features(components)
     if feature_names is None and holds_names(columns):
         feature_names = columns
     feature_names = matched_by_name(feature_names, columns, "feature_names", "components")
@@ -94,12 +94,12 @@ def _columns_of(components: Any, arguments: Sequence[Any]) -> Any:
     """
     if hasattr(components, "columns"):
         return components.columns
-    names = _names_of(components)
+    names = names_of_features(components)
     named = any(hasattr(each, "iloc") or isinstance(each, dict) for each in arguments)
     return index_of(names) if named else None
 
 
-def _names_of(model: Any) -> Any:
+def names_of_features(model: Any) -> Any:
     """Return the names of the features of a fitted model, or None."""
     names = getattr(model, "feature_names_in_", None)
     return getattr(model, "feature_labels_", None) if names is None else names

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SIZE = (9.0, 3.6)
 
 
-def _loadings_of(given: Any, groups: Any) -> tuple[Any, Any, Any]:
+def loadings_of(given: Any, groups: Any) -> tuple[Any, Any, Any]:
     """Return loadings, and an index of samples and names of topics, or None."""
     model = model_of(given)
     if not hasattr(model, "components_"):
@@ -191,7 +191,7 @@ def structure_plot(
 
     groups, group_colors = groups_of(proportions, groups, groupby)
     colors = colors_of(proportions, key, colors)
-    proportions, index, known = _loadings_of(model_in(proportions, key), groups)
+    proportions, index, known = loadings_of(model_in(proportions, key), groups)
     topic_names = known if topic_names is None else topic_names
     groups = matched_by_name(groups, index, "groups", "proportions")
     shares = nonnegative_matrix(

@@ -95,11 +95,13 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
     ("name", "n_pictures"),
     [
         ("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1),
-        ("topic_quality", 1), ("local_optima", 1), ("anndata", 1),
+        ("topic_quality", 1), ("local_optima", 1), ("anndata", 1), ("text", 3),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
 @pytest.mark.filterwarnings("ignore:.* fewer than 20 units")
+@pytest.mark.filterwarnings("ignore:samples of group 'numpy' have")
+@pytest.mark.filterwarnings("ignore:proportions vary more in group")
 def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/ when they have changed."""
     if name == "anndata":
