@@ -1,7 +1,7 @@
 """Differences of features between topics: seconds beside a fit and statsmodels, size, memory.
 
     python benchmarks/differential.py                all parts: pbmc_facs, 16,791 genes, 6 topics
-    python benchmarks/differential.py --parts null   one part: speed, null, memory
+    python benchmarks/differential.py --parts null   one part: speed, null, memory; others are kept
     python benchmarks/differential.py --smoke        a few seconds, writes nothing
 
 speed: processor seconds of a TopicModel fit, of differential_features (log-fold changes, z, p of
@@ -17,6 +17,7 @@ Writes results/differential.csv, results/differential.png and the table in READM
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -36,6 +37,7 @@ from threadpoolctl import threadpool_limits
 import nmfscale
 
 MARKERS = ("<!-- differential:start -->", "<!-- differential:end -->")
+PARTS = ["speed", "null", "memory"]
 GENES = "CD3D", "CD79A", "NKG7", "LYZ", "S100A8"
 LIMIT = "2GB"
 CHILD = """
@@ -180,13 +182,22 @@ def markdown(rows: list[dict]) -> str:
     """Return the table and a description of the machine."""
     out = ["| part | what | value |", "|---|---|---|"]
     out += [f"| {row['part']} | {row['what']} | {row['value']:.4g} |" for row in rows]
-    return "\n".join([*out, "", f"{report.processor()}. `{report.command()}`"])
+    return "\n".join([*out, "", f"{report.processor()}. `python benchmarks/differential.py`"])
+
+
+def with_other_parts(rows: list[dict], parts: list[str]) -> list[dict]:
+    """Return the rows, and those that earlier runs have written of other parts."""
+    path = report.HERE / "results" / "differential.csv"
+    with path.open(newline="") as file:
+        earlier = [row | {"value": float(row["value"])} for row in csv.DictReader(file)]
+    rows = rows + [row for row in earlier if row["part"] not in parts]
+    return sorted(rows, key=lambda row: PARTS.index(row["part"]))
 
 
 def main() -> None:
     """Measure, print, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", default=["speed", "null", "memory"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
@@ -198,6 +209,8 @@ def main() -> None:
             rows += more
         rows += null(options.smoke) if "null" in options.parts else []
     rows += memory(options.smoke) if "memory" in options.parts else []
+    if not options.smoke:
+        rows = with_other_parts(rows, options.parts)
     text = markdown(rows)
     print(text)
     if not options.smoke:

@@ -407,7 +407,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "store": (commands.store, "pack counts for fits larger than memory", _store),
     "text": (text, "count the words of texts, for a fit", add_text_options),
     "transform": (commands.transform, "loadings of new samples", _transform),
-    "info": (commands.info, "describe counts, a model file or this installation", _info),
+    "info": (commands.info, "describe counts, a model, a result or this installation", _info),
     "plot": (commands.plot, "draw a model", _plot),
     "test": (test, "test whether groups of samples differ in their topics", _test),
     "bootstrap": (bootstrap, "how heavy topics are in groups, with intervals", _bootstrap),

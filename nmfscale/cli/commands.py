@@ -227,18 +227,22 @@ def transform(arguments: argparse.Namespace) -> int:
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """Describe a file of counts, a packed store, a model or this installation."""
+    """Describe a file of counts, a packed store, a model, a result or this installation."""
     if arguments.build == (arguments.input is not None):
         arguments.usage("pass either INPUT or --build")
     if arguments.build:
         _describe_build()
         return 0
     check_inputs(arguments.input)
+    from ..inference.results.files import is_result_file, load_result
     from ..models.persistence import is_model_file
     from ..storage.store import StoredCounts
 
     if is_model_file(arguments.input):
         _describe_model(arguments.input)
+        return 0
+    if is_result_file(arguments.input):
+        say(repr(load_result(arguments.input)))
         return 0
     counts = read_input(arguments)
     if isinstance(counts, StoredCounts):

@@ -54,7 +54,9 @@ def shrink(effects: Array, errors: Array) -> Shrunken:
     log_density = -0.5 * scaled * scaled - log(spread)
     density = exp(log_density - log_density.max(axis=1, keepdims=True))
     weights = _weights(density)
-    shares = density * weights
+    used = np.flatnonzero(weights)  # few of the mixture, the first of them 0
+    grid, spread, density = grid[used], spread[:, used], density[:, used]
+    shares = density * weights[used]
     shares /= shares.sum(axis=1, keepdims=True)
     factor = (grid / spread) * (grid / spread)
     means, deviations = factor * effects[:, None], np.sqrt(factor) * errors[:, None]

@@ -92,6 +92,8 @@ def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
     assert [line for line in out.splitlines() if line.startswith("written")] == [
         f"written         {path}" for path in outputs
     ]
+    assert run("info", outputs[1]) == 0
+    assert capsys.readouterr().out == f"{expected!r}\n"
 
 
 @pytest.mark.parametrize("which", ["model.h5", "anchors.h5", "named.h5"])
