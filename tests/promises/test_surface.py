@@ -31,6 +31,9 @@ COMMANDS = (
     "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap", "select-k",
     "stability", "quality", "differential", "export", "report", "cluster",
 )  # fmt: skip
+# Pages whose names are checked, and names of other packages on them.
+PAGES_OF_NAMES = ("other_packages", "faq", "which_model")
+FOREIGN = {"score"}
 
 
 def failures(test):
@@ -127,6 +130,23 @@ def test_python_of_the_pages_that_draw_nothing(name, least, tmp_path, monkeypatc
     assert len(test.examples) >= least and failures(test) == ""
     for path in re.findall(r"`((?:engine|methods|kernels|counts|tests)/[\w/]+\.\w+)`", page):
         assert (ROOT / path).exists() or (ROOT / "nmfscale" / path).exists(), path
+
+
+def test_names_on_the_pages_without_code():
+    pages = [(ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in PAGES_OF_NAMES]
+    # of tables, the last column is about this package
+    cells = [
+        line.rsplit("|", 2)[-2] if line.startswith("| ") else line for line in pages[0].splitlines()
+    ]
+    text = "\n".join([*cells, *pages[1:]])
+    calls = set(re.findall(r"`((?:pl\.|model\.)?\w+)\(", text))
+    plots = set(re.findall(r"`pl\.(\w+)", text))
+    found = {name for name in calls if "." not in name and name not in FOREIGN}
+    assert len(calls) > 10 and len(plots) > 5
+    assert found <= set(nmfscale.__all__)
+    assert plots <= set(nmfscale.pl.__all__)
+    methods = {name.removeprefix("model.") for name in calls if name.startswith("model.")}
+    assert all(hasattr(nmfscale.TopicModel, name) for name in methods)
 
 
 def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):

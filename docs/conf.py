@@ -1,0 +1,90 @@
+"""Settings of Sphinx for the pages in this folder: python -m sphinx -W -b html docs build/site."""
+
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+import nmfscale
+
+project = "nmfscale"
+author = copyright = "The nmfscale developers"
+version = release = version_of("nmfscale")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "sphinx_copybutton",
+]
+root_doc = "index"
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+
+# Links to headings of other pages.
+myst_heading_anchors = 4
+myst_enable_extensions = ["dollarmath"]
+
+autosummary_generate = True
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = f"nmfscale {version}"
+html_show_sourcelink = False
+
+# Links to files outside of this folder, and in such files: how they are written, and in the site.
+LINKS = {
+    "](../benchmarks/README.md": "](benchmarks.md",
+    "](benchmarks/README.md": "](benchmarks.md",
+    "](../CONTRIBUTING.md": "](contributing.md",
+    "](../RELIABILITY.md": "](reliability.md",
+    "](../README.md#references": "](references.md",
+    "](../README.md": "](index.md",
+    "](#references": "](references.md",
+    "](RELIABILITY.md": "](reliability.md",
+    "](CONTRIBUTING.md": "](contributing.md",
+    "](docs/": "](",
+    "](results/": "](../benchmarks/results/",
+}
+
+
+def link_inside(app, docname, source):
+    """Link to pages of the site."""
+    for outside, inside in LINKS.items():
+        source[0] = source[0].replace(outside, inside)
+
+
+def link_inside_included(app, path, docname, source):
+    """Do the same for a file that a page includes."""
+    link_inside(app, docname, source)
+
+
+def reference_page():
+    """Return the page of the reference, from the public names of the package."""
+    classes = [name for name in nmfscale.__all__ if isinstance(getattr(nmfscale, name), type)]
+    modules = {"pl": "Plots", "tl": "Functions of AnnData", "get": "Tables of AnnData"}
+    functions = sorted(set(nmfscale.__all__) - set(classes) - set(modules) - {"corpora"})
+    parts = [("Classes", "nmfscale", classes), ("Functions", "nmfscale", functions)]
+    parts += [
+        (title, getattr(nmfscale, name).__name__, getattr(nmfscale, name).__all__)
+        for name, title in modules.items()
+    ]
+    text = "Reference\n=========\n"
+    for title, module, names in parts:
+        text += f"\n{title}\n{'-' * len(title)}\n\n.. currentmodule:: {module}\n\n"
+        text += ".. autosummary::\n   :toctree: generated\n\n"
+        text += "".join(f"   {name}\n" for name in names)
+    return text
+
+
+# autosummary looks for names in pages that exist when the build starts
+Path(__file__).with_name("reference.rst").write_text(reference_page(), encoding="utf-8")
+
+
+def setup(app):
+    """Connect the functions above."""
+    app.connect("source-read", link_inside)
+    app.connect("include-read", link_inside_included)
