@@ -126,13 +126,13 @@ def ma_plot(
 
     Parameters
     ----------
-    result, topic, level, n_labels, gene_symbols, key, ax, show, save, return_fig
+    result, topic, level, n_labels, gene_symbols, key, ax, show, save, return_fig, interactive
         As in :func:`volcano_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes, matplotlib.figure.Figure or None
-        As in :func:`structure_plot`. Features without counts are left out.
+    matplotlib.axes.Axes, matplotlib.figure.Figure, bokeh.plotting.figure or None
+        As in :func:`volcano_plot`. Features without counts are left out.
 
     Raises
     ------
@@ -181,13 +181,13 @@ def topic_scatter(
 
     Parameters
     ----------
-    result, topic, level, n_labels, gene_symbols, key, ax, show, save, return_fig
+    result, topic, level, n_labels, gene_symbols, key, ax, show, save, return_fig, interactive
         As in :func:`volcano_plot`.
 
     Returns
     -------
-    matplotlib.axes.Axes, matplotlib.figure.Figure or None
-        As in :func:`structure_plot`. Both scales are logarithmic. Features without counts are left
+    matplotlib.axes.Axes, matplotlib.figure.Figure, bokeh.plotting.figure or None
+        As in :func:`volcano_plot`. Both scales are logarithmic. Features without counts are left
         out.
 
     Raises
