@@ -32,7 +32,16 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     from ..readers.open import open_counts
 
     limit = getattr(arguments, "memory_limit", None)
-    options = ("layer", "raw", "names", "genome", "feature_type", "transpose", "modality")
+    options = (
+        "layer",
+        "raw",
+        "names",
+        "genome",
+        "feature_type",
+        "transpose",
+        "modality",
+        "samples_in",
+    )
     column = getattr(arguments, "labels", None)
     if column is not None and os.path.exists(file_and_column(column)[0]):
         column = None  # labels_of reads the file

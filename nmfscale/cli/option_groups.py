@@ -122,7 +122,7 @@ def add_input(
     what = (
         f"{'' if option is None else 'for fit: '}counts, samples x features: "
         f"{'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, .h5mu, "
-        ".zarr, 10x .h5 or a 10x folder"
+        ".zarr, .loom, .csv, .tsv, .txt(.gz), 10x .h5 or a 10x folder"
         f"{'; the samples of several files are joined' if several else ''}"
     )
     add(option or "input", type=PATH, metavar="INPUT", help=what, **options)
@@ -136,6 +136,8 @@ def add_input(
     for of, frame in (("features", "var"), ("samples", "obs")):
         what = f"use only these {of}: a file with a name on each line; or a column of {frame}"
         add(f"--{of}", type=PATH, metavar="FILE|COLUMN", help=f"{what} with True and False")
+    what = "tables of text (.csv, .tsv, .txt, also .gz): a line is a sample, or a feature"
+    add("--samples-in", choices=("rows", "columns"), help=what)
     add("--modality", help=".h5mu: modality to read, such as rna")
     add("--genome", help="10x: genome to read")
     what = "10x: such as 'Antibody Capture', or all (default: genes, if there are several types)"

@@ -18,9 +18,11 @@ from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
 from ..storage.hdf5 import find, guarded_hdf5, is_transient
 from . import h5ad, tenx
+from .loom import open_loom
 from .names_beside import find_names
 from .sources import MemoryLimits, OpenedTable, named_errors
 from .text import is_docword, rows_of_text, shape_of_text, vocabulary_beside
+from .text_tables import is_text_table, open_text_table
 from .zarr_store import is_zarr, open_zarr
 
 ANNOTATED = ("layer", "raw", "groups")
@@ -85,7 +87,9 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
         return _open_mtx, _MTX
     if is_docword(path):
         return _open_docword, ()
-    if name.endswith((".h5ad", ".h5mu", ".h5", ".hdf5")):
+    if is_text_table(path):
+        return open_text_table, ("samples_in",)
+    if name.endswith((".h5ad", ".h5mu", ".loom", ".h5", ".hdf5")):
         return _hdf5_opener(path)
     if name.endswith(".nmf"):
         why = "is not a packed store: it is empty, cut off or of another kind. "
@@ -100,7 +104,8 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     else:
         why = (
             "has no known suffix; expected .npz, .mtx, .mtx.gz, docword.*.txt, docword.*.txt.gz, "
-            f".h5ad, .h5mu, .h5, .zarr or a folder with a .mtx file.{_remedy_of(name)}"
+            ".h5ad, .h5mu, .h5, .loom, .zarr, .csv, .tsv, .txt or a folder with a .mtx file."
+            f"{_remedy_of(name)}"
         )
     raise ValueError(f"{path} {why}")
 
@@ -113,14 +118,8 @@ def _remedy_of(name: str) -> str:
     return f" Read it with {found}, and pass the result to fit, or to write_store for the shell."
 
 
-_TABLES = tuple(
-    f"{suffix}{gz}" for suffix in (".csv", ".tsv", ".txt", ".tab") for gz in ("", ".gz")
-)
 _REMEDIES = {
-    _TABLES: "pandas.read_csv(path, index_col=0, sep=None, engine='python'), with .T if its rows "
-    "are features",
     (".npy",): "numpy.load(path)",
-    (".loom",): "anndata.io.read_loom(path)",
     (".parquet",): "pandas.read_parquet(path)",
     (".xlsx",): "pandas.read_excel(path, index_col=0)",
 }
@@ -128,6 +127,8 @@ _REMEDIES = {
 
 def _hdf5_opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     with guarded_hdf5(path) as file:
+        if find(file, "row_attrs") is not None and find(file, "matrix") is not None:
+            return open_loom, ("layer", "groups")
         if find(file, "mod") is not None:
             return h5ad.open_h5mu, (*ANNOTATED, "modality")
         if find(file, "obs") is not None and find(file, "var") is not None:

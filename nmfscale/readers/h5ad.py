@@ -54,7 +54,7 @@ def open_h5ad(
         names: dict[str, Any] = {
             "sample_names": strings(_index(obs, shape[0])),
             "feature_names": strings(_index(var, shape[1])),
-            "groups": None if groups is None else _with_missing(_labels(obs, groups, shape[0])),
+            "groups": None if groups is None else with_missing(_labels(obs, groups, shape[0])),
             "obs": partial(read_table, path.absolute(), obs.name, shape[0]),
             "var": partial(read_table, path.absolute(), var.name, shape[1]),
         }
@@ -202,7 +202,7 @@ def _labels(frame: Any, column: str, size: int) -> NDArray[Any]:
     return values
 
 
-def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
+def with_missing(labels: NDArray[Any]) -> NDArray[Any]:
     """Replace None by the label "missing", as for AnnData objects in memory."""
     if labels.dtype.kind != "O":
         return labels

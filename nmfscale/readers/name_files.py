@@ -39,7 +39,7 @@ _SYMBOLS = (
     "symbols", "name", "names", "gene", "genes", "feature", "features", "index", "x", "v1",
 )  # fmt: skip
 _TYPES = ("feature_type", "feature_types", "type")
-_HEADS = {*_SAMPLES, *_IDS, *_SYMBOLS, *_TYPES}
+HEADS = {*_SAMPLES, *_IDS, *_SYMBOLS, *_TYPES}
 
 
 def is_packed(path: Path) -> bool:
@@ -80,8 +80,18 @@ def lines_of(path: Path) -> list[str]:
     return lines
 
 
+def encoding_of(path: Path) -> str:
+    """Return the encoding of a text file by its byte order mark, or UTF-8."""
+    with opened_text(path) as file:
+        return _encoding(file.read(max(len(mark) for mark, _ in _MARKS)))
+
+
+def _encoding(data: bytes) -> str:
+    return next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+
+
 def _decoded(path: Path, data: bytes) -> str:
-    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    encoding = _encoding(data)
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -151,7 +161,7 @@ class NameFile(NamedTuple):
 
     def _has_head(self) -> bool:
         first = [field.strip().lower() for field in self.rows[0]]
-        return bool(_HEADS.intersection(first)) or (len(first) > 1 and not first[0])
+        return bool(HEADS.intersection(first)) or (len(first) > 1 and not first[0])
 
     def _body(self, size: int) -> tuple[list[str], list[list[str]]]:
         """Return the header, empty if there is none, and the lines below it."""

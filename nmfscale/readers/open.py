@@ -52,6 +52,7 @@ def as_counts(
     feature_type: str | None = None,
     transpose: bool | None = None,
     modality: str | None = None,
+    samples_in: str | None = None,
     join: str = "inner",
     labels: Any = None,
     integer: IntegerPolicy = "warn",
@@ -100,6 +101,8 @@ def as_counts(
         files of names beside it: see :func:`read_counts`.
     modality : str, optional
         .h5mu and MuData objects: the modality to read; needed if there are several.
+    samples_in : {"rows", "columns"}, optional
+        Tables of text: whether a line is a sample, or a feature. It must be given.
     join, labels
         For a list: see :func:`concat`.
     integer : {"warn", "allow", "require"}, default="warn"
@@ -154,8 +157,8 @@ def as_counts(
         X, layer=layer, raw=raw, names=names, feature_names=feature_names,
         sample_names=sample_names, mask_var=mask_var, mask_obs=mask_obs, groups=groups,
         genome=genome, feature_type=feature_type, transpose=transpose, modality=modality,
-        join=join, labels=labels, integer=integer, subject=subject, in_memory=in_memory,
-        memory_limit=memory_limit,
+        samples_in=samples_in, join=join, labels=labels, integer=integer, subject=subject,
+        in_memory=in_memory, memory_limit=memory_limit,
     )  # fmt: skip
 
 
@@ -285,6 +288,8 @@ def read_counts(
     ``.h5ad``            AnnData, also as written by versions 0.5 to 0.7
     ``.h5mu``            MuData: one modality
     ``.zarr``            AnnData in a zarr store of format 2 or 3
+    ``.loom``            Loom: ``matrix`` or a layer, features x samples
+    ``.csv``, ``.tsv``   tables of text, also ``.txt`` and ``.gz``, with names: see Notes
     ``.h5``              10x Cell Ranger 2 and 3
     ===================  ====================================================================
 
@@ -330,6 +335,11 @@ def read_counts(
     samples, and those of the other three programs samples x features. A folder, or a
     ``matrix.mtx``, without files of names is refused; a file with any other name is then read as
     samples x features.
+
+    A table of text needs `samples_in`. Fields are separated by a tab, comma, semicolon or space.
+    The first line is a header if it has a field that is not a number, or is one field shorter. The
+    first field of each line is a name if it is not a number, if there is no header above it, or if
+    the header calls it an identifier, such as "gene_id".
 
     Examples
     --------

@@ -14,6 +14,7 @@ class TableOptions(TypedDict, total=False):
     feature_type: str | None
     transpose: bool | None
     modality: str | None
+    samples_in: str | None
     names: str | None
     feature_names: Any
     sample_names: Any

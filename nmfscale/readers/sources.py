@@ -207,16 +207,36 @@ class CompressedGroup:
         self._reader.close()
 
 
-class DenseDataset:
-    """Rows of a two-dimensional HDF5 dataset; `dataset` is in a file opened by `guarded_hdf5`."""
+class _Columns:
+    """The columns of an HDF5 dataset as rows."""
 
-    def __init__(self, dataset: Any, path: Path, memory_limit: int) -> None:
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self.shape = dataset, dataset.shape[::-1]
+
+    def __getitem__(self, rows: slice) -> Array:
+        """Return some columns, as rows."""
+        found: Array = self._dataset[:, rows]
+        return found.T
+
+
+class DenseDataset:
+    """Rows of a two-dimensional HDF5 dataset, or its columns if it is `transposed`.
+
+    `dataset` is in a file opened by `guarded_hdf5`.
+    """
+
+    def __init__(
+        self, dataset: Any, path: Path, memory_limit: int, transposed: bool = False
+    ) -> None:
         where = f"{path} ({dataset.name})"
         checked_dataset(dataset)
         check_shape(dataset.shape)
         check_number_type(dataset, where)
-        self.shape, self.dtype = (int(dataset.shape[0]), int(dataset.shape[1])), dataset.dtype
-        height, width = dataset.chunks or (1, 1)
+        step = -1 if transposed else 1
+        n, m = dataset.shape[::step]
+        self.shape, self.dtype = (int(n), int(m)), dataset.dtype
+        self._transposed = transposed
+        height, width = (dataset.chunks or (1, 1))[::step]
         # Two consecutive reads may share one band of chunks across all columns.
         band = height * width * math.ceil(self.shape[1] / width) * self.dtype.itemsize
         self._cache_bytes = min(band, memory_limit // 4, _BAND_BYTES)
@@ -228,7 +248,9 @@ class DenseDataset:
         self._n_entries = min(memory_limit // 4, _DENSE_BYTES) // (24 + self.dtype.itemsize)
 
     def _attach(self, dataset: Any) -> None:
-        self._dataset = sequential(checked_dataset(dataset), self._cache_bytes)
+        self._dataset: Any = sequential(checked_dataset(dataset), self._cache_bytes)
+        if self._transposed:
+            self._dataset = _Columns(self._dataset)
 
     def entry_counts(self, start: int, stop: int) -> Array:
         """Return the number of columns for every row: an upper bound, as zeros are unknown."""

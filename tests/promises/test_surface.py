@@ -121,7 +121,7 @@ def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypat
     assert len(pictures) == n_pictures
 
 
-@pytest.mark.parametrize(("name", "least"), [("engine", 9), ("report", 5)])
+@pytest.mark.parametrize(("name", "least"), [("engine", 9), ("report", 5), ("files", 20)])
 def test_python_of_the_pages_that_draw_nothing(name, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
