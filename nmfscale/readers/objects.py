@@ -229,7 +229,7 @@ def other_matrices(adata: Any, layer: str | None = None, raw: bool = False, **_:
     return [name for name in there if name != chosen]
 
 
-def whole_matrices(adata: Any, layer: str | None = None, raw: bool = False) -> list[str]:
+def whole_matrices(adata: Any, layer: str | None = None, raw: bool = False, **_: Any) -> list[str]:
     """Return the names of the matrices except the chosen one whose first rows are whole numbers."""
     return [name for name in other_matrices(adata, layer, raw) if _is_whole(_matrix(adata, name))]
 

@@ -25,11 +25,13 @@ from .objects import (
     holder_of,
     is_annotated,
     known_object,
+    looks_logarithmic,
     object_counts,
     other_matrices,
     part_of_annotated,
     part_of_counts,
     table_of_samples,
+    whole_matrices,
     with_groups,
 )
 from .options import SourceOptions, TableOptions, check_source
@@ -209,7 +211,9 @@ def open_counts(
             check_table_size(shape, holder, limit)
         counts = object_counts(source, given, subject, in_memory, part)
         if is_annotated(source) and counts.first_fraction is not None:
-            others = other_matrices(source, **given)
+            whole, others = whole_matrices(source, **given), other_matrices(source, **given)
+            others = [f"{each} (whole numbers)" if each in whole else each for each in others]
+            holder += " looks log-normalised: it" if looks_logarithmic(counts) else ""
     if not isinstance(source, CountMatrix) or integer == "require":
         warn_fraction(counts.first_fraction, integer, holder, others)
     if counts is not source:

@@ -3,7 +3,8 @@
 What JSON cannot hold is an object with one key: ``{"tuple": [...]}``, ``{"dict": {...}}``,
 ``{"items": [[key, value], ...]}`` for a dict with other keys than text,
 ``{"dtype": "float32"}``, ``{"dataset": place}`` for an array, ``{"names": [place, type]}`` for an
-array of text, and ``{"record": [class, {...}]}`` for a dataclass.
+array of text, ``{"table": [place, fields]}`` for a structured array, and
+``{"record": [class, {...}]}`` for a dataclass.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def encode(
         return {"items": [[inner(key, f"key {i}"), inner(item, i)] for i, (key, item) in pairs]}
     if isinstance(value, np.ndarray) and (kind := kind_of(value)):
         store(name, value, kind)
+        if records and value.dtype.names:
+            kinds = value.dtype
+            return {"table": [name, [[field, kinds[field].str] for field in kinds.names]]}
         return {"names": [name, kind]} if is_text(kind) else {"dataset": name}
     if records and is_dataclass(value):
         given = [each.name for each in fields(value) if each.init]
@@ -97,8 +101,8 @@ def decode(
 ) -> Any:
     """Return a value from its JSON form: the inverse of `encode`.
 
-    ``read(place, kind)`` returns an array; `kind` is "array" or a type of text. `classes` are the
-    dataclasses by name.
+    ``read(place, kind)`` returns an array; `kind` is "array", "table" or a type of text. `classes`
+    are the dataclasses by name.
     """
     if isinstance(value, list):
         return [decode(item, read, classes) for item in value]
@@ -117,9 +121,21 @@ def decode(
         return (classes or {})[name](**found)
     if tag == "dtype":
         return np.dtype(content)
+    if tag == "table":
+        place, fields = content
+        return _structured(read(place, "table"), np.dtype([tuple(field) for field in fields]))
     if tag == "names":
         return read(*content)
     return read(content, "array")
+
+
+def _structured(frame: Any, dtype: np.dtype[Any]) -> Array:
+    """Return the columns of a DataFrame as a structured array."""
+    found = np.empty(len(frame), dtype)
+    for name in dtype.names or ():
+        values = np.asarray(frame[name])
+        found[name] = np.asarray(values, str) if dtype[name].kind == "S" else values
+    return found
 
 
 def to_plain(value: Any) -> dict[str, Any]:
@@ -135,7 +151,13 @@ def to_plain(value: Any) -> dict[str, Any]:
         elif array.dtype.names:
             import pandas as pd
 
-            found[place] = pd.DataFrame({name: array[name] for name in array.dtype.names})
+            columns = {name: array[name] for name in array.dtype.names}
+            found[place] = pd.DataFrame(
+                {
+                    n: each.astype(str) if each.dtype.kind == "S" else each
+                    for n, each in columns.items()
+                }
+            )
         else:
             found[place] = array
 
@@ -146,10 +168,10 @@ def to_plain(value: Any) -> dict[str, Any]:
 def from_plain(found: Mapping[str, Any], classes: Mapping[str, Any]) -> Any:
     """Return the value that `to_plain` has converted; raise a KeyError if a part is missing."""
 
-    def read(place: str, kind: str) -> Array:
+    def read(place: str, kind: str) -> Any:
         value = found[place]
-        if hasattr(value, "to_records"):
-            return np.asarray(value.to_records(index=False))
+        if kind == "table":
+            return value
         if kind == "array":
             return np.asarray(value)
         return np.asarray(value, dtype=object if kind == "text" else kind)

@@ -151,17 +151,17 @@ def test_changes_are_those_of_hdf5_itself(path, tmp_path):
     assert (nmfscale.read_counts(path).take_rows() != sp.csr_array(X)).nnz == 0
 
 
-@pytest.mark.parametrize("limit", [[], ["--memory-limit", "1GB"]])
-def test_the_command(path, tmp_path, limit, capsys):
-    masks = ["--samples", "kept"] if limit else []
+def test_the_command(path, tmp_path, capsys):
     command = ["fit", str(path), "-k", "3", "--seed", "0", "-o", str(tmp_path / "model.h5")]
-    assert main([*command, *limit, *masks, "--write-h5ad", "topics", "--quiet"]) == 0
+    command += ["--memory-limit", "1GB", "--samples", "kept", "--write-h5ad", "topics", "--quiet"]
+    assert main(command) == 0
     assert "obsm['X_topics']" in capsys.readouterr().out
     found = nmfscale.get.model(anndata.read_h5ad(path))
     assert (found.loadings_ == nmfscale.load(tmp_path / "model.h5").loadings_).all()
-    with pytest.raises(SystemExit):
-        main(["fit", "counts.npz", "-k", "3", "--write-h5ad", "topics"])
-    assert "is no .h5ad file" in capsys.readouterr().err
+    for files in (["counts.npz"], [str(path), str(path)]):
+        with pytest.raises(SystemExit):
+            main(["fit", *files, "-k", "3", "--write-h5ad", "topics"])
+        assert "is no .h5ad file" in capsys.readouterr().err
 
 
 @pytest.mark.slow

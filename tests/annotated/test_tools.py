@@ -80,11 +80,16 @@ def plain(value):
     return repr(vars(value)) if not hasattr(value, "to_frame") else value.to_frame().to_string()
 
 
-@pytest.mark.parametrize("name", [*MODELS])
+def slow_but_for(name, quick):
+    return name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [slow_but_for(name, ("topic", "lda")) for name in MODELS])
 def test_a_fit_of_any_model_is_read_back_to_the_bit(name, tmp_path):
     adata = cells()
     labels = {"y": "condition"} if name == "ssnmf" else {}
     options = {"random_state": 0} if name == "anchor" else {"random_state": 0, "max_iter": 5}
+    options |= {"n_moves": 1} if name == "topic" else {}  # a table with a column of text
     nmfscale.tl.topics(adata, 3, model=name, layer="counts", **options, **labels)
     direct = MODELS[name](3, **options).fit(
         adata, **{key: adata.obs[value] for key, value in labels.items()}, layer="counts"
