@@ -46,7 +46,7 @@ def topics_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     >>> import anndata
     >>> import nmfscale
     >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 2, random_state=0)
-    >>> adata = anndata.AnnData(X)
+    >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 2, random_state=0)
     >>> adata.obs = adata.obs.join(nmfscale.get.topics_df(adata))
     >>> adata.obs.columns.tolist()
@@ -78,7 +78,7 @@ def components_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     >>> import anndata
     >>> import nmfscale
     >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 2, random_state=0)
-    >>> adata = anndata.AnnData(X)
+    >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 2, random_state=0)
     >>> nmfscale.get.components_df(adata).shape
     (2, 50)
@@ -116,7 +116,7 @@ def model(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     >>> import anndata
     >>> import nmfscale
     >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 2, random_state=0)
-    >>> adata = anndata.AnnData(X)
+    >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 2, random_state=0)
     >>> model = nmfscale.get.model(adata)
     >>> bool((model.loadings_ == adata.obsm["X_topics"]).all())

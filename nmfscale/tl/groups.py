@@ -68,7 +68,7 @@ def permutation_test(
     >>> import numpy as np
     >>> import nmfscale
     >>> X, truth = nmfscale.simulate_topic_counts(120, 50, 3, random_state=0)
-    >>> adata = anndata.AnnData(X)
+    >>> adata = anndata.AnnData(X.toarray())
     >>> adata.obs["donor"] = np.repeat([f"donor {i}" for i in range(12)], 10)
     >>> adata.obs["condition"] = np.repeat(["control", "treated"], 60)
     >>> nmfscale.tl.topics(adata, 3, random_state=0)

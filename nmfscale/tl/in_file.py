@@ -79,7 +79,7 @@ def write_h5ad(
     >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "cells.h5ad")
-    ...     anndata.AnnData(X).write_h5ad(path)
+    ...     anndata.AnnData(X.toarray()).write_h5ad(path)
     ...     model = nmfscale.TopicModel(3, random_state=0).fit(path)
     ...     nmfscale.tl.write_h5ad(model, path)
     ...     nmfscale.get.topics_df(anndata.read_h5ad(path)).shape

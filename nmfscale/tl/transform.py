@@ -72,7 +72,7 @@ def transform(
     >>> import anndata
     >>> import nmfscale
     >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
-    >>> old, new = anndata.AnnData(X[:60]), anndata.AnnData(X[60:])
+    >>> old, new = anndata.AnnData(X[:60].toarray()), anndata.AnnData(X[60:].toarray())
     >>> nmfscale.tl.topics(old, 3, random_state=0)
     >>> nmfscale.tl.transform(new, old)
     >>> new.obsm["X_topics"].shape

@@ -32,7 +32,7 @@ def adata():
     X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
     types = pd.Categorical(np.repeat(["b", "a"], 30), categories=["b", "a"])
     obs = pd.DataFrame({"type": types, "donor": np.arange(60) // 5})
-    found = anndata.AnnData(X, obs=obs.rename(index=str))
+    found = anndata.AnnData(X.toarray(), obs=obs.rename(index=str))
     found.var["symbol"] = [f"symbol {j}" for j in range(40)]
     found.obsm["X_umap"] = np.random.default_rng(0).normal(size=(60, 2))
     found.obsm["spatial"] = np.arange(120.0).reshape(60, 2)

@@ -98,7 +98,7 @@ def test_what_is_refused_leaves_the_file_as_it_was(path, tmp_path):
     with pytest.raises(ValueError, match="lacks 40 of the 60 samples"):
         nmfscale.tl.write_h5ad(model, part)
     genes = tmp_path / "genes.h5ad"
-    anndata.AnnData(X, obs=anndata.read_h5ad(path).obs).write_h5ad(genes)
+    anndata.AnnData(X.toarray(), obs=anndata.read_h5ad(path).obs).write_h5ad(genes)
     with pytest.raises(ValueError, match="none of the 40 features"):
         nmfscale.tl.write_h5ad(model, genes)
     (tmp_path / "text.h5ad").write_text("text")
