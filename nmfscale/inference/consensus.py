@@ -74,6 +74,13 @@ def consensus_of(topics: Array, threshold: float, n_neighbors: int) -> Consensus
     _, clusters, _ = k_means(
         points[kept], K, np.random.RandomState(_SEED), n_init=_N_INIT, max_iter=_ITERATIONS
     )
+    n_clusters = len(np.unique(clusters))
+    if n_clusters < K:
+        warn_caller(
+            f"the topics of all fits are only {n_clusters} different ones, and {K} are needed for "
+            "a consensus: fit fewer topics."
+        )
+        return None
     found = np.stack([np.median(every[kept][clusters == k], axis=0) for k in range(K)])
     sums = found.sum(axis=1)
     # a median of topics without common features: their mean

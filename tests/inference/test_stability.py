@@ -86,6 +86,12 @@ def test_outliers_are_left_out_of_a_consensus():
 
 
 @pytest.mark.slow
+def test_topics_that_are_all_the_same_have_no_consensus():
+    topics = np.tile(np.eye(2, 6), (4, 2, 1))  # four topics of each fit, two of them different
+    with pytest.warns(UserWarning, match="only 2 different ones, and 4 are needed"):
+        assert consensus_of(topics, 0.5, 3) is None
+
+
 def test_the_same_bits_resumed_and_from_a_store(data, tmp_path, monkeypatch, small_blocks):
     X, options = data[0], {"n_starts": 4, "random_state": 0, "n_threads": 2}
     job = {"checkpoint": tmp_path / "job"}
