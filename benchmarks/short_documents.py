@@ -5,62 +5,31 @@ shorter documents are joined. Four fifths of the pieces are fitted, with the wor
 least five of them. Half of each remaining piece is known, and the perplexity is that of the other
 half (document completion). All perplexities are divided by that of LDA with one topic.
 
+Then topics of pieces of 8 words of the texts of 20 newsgroups are compared with those of collapsed
+Gibbs sampling (tomotopy): mean NPMI of their 10 leading words in the whole training documents, the
+perplexity of pieces of the test documents, and seconds of the processor.
+
     python benchmarks/short_documents.py                     docstrings, newsgroups, neurips
     python benchmarks/short_documents.py --problems docstrings --lengths 8
+    python benchmarks/short_documents.py --lengths           only the topics of pieces of 8 words
     python benchmarks/short_documents.py --smoke             a few seconds, writes nothing
 
-Writes results/short_documents.csv and the table in README.md.
+Writes results/short_documents.csv, results/short_topics.csv and the tables in README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import warnings
 from pathlib import Path
 
 import numpy as np
 import problems
 import report
-import scipy.sparse as sp
+import short_topics
 
 MARKERS = ("<!-- short documents:start -->", "<!-- short documents:end -->")
-
-
-def pieces_of(X: sp.csr_matrix, n_words: int, n_most: int, rng) -> sp.csr_array:
-    """Cut documents into pieces of a given length; join shorter documents."""
-    found, rest = [], np.zeros(0, int)
-    for i in rng.permutation(X.shape[0]):
-        row = slice(*X.indptr[i : i + 2])
-        words = rng.permutation(np.repeat(X.indices[row], X.data[row].astype(int)))
-        if len(words) < n_words:
-            words = rest = np.concatenate([rest, words])
-        whole = len(words) // n_words * n_words
-        found += list(words[:whole].reshape(-1, n_words))
-        if whole:
-            rest = np.zeros(0, int)
-    chosen = [found[i] for i in rng.permutation(len(found))[:n_most]]
-    rows = np.repeat(np.arange(len(chosen)), n_words)
-    ones = np.ones(len(rows), np.int32)
-    return sp.coo_array((ones, (rows, np.concatenate(chosen))), (len(chosen), X.shape[1])).tocsr()
-
-
-def halves(X: sp.csr_array, rng) -> tuple[sp.csr_array, sp.csr_array]:
-    """Split counts at random into two parts of the same shape."""
-    known = X.copy()
-    known.data = rng.binomial(X.data, 0.5).astype(X.dtype)
-    return known, X - known
-
-
-def perplexity(proportions: np.ndarray, topics: np.ndarray, X: sp.csr_array) -> float:
-    """Return the perplexity of counts under mixtures of topics (K, m)."""
-    counts, total = X.tocoo(), 0.0
-    for first in range(0, counts.nnz, problems.PIECE):
-        here = slice(first, first + problems.PIECE)
-        mu = np.einsum(
-            "ek,ek->e", proportions[counts.row[here]], topics.T[counts.col[here]]
-        )  # fmt: skip
-        total += float((counts.data[here] * np.log(np.maximum(mu, 1e-12))).sum())
-    return float(np.exp(-total / X.sum()))
 
 
 def models(K: int, seed: int) -> dict[str, object]:
@@ -73,6 +42,7 @@ def models(K: int, seed: int) -> dict[str, object]:
     return {
         "one topic": nmfscale.LDA(1, **options),
         "LDA": nmfscale.LDA(K, **options),
+        "LDA, collapsed": nmfscale.LDA(K, inference="collapsed", **options),
         "LDA, alpha = 1 / K": nmfscale.LDA(K, estimate_prior="none", **options),
         "TopicModel, priors of 1.1": nmfscale.TopicModel(
             K, prior_factors=1.1, prior_loadings=1.1, **options
@@ -85,18 +55,20 @@ def models(K: int, seed: int) -> dict[str, object]:
 def measure(name: str, n_words: int, options) -> list[dict]:
     """Fit every model to pieces of one length; return one row for each."""
     rng = np.random.default_rng(options.seed)
-    X = pieces_of(problems.load_counts(name), n_words, options.words // n_words, rng)
+    X = short_topics.pieces_of(problems.load_counts(name), n_words, options.words // n_words, rng)
     n_fitted = 4 * X.shape[0] // 5
     there = np.bincount(X[:n_fitted].indices, minlength=X.shape[1]) >= 5
     fitted, new = X[:n_fitted][:, there], X[n_fitted:][:, there]
-    known, other = halves(new, rng)
+    known, other = short_topics.halves(new, rng)
     rows: list[dict] = []
     for model_name, model in models(options.topics, options.seed).items():
         proportions = np.float64(model.fit(fitted).transform(known))
         topics = np.float64(model.components_)
         proportions *= topics.sum(axis=1)
         proportions /= np.maximum(proportions.sum(axis=1, keepdims=True), 1e-300)
-        found = perplexity(proportions, topics / topics.sum(axis=1, keepdims=True), other)
+        found = short_topics.perplexity(
+            proportions, topics / topics.sum(axis=1, keepdims=True), other
+        )
         rows.append({
             "problem": name, "words": n_words, "samples": n_fitted, "K": options.topics,
             "model": model_name, "perplexity": found,
@@ -133,7 +105,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--problems", nargs="+", default=["docstrings", "newsgroups", "neurips"])
-    parser.add_argument("--lengths", type=int, nargs="+", default=[8, 30, 100, 1000])
+    parser.add_argument("--lengths", type=int, nargs="*", default=[8, 30, 100, 1000])
     parser.add_argument("--words", type=int, default=160_000, help="number of words in all pieces")
     parser.add_argument("--topics", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -158,6 +130,8 @@ def main() -> None:
         report.write_csv(options.results / "short_documents.csv", rows)
         if options.results == report.HERE / "results":
             report.write_readme(table, MARKERS)
+    if options.smoke or "NMFSCALE_DATA" in os.environ:
+        short_topics.compare(options)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Model:
     options: dict = field(default_factory=lambda: {"max_iter": 18, "tol": 0})
     variant: dict = field(default_factory=dict)
     given: dict = field(default_factory=dict)  # to fit, besides the counts
+    rises: bool = True  # whether the objective rises in every iteration
 
     def make(self, **options):
         given = self.options | self.variant | {"random_state": 0, "n_threads": 1} | options
@@ -71,6 +72,13 @@ def of_lda(fitted, counts):
     )  # fmt: skip
 
 
+def of_collapsed_lda(fitted, counts):
+    return oracle.leave_one_out(
+        counts, fitted.doc_topic_posterior_, fitted.topic_word_posterior_,
+        fitted.doc_topic_prior_, fitted.topic_word_prior_,
+    )  # fmt: skip
+
+
 def of_noisy_topics(fitted, counts):
     pairs = fitted.theta_.T, fitted.topic_counts_.T, fitted.expected_counts_.T
     return oracle_noisy.elbo(counts, fitted.loadings_, fitted.mu_, *pairs)
@@ -102,6 +110,7 @@ MODELS = [
     Model(nmfscale.PoissonNMF, of_poisson_nmf),
     Model(nmfscale.TopicModel, of_topic_model),
     Model(nmfscale.LDA, of_lda),
+    Model(nmfscale.LDA, of_collapsed_lda, variant={"inference": "collapsed"}, rises=False),
     Model(nmfscale.GammaPoisson, of_gamma_poisson),
     Model(nmfscale.GammaPoisson, of_gamma_poisson, variant={"hierarchical": True}),
     Model(nmfscale.NoisyTopicModel, of_noisy_topics),

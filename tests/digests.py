@@ -147,6 +147,8 @@ def _fits():
     yield topics, start | {"solver": "em", "prior_loadings": 1.3}, {}
     for estimated in ("vector", "symmetric"):
         yield lda, FEW | {"estimate_prior": estimated}, {}
+    for dtype in DTYPES:
+        yield lda, FEW | {"inference": "collapsed", "dtype": dtype}, {}
     yield lda, start | {"doc_topic_prior": 0.2, "extrapolate": False}, {}
     yield nmfscale.GammaPoisson, start | {"hierarchical": True}, {}
     yield nmfscale.NoisyTopicModel, start, {}

@@ -461,6 +461,28 @@ def phi_lda(gamma, topics, eta):
     return phi / phi.sum(axis=2, keepdims=True)
 
 
+def share_out(X, N, W, alpha, eta):
+    """CVB0: the shares gamma (n, m, K) of every count, and the sums (n, m) of their terms.
+
+    N (n, K) and W (m, K) are the expected counts of topics.
+    """
+    scale = 1 / (W.sum(axis=0) + len(W) * eta)
+    g = (N + alpha)[:, None] * (W + eta) * scale
+    g *= (np.minimum(X, 1) / g.sum(axis=2))[..., None]
+    rows, columns = np.maximum(N[:, None] - g, 0) + alpha, np.maximum(W - g, 0) + eta
+    terms = rows * columns * scale * (1 + g * scale)
+    total = terms.sum(axis=2)
+    return terms / total[..., None], total
+
+
+def leave_one_out(X, gamma, topics, alpha, eta):
+    """Log-probability of every count given all others, of posteriors (n, K) and (K, m)."""
+    _, total = share_out(X, gamma - alpha, topics.T - eta, alpha, eta)
+    sizes = X.sum(axis=1)
+    others = np.maximum(sizes - 1, 0) + alpha.sum()
+    return (X * np.log(total)).sum() - (sizes * np.log(others)).sum()
+
+
 def elbo_lda(X, gamma, topics, alpha, eta, phi=None):
     """Return the evidence lower bound; by default with the best phi."""
     phi = phi_lda(gamma, topics, eta) if phi is None else phi

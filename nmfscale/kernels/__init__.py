@@ -33,6 +33,7 @@ except ModuleNotFoundError as error:
 from .anchors import eliminate, gram_columns, project, squares
 from .nnls import nnls
 from .operands import (
+    COLLAPSED,
     DIRICHLET,
     FACTOR,
     FRESH,
@@ -65,6 +66,7 @@ from .rows import (
     gather_dot,
     log,
     log_gamma,
+    nonzero,
     solve_rows,
     step,
     sum_slices,
@@ -74,6 +76,7 @@ from .rows import (
 )
 
 __all__ = [
+    "COLLAPSED",
     "DIRICHLET",
     "FACTOR",
     "FRESH",
@@ -106,6 +109,7 @@ __all__ = [
     "log",
     "log_gamma",
     "nnls",
+    "nonzero",
     "PROFILE_PIECES",
     "profile_product",
     "packed_size",

@@ -3,12 +3,13 @@
 #include "steps.h"
 #include "coordinate_descent.h"
 #include "variational.h"
+#include "collapsed.h"
 #include "squares.h"
 #include "joint.h"
 #include "active.h"
 
-/* Updates every row of the slice: em_steps EM steps, then newton_steps second-order steps; or mean-field or least-squares steps,
- * as p->step says. */
+/* Updates every row of the slice: em_steps EM steps, then newton_steps second-order steps; or mean-field, collapsed or
+ * least-squares steps, as p->step says. */
 static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const slice_rows *rows, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
@@ -16,6 +17,10 @@ static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const
     const int mode = rows->curvature ? rows->curvature_mode : CURVATURE_FRESH;
     if (p->step == STEP_SQUARES) {
         NAME(least_squares)(p, s, rows, workspace);
+        return;
+    }
+    if (p->step == STEP_COLLAPSED) {
+        NAME(share_out)(p, s, rows, workspace);
         return;
     }
     if (p->step != STEP_FACTOR) {
@@ -70,7 +75,7 @@ static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const
 
 /* Adds the statistics that a step needs to out: num (K, 16) for GRADIENT, num and the diagonal of H (2 K, 16) for DIAGONAL, or H
  * (K (K + 1) / 2, 16) for FULL, from which num = H b follows. loglik_start receives sum y log mu, except with DIAGONAL. With
- * STEP_SQUARES, GRADIENT is sum y a. */
+ * STEP_SQUARES, GRADIENT is sum y a; with STEP_COLLAPSED, DIAGONAL is sum y gamma, then sum y gamma^2. */
 static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_rows *rows, int wanted, double *out,
                        void *workspace)
 {
@@ -84,6 +89,8 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
         NAME(load_rows)(rows->start, lane0, p->stride, b);
         if (p->step == STEP_SQUARES)
             NAME(linear_pass)(p, s, lane0, d);
+        else if (p->step == STEP_COLLAPSED)
+            NAME(collapsed_pass)(p, s, lane0, b, d, H, WORK_G(workspace), A, NULL);
         else if (wanted == FULL)
             NAME(newton_pass)(p, s, lane0, b, d, A, H, rows->loglik_start);
         else if (wanted == DIAGONAL)

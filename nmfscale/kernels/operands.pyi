@@ -40,7 +40,8 @@ SUM_GRADIENT: int
 SUM_FULL: int
 """Statistics of `sums`: H = sum y a a' / mu^2, the lower triangle, K (K + 1) / 2 numbers a row."""
 SUM_DIAGONAL: int
-"""Statistics of `sums`: num, then the diagonal of H, 2 K numbers a row."""
+"""Statistics of `sums`: num, then the diagonal of H, 2 K numbers a row; with COLLAPSED sum y gamma,
+then sum y gamma^2."""
 
 FACTOR: int
 """Kind of step: EM and second-order steps of Poisson NMF."""
@@ -50,6 +51,8 @@ GAMMA: int
 """Kind of step: mean-field steps of Gamma posteriors."""
 SQUARES: int
 """Kind of step: least squares."""
+COLLAPSED: int
+"""Kind of step: collapsed variational Bayes of LDA."""
 
 def row_stride(n_components: int) -> int:
     """Return the stride: `n_components` rounded up to a multiple of 4."""
@@ -92,8 +95,8 @@ class RowProblem:
     design : real array of shape (n_cols, stride), aligned
         The held factor.
     total : real array of shape (stride,), or None
-        Column sums of `design`. With GAMMA: rates of the posteriors. SQUARES and DIRICHLET do not
-        use it.
+        Column sums of `design`. With GAMMA: rates of the posteriors. With COLLAPSED:
+        1 / (N_k + sum of the prior) of each topic. SQUARES and DIRICHLET do not use it.
     n_components : int
         K.
     moves : real array of shape (stride,), or None
@@ -123,11 +126,11 @@ class RowProblem:
     guarded : bool
         Whether `descend` uses the step size of scalar Newton, which never raises the loss.
     step : int
-        Kind of step: FACTOR, DIRICHLET, GAMMA or SQUARES.
+        Kind of step: FACTOR, DIRICHLET, GAMMA, SQUARES or COLLAPSED.
     alpha : real array of shape (stride,)
-        Prior shapes, for DIRICHLET and GAMMA.
+        Prior shapes, for DIRICHLET and GAMMA; with COLLAPSED the prior of the rows.
     inner_steps : int
-        Largest number of mean-field steps of an update.
+        Largest number of mean-field or collapsed steps of an update.
     tolerance : float
         Mean-field steps of a row end when its shapes change by less than this on average.
         `solve_rows` ends when max |b g| is at most this times the row's counts and pseudo-counts.
@@ -137,6 +140,9 @@ class RowProblem:
         Held factor of the labels in `descend_jointly`.
     label_squares : bool
         Whether the labels' loss is least squares; otherwise it is a divergence.
+    held_prior : real array of shape (stride,), or None
+        Prior of the held factor, for COLLAPSED. With None, the held factor has probabilities, from
+        which no count is removed.
     """
 
     dtype: np.dtype[Any]
@@ -148,7 +154,7 @@ class RowProblem:
         margin: float = 1.0, correlation: Array | None = None, guarded: bool = False,
         step: int = ..., alpha: Array | None = None, inner_steps: int = 1,
         tolerance: float = 0.0, gram: Array | None = None, labels: Array | None = None,
-        label_squares: bool = False,
+        label_squares: bool = False, held_prior: Array | None = None,
     ) -> None: ...  # fmt: skip
 
 class Extrapolation:

@@ -9,13 +9,15 @@ from libc.stdint cimport int64_t, uint16_t, uintptr_t
 from .levels cimport kernels_in_use
 from .slices cimport (
     COUNT_FLOAT32, COUNT_FLOAT64, COUNT_UINT8, COUNT_UINT16, CURVATURE_FRESH, CURVATURE_STORE,
-    CURVATURE_REUSE, CURVATURE_RESCALE, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_DIRICHLET,
-    STEP_FACTOR, STEP_GAMMA, STEP_SQUARES, slice_extrapolation, slice_counts, slice_rows,
+    CURVATURE_REUSE, CURVATURE_RESCALE, DIAGONAL, FULL, GRADIENT, GROUP, LANES, STEP_COLLAPSED,
+    STEP_DIRICHLET, STEP_FACTOR, STEP_GAMMA, STEP_SQUARES, slice_extrapolation, slice_counts,
+    slice_rows,
 )
 
 FRESH, STORE, REUSE, RESCALE = CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
 SUM_GRADIENT, SUM_FULL, SUM_DIAGONAL = GRADIENT, FULL, DIAGONAL
 FACTOR, DIRICHLET, GAMMA, SQUARES = STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES
+COLLAPSED = STEP_COLLAPSED
 COUNT_KINDS = {("u", 1): COUNT_UINT8, ("u", 2): COUNT_UINT16,
                ("f", 4): COUNT_FLOAT32, ("f", 8): COUNT_FLOAT64}
 
@@ -106,6 +108,9 @@ cdef class RowProblem:
     by less than `tolerance` on average. `total` holds the rates of GAMMA posteriors, and `rate`
     adds to them for each row. DIRICHLET needs no `total`.
 
+    With `step` COLLAPSED, the rows are expected counts of topics with prior `alpha`, `total` are
+    factors of the topics, and `held_prior` (stride,) belongs to `design`: see collapsed.h.
+
     With `step` SQUARES, the rows solve least-squares problems; `gram` is D'D (K, K) of the design
     D.
 
@@ -118,7 +123,7 @@ cdef class RowProblem:
                   int qp_sweeps=10, double qp_tolerance=1e-4, double margin=1.0,
                   correlation=None, bint guarded=False, int step=STEP_FACTOR, alpha=None,
                   int inner_steps=1, double tolerance=0.0, gram=None, labels=None,
-                  bint label_squares=False):
+                  bint label_squares=False, held_prior=None):
         self.dtype = design.dtype
         self.kernels = (
             &kernels_in_use().f32 if self.dtype == "float32" else &kernels_in_use().f64
@@ -141,6 +146,7 @@ cdef class RowProblem:
             correlation, self.dtype, (n_components, n_components), "correlation"
         )
         self.c.alpha = address(alpha, self.dtype, (self.c.stride,), "alpha")
+        self.c.held_prior = address(held_prior, self.dtype, (self.c.stride,), "held_prior")
         self.c.gram = address(gram, self.dtype, (n_components, n_components), "gram")
         self.c.n_labels = 0 if labels is None else len(labels)
         self.c.labels = address(labels, self.dtype, (self.c.n_labels, self.c.stride), "labels")
@@ -152,8 +158,12 @@ cdef class RowProblem:
             raise ValueError(
                 "a mean-field step needs alpha and inner_steps >= 1; GAMMA also needs total"
             )
+        if step == STEP_COLLAPSED and (alpha is None or total is None or inner_steps < 1):
+            raise ValueError("a collapsed step needs alpha, total and inner_steps >= 1")
+        if held_prior is not None and step != STEP_COLLAPSED:
+            raise ValueError("held_prior is for step COLLAPSED only")
         self.c.step, self.c.inner_steps, self.c.tolerance = step, inner_steps, tolerance
-        self.keep = (design, total, moves, correlation, alpha, gram, labels)
+        self.keep = (design, total, moves, correlation, alpha, gram, labels, held_prior)
 
 
 cdef class RowBuffers:
@@ -165,15 +175,20 @@ cdef class RowBuffers:
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
                   rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
-                  prior_end=None, up=None, down=None, quadratic=None):
+                  prior_end=None, up=None, down=None, quadratic=None, squares=None):
         if problem.c.step == STEP_SQUARES:
             unused = [theta, log_end, prior_end, curvature, kkt_start, kkt_end]
             unused += [loglik_start, loglik_end]
         elif problem.c.step == STEP_FACTOR:
             unused = [theta, log_end, prior_end]
+        elif problem.c.step == STEP_COLLAPSED:
+            unused = [theta, log_end, prior_end, pseudo, rate, curvature, kkt_start, kkt_end]
+            unused += [loglik_end]
         else:
             unused = [pseudo, curvature, kkt_start, kkt_end]
             unused += [rate] if problem.c.step == STEP_DIRICHLET else []
+        if problem.c.step != STEP_COLLAPSED:
+            unused.append(squares)
         if any(array is not None for array in unused):
             raise ValueError("an array is given that this kind of step neither reads nor writes")
         shape = (n_slices * LANES, problem.c.stride)
@@ -192,6 +207,7 @@ cdef class RowBuffers:
         self.first.kkt_end = <double *>address(kkt_end, "float64", per_row, "kkt_end")
         self.first.theta = <void *>aligned_address(theta, problem.dtype, shape, "theta")
         self.first.log_end = <void *>aligned_address(log_end, problem.dtype, shape, "log_end")
+        self.first.squares = <void *>aligned_address(squares, problem.dtype, shape, "squares")
         self.first.prior_end = <double *>address(prior_end, "float64", per_row, "prior_end")
         self.row_bytes = LANES * problem.c.stride * problem.dtype.itemsize
         label_shape = (n_slices, problem.c.n_labels, LANES)
@@ -235,6 +251,7 @@ cdef class RowBuffers:
         out.kkt_end = a.kkt_end + s * LANES if a.kkt_end else NULL
         out.theta = <char *>a.theta + s * self.row_bytes if a.theta else NULL
         out.log_end = <char *>a.log_end + s * self.row_bytes if a.log_end else NULL
+        out.squares = <char *>a.squares + s * self.row_bytes if a.squares else NULL
         out.prior_end = a.prior_end + s * LANES if a.prior_end else NULL
 
 

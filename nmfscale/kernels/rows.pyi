@@ -19,13 +19,14 @@ def update_rows(
     pseudo: Array | None = None, rate: Array | None = None, curvature: Array | None = None,
     curvature_mode: Any = ..., loglik_start: Array | None = None, kkt_start: Array | None = None,
     loglik_end: Array | None = None, kkt_end: Array | None = None, theta: Array | None = None,
-    log_end: Array | None = None, prior_end: Array | None = None,
+    log_end: Array | None = None, prior_end: Array | None = None, squares: Array | None = None,
 ) -> None:  # fmt: skip
     """Update every row while the held factor stays fixed.
 
     FACTOR: `em_steps` EM steps, then `newton_steps` second-order steps. DIRICHLET and GAMMA:
-    mean-field steps. SQUARES: `em_steps` multiplicative steps, then coordinate descent on the
-    quadratic if `newton_steps` is not 0.
+    mean-field steps. COLLAPSED: up to `inner_steps` passes that replace expected counts of topics.
+    SQUARES: `em_steps` multiplicative steps, then coordinate descent on the quadratic if
+    `newton_steps` is not 0.
 
     Below, mu_j = a_j . b is the mean of count y_j of a row b, and
     ``g_k = total_k + rate_k - sum_j y_j a_jk / mu_j - pseudo_k / max(b_k, floor)`` the gradient.
@@ -62,7 +63,8 @@ def update_rows(
         Output: ``sum_j y_j log mu_j`` at `start`, over the nonzeros of each row. This is the
         Poisson log-likelihood without ``sum_j mu_j`` over all columns (which is total . b) and
         without ``sum_j log y_j!``. The first step computes it: it is 0 if a slice takes no step.
-        With DIRICHLET and GAMMA, mu_j = a_j . theta in the first pass.
+        With DIRICHLET and GAMMA, mu_j = a_j . theta in the first pass. With COLLAPSED, mu_j is the
+        sum of the terms of gamma in the first pass: see collapsed.h.
     kkt_start : float64 array of shape (n_lanes,), optional
         Output: ``max_k |b_k g_k|`` at `start`, over coordinates that `moves` does not hold; the KKT
         residual of the row. Not written if a slice takes no step. FACTOR only.
@@ -77,6 +79,8 @@ def update_rows(
         Output: ``sum_k log Gamma(gamma_k) + (alpha_k - gamma_k) log theta_k``. With `loglik_end`
         it is the row's share of the evidence lower bound, without terms that depend on alpha,
         sum gamma and rates only. DIRICHLET and GAMMA only.
+    squares : real array of shape (n_lanes, stride), aligned, optional
+        Output: ``sum_j y_j gamma_jk ** 2`` of the last pass. COLLAPSED only.
 
     Raises
     ------
@@ -264,3 +268,6 @@ def extrapolate_log(
     now: Array, before: Array, out: Array, momentum: float, *, n_threads: int
 ) -> None:
     """Write ``now (now / before)^momentum`` to `out`, which may be `now` or `before`."""
+
+def nonzero(mean: Array, squares: Array, out: Array, *, n_threads: int) -> None:
+    """Write P(N > 0) of binomial numbers N to `out`, given `mean`, n p, and `squares`, n p^2."""

@@ -17,8 +17,8 @@ from .levels cimport (
 from .operands cimport Extrapolation, RowBuffers, RowProblem, SlicedCounts, address
 from .slices cimport (
     CURVATURE_RESCALE, DIAGONAL, DIGAMMA, EXP, EXP_DIGAMMA, FURTHER, GRADIENT, LANES, LOG,
-    LOG_GAMMA, TRIGAMMA, contrast_problem, level_kernels, move_kernel, row_kernels, slice_counts,
-    slice_rows, values_kernel,
+    LOG_GAMMA, NONZERO, TRIGAMMA, contrast_problem, level_kernels, move_kernel, row_kernels,
+    slice_counts, slice_rows, values_kernel,
 )
 
 from .operands import SQUARES, packed_size, statistics_size
@@ -55,6 +55,9 @@ def update_rows(SlicedCounts counts, RowProblem problem, start, end, *, int n_th
     exp(E log h), and `loglik_end` then belong to the last pass over the counts; `log_end` is E log
     h at the end. The sum of `prior_end` and `loglik_end` is the row's share of the evidence lower
     bound, up to the terms that `put_prior` in variational.h names.
+
+    With `step` COLLAPSED, replace expected counts of topics. `squares` are sums of y gamma^2 in the
+    last pass.
 
     With `extrapolation`, the updated rows are extrapolated at once and `end` must be None. With
     `slices`, only the rows of these slices are updated; nothing is written for other rows.
@@ -380,6 +383,11 @@ def exp(x, out, *, int n_threads):
 def extrapolate_log(now, before, out, double momentum, *, int n_threads):
     """Write now (now / before)^momentum to `out`, which may be `now` or `before`."""
     elementwise(FURTHER, now, out, before, momentum, n_threads)
+
+
+def nonzero(mean, squares, out, *, int n_threads):
+    """Write to `out` the probability that a binomial number is not 0: see variational.h."""
+    elementwise(NONZERO, mean, out, squares, 0, n_threads)
 
 
 cdef int elementwise(int function, x, out, before, double momentum, int n_threads) except -1:

@@ -9,8 +9,8 @@ enum { LANES = 16, GROUP = 4 };                           /* rows of a slice; co
 enum { COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64 };
 enum { CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE };
 enum { GRADIENT, FULL, DIAGONAL };                        /* statistics that a pass sums */
-enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES };   /* kind of step: see update_rows, infer, least_squares */
-enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, TRIGAMMA, LOG, EXP, FURTHER };      /* psi = (log Gamma)', exp(psi), ...; see elementwise */
+enum { STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES, STEP_COLLAPSED };   /* kind of step: see update_rows */
+enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, TRIGAMMA, LOG, EXP, FURTHER, NONZERO };      /* psi = (log Gamma)', exp(psi), ...; see elementwise */
 
 /* Entry q of lane r: index[16 q + r] is a row of the held factor, count[16 q + r] the count (0 in the padding). */
 typedef struct {
@@ -38,7 +38,8 @@ typedef struct {
     const void *labels;            /* (n_labels, stride) held factor of the labels, see descend_jointly; or NULL */
     int n_labels, label_squares;
     const void *alpha;             /* (stride) prior shapes of mean-field steps; the rates are in total */
-    int inner_steps;               /* largest number of mean-field steps of an update */
+    const void *held_prior;        /* (stride) prior of the held factor, see collapsed.h; or NULL */
+    int inner_steps;               /* largest number of mean-field or collapsed steps of an update */
     double tolerance;              /* mean change of a row's shapes at which it stops; for solve, see solve_row */
 } row_problem;
 
@@ -56,6 +57,7 @@ typedef struct {
     /* For mean-field steps, whose loglik_end belongs to their last pass; or NULL: */
     void *theta, *log_end;         /* (16, stride) exp(E log h) of the last pass; E log h at the end */
     double *prior_end;             /* (16) see put_prior */
+    void *squares;                 /* (16, stride) sum y gamma^2 of the last pass, see collapsed.h; or NULL */
 } slice_rows;
 
 /* Extrapolation of the updated rows of a slice; pointers may be NULL if the comment says so. */

@@ -6,8 +6,8 @@ cdef extern from "slices.h" nogil:
     enum: COUNT_UINT8, COUNT_UINT16, COUNT_FLOAT32, COUNT_FLOAT64
     enum: CURVATURE_FRESH, CURVATURE_STORE, CURVATURE_REUSE, CURVATURE_RESCALE
     enum: GRADIENT, FULL, DIAGONAL
-    enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES
-    enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, TRIGAMMA, LOG, EXP, FURTHER
+    enum: STEP_FACTOR, STEP_DIRICHLET, STEP_GAMMA, STEP_SQUARES, STEP_COLLAPSED
+    enum: DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, TRIGAMMA, LOG, EXP, FURTHER, NONZERO
     ctypedef struct slice_counts:
         const void *index
         const void *count
@@ -30,6 +30,7 @@ cdef extern from "slices.h" nogil:
         const void *labels
         int n_labels, label_squares
         const void *alpha
+        const void *held_prior
         int inner_steps
         double tolerance
     ctypedef struct slice_rows:
@@ -49,6 +50,7 @@ cdef extern from "slices.h" nogil:
         void *theta
         void *log_end
         double *prior_end
+        void *squares
     ctypedef struct slice_extrapolation:
         const void *start
         const void *before

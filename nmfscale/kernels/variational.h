@@ -123,7 +123,17 @@ static REAL NAME(at_limits)(int function, REAL x, REAL value)
     return x > 0 ? (x < (REAL)INFINITY ? value : x) : x == 0 ? -(REAL)INFINITY : (REAL)NAN;
 }
 
-/* Applies a function to each of the n numbers of x; FURTHER extrapolates the logarithm: x (x / before)^momentum. */
+/* P(N > 0) of a binomial number N, given its mean n p and n p^2; p is kept from 0 and 1, where logarithms are not finite. */
+static VEC NAME(nonzero)(VEC mean, VEC squares)
+{
+    const VEC most = SET1((REAL)(1 - 1e-6)), none = SET1(0);
+    VEC p = VMAX(squares / VMAX(mean, SET1(MU_MIN)), SET1((REAL)1e-6));
+    p = most - VMAX(most - p, none);
+    return SET1(1) - NAME(vexp)(VMAX(mean / p * NAME(vlog)(SET1(1) - p), SET1(-80)));
+}
+
+/* Applies a function to each of the n numbers of x; FURTHER extrapolates the logarithm: x (x / before)^momentum; NONZERO takes
+ * means from x and squares from before. */
 static void NAME(elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out)
 {
     const VEC least = SET1(MU_MIN);
@@ -142,6 +152,7 @@ static void NAME(elementwise)(int function, int64_t n, const void *x, const void
         case TRIGAMMA: value = NAME(vtrigamma)(value); break;
         case LOG: value = NAME(vlog)(VMAX(value, SET1(SMALLEST))); break;
         case EXP: value = NAME(vexp)(value); break;
+        case NONZERO: value = NAME(nonzero)(value, LOAD(lanes[1])); break;
         default: {
             const VEC moved = NAME(vlog)(VMAX(value, least)) - NAME(vlog)(VMAX(LOAD(lanes[1]), least));
             value *= NAME(vexp)(SET1((REAL)momentum) * moved);

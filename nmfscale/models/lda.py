@@ -11,15 +11,17 @@ from typing import Any, ClassVar, Self, Unpack, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
 
 from ..counts.base import CountMatrix
 from ..engine.local import LocalExecutor
-from ..engine.protocol import Executor
+from ..engine.protocol import Executor, Method
 from ..engine.threads import single_blas_thread
 from ..kernels.functions import power
 from ..methods.merging import merged_dirichlet, summed
 from ..methods.rows_pass import RowsPass
-from ..methods.variational import lda
+from ..methods.variational import collapsed, lda
+from ..methods.variational.collapsed import CollapsedLDA
 from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
 from ..methods.variational.posteriors import Inference, inference_needs
@@ -41,6 +43,16 @@ _OF_A_FIT = {
 _LEAST_SHARE = 1e-12
 
 
+def _takes_batches(model: LDA) -> bool:
+    """Refuse `partial_fit` with collapsed inference."""
+    if model.inference == "collapsed":
+        raise ValueError(
+            "partial_fit is for inference='mean-field': collapsed inference needs all samples. Use "
+            "fit, also for counts in a file larger than memory."
+        )
+    return True
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class LDA(CountModel):
     """Latent Dirichlet allocation by variational inference.
@@ -49,7 +61,8 @@ class LDA(CountModel):
     drawn from topics, which are drawn from a second Dirichlet distribution. The posterior is
     approximated by independent Dirichlet distributions of every sample and every topic, whose
     evidence lower bound (ELBO) is maximised [1]_: by the updates of [2]_ (Algorithm 5), with
-    momentum, from the topics of a :class:`TopicModel`. The ELBO never falls.
+    momentum, from the topics of a :class:`TopicModel`. The ELBO never falls. For short samples,
+    such as titles and posts, use ``inference="collapsed"``.
 
     Parameters
     ----------
@@ -59,14 +72,19 @@ class LDA(CountModel):
         Parameters alpha of the Dirichlet prior of topic proportions. None estimates them from the
         counts, starting from 1 / K (`partial_fit` keeps 1 / K).
     topic_word_prior : float, default=None
-        Parameter eta of the Dirichlet prior of topics; None means 1 / K. With 0, topics are point
+        Parameter eta of the Dirichlet prior of topics; None means 1 / K, and with collapsed
+        inference an estimate from 0.0001 to 0.1. With 0 (mean field only), topics are point
         estimates without a prior, as in [2]_; the ELBO of such a fit is not comparable with that of
         a fit with a prior.
     estimate_prior : {"none", "symmetric", "vector"}, default=None
         Whether alpha stays as given ("none"), or `fit` estimates it from there: one number for all
         topics ("symmetric"), or one for each ("vector") [4]_. The estimate costs almost no time.
-        None means "vector" if `doc_topic_prior` is None, otherwise "none". For short samples see
-        Notes.
+        None means "vector" if `doc_topic_prior` is None, otherwise "none".
+    inference : {"mean-field", "collapsed"}, default="mean-field"
+        Approximation of the posterior. "collapsed": proportions and topics are integrated out, and
+        each count is assigned given the other counts (CVB0 [5]_, with the estimate of alpha of
+        [6]_). `fit` then records a log-probability, ``leave_one_out``, in place of the ELBO.
+        See Notes for when to use which.
     init : {"topic-model", "random"}, default="topic-model"
         Start: a fit of a :class:`TopicModel`, or random topics, from which the ELBO ends far lower.
     max_iter : int, default=500
@@ -77,11 +95,12 @@ class LDA(CountModel):
         `tol` in total variation, the topics of at most a share `tol` of the counts, and the prior
         by at most a share `tol`. With 0, exactly `max_iter` iterations are run.
     gain_tol : float, default=None
-        As in :class:`PoissonNMF`, for the ELBO; None means `tol` / 100.
+        As in :class:`PoissonNMF`, for the ELBO; None means `tol` / 100. With collapsed inference,
+        for ``leave_one_out``, and None means 300 `tol`.
     n_init : int, default=1
-        Number of starts; the fit with the highest ELBO is kept.
+        Number of starts; the fit with the highest ELBO (or ``leave_one_out``) is kept.
     inner_iter : int, default=1
-        Maximum number of updates of each sample in an iteration of `fit`.
+        Maximum number of updates of each sample in an iteration of `fit` (mean field only).
     max_doc_update_iter : int, default=500
         Maximum number of updates of each sample when proportions are inferred with fixed topics.
     mean_change_tol : float, default=1e-4
@@ -102,22 +121,27 @@ class LDA(CountModel):
         Expected topics; rows sum to one.
     topic_word_posterior_ : ndarray of shape (n_components, n_features), float64
         Parameters lambda of the posterior of the topics (what scikit-learn calls ``components_``);
-        without a prior, the topics.
+        without a prior, the topics. With collapsed inference: expected counts plus eta.
     loadings_ : ndarray of shape (n_samples, n_components)
         Expected topic proportions of the fitted samples; rows sum to one.
     doc_topic_posterior_ : ndarray of shape (n_samples, n_components)
-        Parameters gamma of the posterior of proportions.
+        Parameters gamma of the posterior of proportions. With collapsed inference: expected counts
+        of topics plus alpha.
     doc_topic_prior_ : ndarray of shape (n_components,)
         alpha, as given or estimated.
     topic_word_prior_ : float
-        eta.
+        eta, as given or estimated.
     elbo_ : float
         Evidence lower bound of the log-probability of all counts as ordered draws, without the
         number of orders. `score` is the bound for samples alone, with fixed topics, per count.
+        Not with collapsed inference, where `score` is the mean log-probability of each count given
+        the other counts of its sample and fixed topics. The two scores are not comparable.
     history_ : structured ndarray
         One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
         ``elbo`` (the best so far), ``change_components``, ``change_loadings``, ``change_prior``
-        (see `tol`), ``momentum``, and ``bytes_read`` from files so far.
+        (see `tol`), ``momentum``, and ``bytes_read`` from files so far. With collapsed inference,
+        ``leave_one_out`` replaces ``elbo``: the sum of the log-probabilities of all counts, each
+        given all others. It usually rises, may fall, and is far higher than for new samples.
     n_batch_iter_ : int
         Number of batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
@@ -126,15 +150,19 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
 
     Notes
     -----
-    With alpha fixed at 1 / K, fits to short samples are far worse than a single topic in document
-    completion: each sample is assigned to one topic, and topics have no words in common. An
-    estimated alpha grows if samples are short. Perplexities of document completion (one half of new
-    samples given the other) with K = 20 and pieces of 8 words, divided by those of a single topic:
-    docstrings 0.90 (fixed alpha: 1.44), newsgroups 1.01 (2.17), articles of NeurIPS 1.00 (1.92).
-    From 100 words on, both are similar, 0.54 to 0.96. ``benchmarks/short_documents.py`` measures
-    this. If samples hold almost no information on topics, as these newsgroups, the estimate of
-    alpha is too small because posteriors are approximate, and with rare words a single topic may be
-    better by 3%.
+    Mean field treats the proportions of a sample and the topics of its counts as independent. With
+    eight words a sample, that is a poor approximation: topics have almost no words in common, and
+    their leading words do not belong together. Collapsed inference does not have this fault, and
+    predicts new short samples better. From about 100 counts a sample on, both predict equally well;
+    mean field then has a bound that never falls, and `partial_fit`. Both work with samples of any
+    size. ``benchmarks/short_documents.py`` measures this.
+
+    With mean field and alpha fixed at 1 / K, fits to short samples are far worse than a single
+    topic in document completion, because each sample is assigned to one topic. An estimated alpha
+    grows if samples are short. Perplexities of document completion (one half of new samples given
+    the other) with K = 20 and pieces of 8 words, divided by those of a single topic: docstrings
+    0.90 (fixed alpha: 1.44), newsgroups 1.01 (2.17), articles of NeurIPS 1.00 (1.92). From 100
+    words on, both are similar, 0.54 to 0.96.
 
     References
     ----------
@@ -146,6 +174,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
        Neural Information Processing Systems 23.
     .. [4] Wallach, Mimno, McCallum (2009). Rethinking LDA: why priors matter. Advances in Neural
        Information Processing Systems 22.
+    .. [5] Asuncion, Welling, Smyth, Teh (2009). On smoothing and inference for topic models.
+       Uncertainty in Artificial Intelligence 25.
+    .. [6] Teh, Newman, Welling (2007). A collapsed variational Bayesian inference algorithm for
+       latent Dirichlet allocation. Advances in Neural Information Processing Systems 19.
 
     Examples
     --------
@@ -164,6 +196,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     doc_topic_prior: Any = None
     topic_word_prior: float | None = None
     estimate_prior: str | None = None
+    inference: str = "mean-field"
     init: str = "topic-model"
     max_iter: int = 500
     tol: float = 1e-5
@@ -183,6 +216,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         "doc_topic_prior": [Interval(Real, 0, None, closed="neither"), "array-like", None],
         "topic_word_prior": [Interval(Real, 0, None, closed="left"), None],
         "estimate_prior": [StrOptions({"none", "symmetric", "vector"}), None],
+        "inference": [StrOptions({"mean-field", "collapsed"})],
         "init": [StrOptions({"topic-model", "random"})],
         "inner_iter": [Interval(Integral, 1, None, closed="left")],
         "max_doc_update_iter": [Interval(Integral, 1, None, closed="left")],
@@ -192,7 +226,6 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         "learning_decay": [Interval(Real, 0, 1, closed="both")],
         "learning_offset": [Interval(Real, 0, None, closed="left")],
     }
-    _method: ClassVar[type[VariationalLDA]] = VariationalLDA
     loadings_are_proportions = True
     _axes: ClassVar[dict[str, str]] = {
         "topic_word_posterior_": "km",
@@ -200,6 +233,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         "doc_topic_prior_": "k",
     }
     _of_topics = ("doc_topic_prior",)
+
+    _mean_field: ClassVar[type[VariationalLDA]] = VariationalLDA
+
+    @property
+    def _method(self) -> type[VariationalLDA | CollapsedLDA]:  # type: ignore[override]
+        return CollapsedLDA if self._collapsed else self._mean_field
 
     # in a restricted copy: the share of each topic in its features, (K,)
     _shares = cast("Array | None", None)
@@ -267,6 +306,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         )  # fmt: skip
         return self
 
+    @available_if(_takes_batches)
     def partial_fit(
         self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -296,6 +336,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         ------
         ValueError, OSError, MemoryLimitError
             As in :meth:`fit`.
+        AttributeError
+            With collapsed inference.
 
         Examples
         --------
@@ -340,7 +382,16 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
 
     def _priors(self) -> tuple[Array, float]:
         alpha, eta = self.doc_topic_prior, self.topic_word_prior
+        if self._collapsed and eta == 0:
+            raise ValueError(
+                "topic_word_prior=0 is for inference='mean-field': collapsed inference needs a "
+                "prior of topics. Give a positive number, or None, which estimates it."
+            )
         return dirichlet_priors(self.n_components, alpha, eta, self._estimated)
+
+    @property
+    def _collapsed(self) -> bool:
+        return self.inference == "collapsed"
 
     @property
     def _estimated(self) -> str:
@@ -353,6 +404,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         self, X: Any, options: FitOptions, *, topic_word_posterior: Any, doc_topic_posterior: Any
     ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
+        learns_eta = self._collapsed and self.topic_word_prior is None
+        eta = collapsed.START_ETA if learns_eta else eta
         counts, options = self._counts_of_fit(X, options)
         dtype, K = self._dtype(), self.n_components
         topics, gamma = checked_posteriors(
@@ -360,11 +413,17 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
             doc_topic_posterior=doc_topic_posterior,
         )  # fmt: skip
 
-        def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalLDA:
+        def make(counts: CountMatrix, executor: Executor, rng: Any) -> Method:
             start = partial(
                 lda.find_start, counts, executor, self.init, alpha, eta, rng, dtype, topics, gamma
             )
-            return self._method(
+            if self._collapsed:
+                return CollapsedLDA(
+                    counts, executor, partial(start, max_iter=collapsed.START_ITERATIONS), alpha,
+                    None if learns_eta else eta, dtype, estimate=self._estimated,
+                    momentum=self.extrapolate,
+                )  # fmt: skip
+            return self._mean_field(
                 counts, executor, start, alpha, eta, dtype, n_steps=self.inner_iter,
                 tolerance=self.mean_change_tol, estimate=self._estimated,
                 momentum=self.extrapolate,
@@ -375,11 +434,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
             extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             estimate_prior=self._estimated, mean_change_tol=self.mean_change_tol,
+            inference=self.inference,
         )  # fmt: skip
         self.doc_topic_posterior_ = fitted.arrays["gamma"]
         self.loadings_ = fitted.arrays["proportions"]
+        eta = float(fitted.arrays["eta"][0]) if self._collapsed else eta
         self._keep_topics(fitted.arrays["lambda"], fitted.arrays["alpha"], eta, dtype)
-        self.elbo_, self.n_batch_iter_ = fitted.objective, 0
+        if not self._collapsed:
+            self.elbo_ = fitted.objective
+        self.n_batch_iter_ = 0
         return counts, fitted
 
     def _keep_topics(self, topics: Array, alpha: Array, eta: float, dtype: Any) -> None:
@@ -413,6 +476,13 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return how posteriors of new samples are found, unless memory is short of them."""
         self._check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
+        if self._collapsed:
+            posterior = self.topic_word_posterior_.T
+            return collapsed.collapsed_inference(
+                counts, posterior / posterior.sum(axis=0), self.doc_topic_prior_,
+                n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
+                n_threads=self._threads(counts),
+            )  # fmt: skip
         return lda.dirichlet_inference(
             counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self.topic_word_prior_,
             n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,

@@ -108,6 +108,7 @@ FITS = {
     "PoissonNMF measured": ("PoissonNMF(K, **how)", MEASURED),
     "PoissonNMF moves": ("PoissonNMF(K, n_moves=2, **how)", "{}"),
     "LDA": ("LDA(K, **how)", "{}"),
+    "LDA collapsed": ("LDA(K, inference='collapsed', **how)", "{}"),
     "GammaPoisson hierarchical": ("GammaPoisson(K, hierarchical=True, **how)", "{}"),
     "NoisyTopicModel": ("NoisyTopicModel(K, **how)", "{}"),
     "AnchorNMF": ("AnchorNMF(K, n_threads=1)", "{}"),

@@ -172,7 +172,7 @@ class RunsAway(VariationalLDA):
 
 
 class RunawayLDA(nmfscale.LDA):
-    _method = RunsAway
+    _mean_field = RunsAway
 
 
 @pytest.mark.parametrize("eta", [0.3, 0.0])

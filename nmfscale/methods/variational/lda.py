@@ -84,17 +84,19 @@ class HeldTopics:
 def find_start(
     counts: CountMatrix, executor: Executor, init: str, alpha: Array, eta: float, rng: Any,
     dtype: Any, topics: Array | None = None, gamma: Array | None = None,
+    max_iter: int = START_ITERATIONS,
 ) -> Start:  # fmt: skip
     """Return a start: topics and gamma as given, random topics, or those of a Poisson NMF."""
     if topics is not None:
         return Start(topics, gamma)
     if gamma is not None:
-        return Start(find_start(counts, executor, init, alpha, eta, rng, dtype).topics, gamma)
+        found = find_start(counts, executor, init, alpha, eta, rng, dtype, max_iter=max_iter)
+        return Start(found.topics, gamma)
     K = len(alpha)
     if init == "random":
         return Start(random_topics(rng, (counts.shape[1], K), eta), rounds=RANDOM_ROUNDS)
     L, F = solvers.factors_of(
-        counts, executor, K, max_iter=START_ITERATIONS, tol=START_TOLERANCE, rng=rng, dtype=dtype
+        counts, executor, K, max_iter=max_iter, tol=START_TOLERANCE, rng=rng, dtype=dtype
     )
     topics = F * L.sum(axis=0, dtype=np.float64) + eta if eta > 0 else points_of(F)
     L *= F.sum(axis=0, dtype=np.float64).astype(L.dtype)  # in place: it may be on disk
