@@ -30,12 +30,14 @@ from nmfscale import TopicModel, as_counts, simulate_topic_counts, stability, to
 THRESHOLD = 0.5
 
 
-def counts_of(name: str) -> sp.csr_array:
-    """Return counts; those of newsgroups without features of fewer than five samples."""
+def counts_of(name: str, n_samples: int | None = None) -> sp.csr_array:
+    """Return counts, of random samples if there are too many, without the rarest features."""
     if name == "simulated":
         return sp.csr_array(simulate_topic_counts(200, 100, 4, random_state=0)[0])
     X = sp.csr_array(sp.load_npz(Path(os.environ["NMFSCALE_DATA"]) / f"{name}.npz"))
-    if name == "newsgroups":
+    if n_samples is not None:
+        X = X[np.sort(np.random.default_rng(0).permutation(X.shape[0])[:n_samples])]
+    if name == "newsgroups" or n_samples is not None:
         X = sp.csr_array(X[:, np.bincount(X.indices, minlength=X.shape[1]) >= 5])
     return X
 
@@ -91,11 +93,13 @@ def by_gensim(name: str, X: sp.csr_array, found: object) -> dict:
     }  # fmt: skip
 
 
-def compare_stability(names: list[tuple[str, int]], n_starts: int) -> list[dict]:
+def compare_stability(
+    names: list[tuple[str, int]], n_starts: int, n_samples: int | None = None
+) -> list[dict]:
     """Return a row for each set of counts and way to a consensus."""
     rows = []
     for name, K in names:
-        X = counts_of(name)
+        X = counts_of(name, n_samples)
         begin = time.process_time()
         found = stability(X, K, n_starts, random_state=0, n_threads=1)
         seconds = time.process_time() - begin
@@ -158,7 +162,7 @@ def main() -> None:
     if arguments.part != "stability":
         tables["coherence"] = compare_coherence([("neurips", 10), ("newsgroups", 20)])
     if arguments.part != "coherence":
-        tables["stability"] = compare_stability([("pbmc_facs", 6)], 10)
+        tables["stability"] = compare_stability([("pbmc_facs", 6)], 10, 1000)
     for part, rows in tables.items():
         report.write_csv(arguments.results / f"quality_{part}.csv", rows)
         if arguments.results == report.HERE / "results":
