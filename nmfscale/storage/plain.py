@@ -91,6 +91,8 @@ def encode(
     if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):
         left_out[name] = type(value).__name__
         return None
+    if records and hasattr(value, "__array__") and kind_of(array := np.asarray(value)):
+        return encode(array, name, store, left_out, records=True)  # of pandas
     if records:
         return str(value)
     raise NotPlainError(name, value)

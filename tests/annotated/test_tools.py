@@ -325,3 +325,22 @@ def test_wrong_objects(fitted):
         nmfscale.get.model(fitted, "k9")
     with pytest.raises(ValueError, match=r"groups='donors'.*perhaps 'donor'"):
         nmfscale.tl.permutation_test(fitted, "donors")
+
+
+def test_batches_and_tables_of_priors_are_kept(tmp_path):
+    adata = cells()
+    adata.obs["panel"] = np.where(np.arange(60) % 2, "one", "two")
+    counts = X.toarray()
+    counts[1::2, :10] = 0
+    adata.layers["counts"] = counts
+    measured = pd.DataFrame(True, index=["one", "two"], columns=adata.var_names)
+    measured.iloc[0, :10] = False
+    prior = pd.DataFrame(np.full((40, 3), 1.1), index=adata.var_names)
+    nmfscale.tl.topics(
+        adata, 3, layer="counts", batch="panel", measured=measured, prior_factors=prior, **FIT
+    )
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    model = nmfscale.get.model(anndata.read_h5ad(tmp_path / "cells.h5ad"))
+    assert len(set(model.batch_[::2])) == len(set(model.batch_[1::2])) == 1
+    assert model.measured_.sum() == 70
+    assert (np.asarray(model.prior_factors) == 1.1).all() and model.prior_factors.shape == (40, 3)
