@@ -23,8 +23,8 @@ from ..matching import lift_pairs
 from ..transform import projection
 from .moves import drawn_rows
 
-# Nonzero counts of the sample of rows, and steps of its loadings.
-_NONZEROS, _STEPS = 60_000, 4
+# Nonzero counts of the sample of rows, and at least this many rows; steps of its loadings.
+_NONZEROS, _FEWEST_ROWS, _STEPS = 60_000, 20, 4
 # Topics differ if their frequencies have at least this total variation distance.
 _DIFFERENT = 0.01
 
@@ -102,7 +102,7 @@ def ranked_exchanges(
     ]  # fmt: skip
     if not candidates:
         return []
-    rows = drawn_rows(counts, rng, _NONZEROS)
+    rows = drawn_rows(counts, rng, _NONZEROS, _FEWEST_ROWS)
     X = counts.take_rows(rows)
     sample = Counts(X.indptr, X.indices, X.data, X.shape, has_sorted_indices=True)
     of_rows = None if weights is None else weights[rows]

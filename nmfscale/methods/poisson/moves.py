@@ -34,13 +34,13 @@ from ...kernels import dense
 from ...kernels.functions import log, xlogy
 from ..factors import LEAST, MINVAL, Array
 
-# Rows are drawn until they hold this many nonzero counts, and at least this many rows.
+# Rows are drawn until they hold this many nonzero counts, and at least this many rows (or all).
 MOST_NONZEROS, FEWEST_ROWS = 200_000, 100
 # Memory for the drawn rows and what is computed of them, in bytes of each nonzero count: the
 # products of all topics, and some temporary arrays.
 BYTES_A_TOPIC, BYTES_A_COUNT = 16, 120
-# Nonzero counts of these rows from which losses of merges are computed.
-MOST_OF_PAIRS = 50_000
+# Nonzero counts of these rows from which losses of merges and deletions are computed.
+MOST_OF_LOSSES = 50_000
 # Ways to have one topic less that are candidates: pairs to merge, and topics to delete.
 MOST_REMOVED = 10
 # Share of a deleted loading that a row divides equally among all other topics.
@@ -76,11 +76,11 @@ class Move(NamedTuple):
         return f"{less}-{more if self.split is None else 'split'}"
 
 
-def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, most: int) -> Array:
-    """Return the sorted numbers of random rows with about `most` nonzero counts."""
+def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, most: int, fewest: int) -> Array:
+    """Return the sorted numbers of at least `fewest` random rows with about `most` nonzeros."""
     order = rng.permutation(counts.shape[0])
     reached = int(np.searchsorted(np.cumsum(counts.row_nnz[order]), most))
-    drawn: Array = np.sort(order[: max(reached + 1, FEWEST_ROWS)])
+    drawn: Array = np.sort(order[: max(reached + 1, fewest)])
     return drawn
 
 
@@ -91,7 +91,7 @@ class _Sample:
         self, counts: CountMatrix, L: Array, F: Array, weights: Array | None,
         rng: np.random.RandomState,
     ):  # fmt: skip
-        drawn = drawn_rows(counts, rng, MOST_NONZEROS)
+        drawn = drawn_rows(counts, rng, MOST_NONZEROS, FEWEST_ROWS)
         X = counts.take_rows(drawn)
         self.shape, self.indptr, self.columns = X.shape, X.indptr, X.indices
         self.rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
@@ -104,6 +104,11 @@ class _Sample:
             x *= weights[drawn][self.rows]
         self.mu = np.maximum(self.products.sum(axis=0), LEAST)
         self.counts, self.ratio = x, x / self.mu
+
+    def spaced(self) -> tuple[int, slice]:
+        """Return every how many nonzero counts losses are computed, and their slice."""
+        every = max(1, -(-len(self.ratio) // MOST_OF_LOSSES))
+        return every, slice(None, None, every)
 
     def expected(self, *topics: int) -> sp.csr_array:
         """Return the expected counts of some topics together."""
@@ -119,8 +124,7 @@ def merge_losses(sample: _Sample) -> list[tuple[float, int, int]]:
     u = sample.F.sum(axis=0)
     amounts = sample.L * u
     sizes = np.maximum(amounts.sum(axis=0), MINVAL)
-    every = -(-len(sample.ratio) // MOST_OF_PAIRS)
-    some = slice(None, None, every)
+    every, some = sample.spaced()
     of_rows = np.ascontiguousarray(amounts[sample.rows[some]].T)
     of_columns = np.ascontiguousarray(
         (sizes * sample.F / np.maximum(u, MINVAL))[sample.columns[some]].T
@@ -138,11 +142,16 @@ def merge_losses(sample: _Sample) -> list[tuple[float, int, int]]:
 
 
 def delete_losses(sample: _Sample) -> list[tuple[float, int]]:
-    """Return (loss, k) of the deletion of each of at least two topics, smallest first."""
+    """Return (loss, k) of the deletion of each of at least two topics, smallest first.
+
+    Of many nonzero counts, regularly spaced ones are used.
+    """
     u = sample.F.sum(axis=0)
     amounts = sample.L * u
     size, K = amounts.sum(axis=1), len(u)
     frequencies = sample.F / np.maximum(u, MINVAL)
+    every, some = sample.spaced()
+    rows, columns, before = sample.rows[some], sample.columns[some], sample.mu[some]
     losses = []
     for k in range(K):
         rest = size - amounts[:, k]
@@ -150,10 +159,9 @@ def delete_losses(sample: _Sample) -> list[tuple[float, int]]:
         equal = np.where(rest > 0, _EQUAL * amounts[:, k], amounts[:, k])
         scale = np.divide(size - equal, rest, out=np.zeros(len(rest)), where=rest > 0)
         others = (frequencies.sum(axis=1) - frequencies[:, k]) / (K - 1)
-        mu = scale[sample.rows] * (sample.mu - sample.products[k])
-        mu += equal[sample.rows] * others[sample.columns]
-        lost = sample.counts * log(sample.mu / np.maximum(mu, LEAST))
-        losses.append((float(lost.sum()), k))
+        mu = scale[rows] * (before - sample.products[k, some]) + equal[rows] * others[columns]
+        lost = sample.counts[some] * log(before / np.maximum(mu, LEAST))
+        losses.append((every * float(lost.sum()), k))
     return sorted(losses)
 
 
