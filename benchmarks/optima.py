@@ -133,7 +133,7 @@ def summary(rows: list[dict]) -> dict[str, str]:
         "single fit": below("single fit"),
         "with moves": below("moves"),
         f"within {WITHIN}": " / ".join(str((best - found <= WITHIN).sum()) for found in both),
-        "above 9": " / ".join(str((found >= second).sum()) for found in both),
+        "above 9": " / ".join(str((found >= second - 1).sum()) for found in both),
         "seconds": f"{np.median(ratios):.1f} ({ratios.min():.1f} to {ratios.max():.1f})",
         "ten starts": f"{all_starts / np.median(ends(rows, 'single fit', 'seconds')):.1f}",
         "scikit-learn": below("scikit-learn").split(" ")[0],
