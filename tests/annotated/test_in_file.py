@@ -175,7 +175,7 @@ def test_a_killed_program_leaves_a_file_that_can_be_read(path, tmp_path):
         "while True: nmfscale.tl.write_h5ad(model, sys.argv[2])"
     )
     before = contents(path)
-    for delay in (0.05, 0.2, 0.4):
+    for delay in (0.1, 0.35):
         program = subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path / "model.h5"), str(path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
