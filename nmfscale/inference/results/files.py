@@ -141,12 +141,15 @@ def load_result(path: str | os.PathLike[str]) -> Any:
 
     Examples
     --------
+    >>> import tempfile
+    >>> from pathlib import Path
     >>> import nmfscale
     >>> X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
     >>> model = nmfscale.TopicModel(3, random_state=0).fit(X)
     >>> found = nmfscale.differential_features(model, X)
-    >>> found.save("differential.h5")
-    >>> again = nmfscale.load_result("differential.h5")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found.save(Path(folder, "differential.h5"))
+    ...     again = nmfscale.load_result(Path(folder, "differential.h5"))
     >>> bool((again.z == found.z).all())
     True
     """
