@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..kernels.functions import log_gamma, xlogy
 from .cached import cached_property
-from .label_table import rows_of
+from .label_table import part_of_measured, rows_of, taken
 from .names import checked_names
 from .warn import warn_caller
 
@@ -158,10 +158,10 @@ class CountMatrix(ABC):
         if rows is not None and obs is not None:
             obs = partial(rows_of, obs, rows)
         return {
-            "sample_names": _taken(self.sample_names, rows),
-            "feature_names": _taken(self.feature_names, columns),
-            "groups": _taken(self.groups, rows), "obs": obs, "notes": self.notes,
-            "measured": _part_of_measured(self.measured, rows, columns), "of_text": self.of_text,
+            "sample_names": taken(self.sample_names, rows),
+            "feature_names": taken(self.feature_names, columns),
+            "groups": taken(self.groups, rows), "obs": obs, "notes": self.notes,
+            "measured": part_of_measured(self.measured, rows, columns), "of_text": self.of_text,
         }  # fmt: skip
 
     @property
@@ -362,24 +362,6 @@ class CountMatrix(ABC):
         """Shape, number of nonzero counts and their type."""
         n_rows, n_columns = self.shape
         return f"<{type(self).__name__} {n_rows} x {n_columns}, {self.nnz} nonzero, {self.dtype}>"
-
-
-def _part_of_measured(
-    measured: tuple[Array, Array] | None, rows: Array | None, columns: Array | None
-) -> tuple[Array, Array] | None:
-    """Return which of some features were measured; columns -1 are features of known counts 0."""
-    if measured is None:
-        return None
-    features, batch = measured
-    kept, batch = np.unique(_taken(batch, rows), return_inverse=True)
-    features = features[kept]
-    if columns is not None:
-        features = features[:, columns] | (np.asarray(columns) < 0)
-    return None if features.all() else (features, batch)
-
-
-def _taken(values: Any, places: Array | None) -> Any:
-    return values if values is None or places is None else values[places]
 
 
 def totals_of_rows(rows: RowRange) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Columns with a value for each sample or feature, as in obs and var of AnnData objects."""
+"""What is known of samples and features: labels as in obs and var, which were measured."""
 
 from __future__ import annotations
 
@@ -144,3 +144,22 @@ def _compact(values: Array) -> Array | Coded:
 
 def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ == "NAType" or bool(value != value)
+
+
+def part_of_measured(
+    measured: tuple[Array, Array] | None, rows: Array | None, columns: Array | None
+) -> tuple[Array, Array] | None:
+    """Return which of some features were measured; columns -1 are features of known counts 0."""
+    if measured is None:
+        return None
+    features, batch = measured
+    kept, batch = np.unique(taken(batch, rows), return_inverse=True)
+    features = features[kept]
+    if columns is not None:
+        features = features[:, columns] | (np.asarray(columns) < 0)
+    return None if features.all() else (features, batch)
+
+
+def taken(values: Any, places: Array | None) -> Any:
+    """Return the values at some places, by default all; None stays None."""
+    return values if values is None or places is None else values[places]

@@ -125,7 +125,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         scikit-learn uses the index of a DataFrame, but not names in AnnData and files.
         """
         asked = _get_output_config("transform", self)["dense"]
-        if asked != "pandas" or counts.sample_names is None or hasattr(X, "iloc"):
+        if asked != "pandas" or hasattr(X, "iloc"):
             return loadings
         import pandas as pd
 

@@ -139,6 +139,7 @@ def test_names_given_to_an_estimator():
         pd.DataFrame(X), feature_names=words, mask_obs=ROWS, sample_names=names
     )
     assert frame.index.tolist() == [names[i] for i in ROWS]
+    assert model.transform(pd.DataFrame(X), feature_names=words, mask_obs=ROWS).shape == (6, 2)
     labels = pd.Series(np.arange(30) % 2, index=names[::-1])
     labelled = nmfscale.SSNMF(2, max_iter=3, tol=0, random_state=0)
     part = {"sample_names": names, "mask_obs": pd.Series(labels == 1)}

@@ -34,9 +34,10 @@ def write(path, form, version=2, **settings):
     return path
 
 
-@pytest.mark.parametrize("version", FORMATS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "version"), [("csr", 2), ("dense", 2), ("csr", 3), ("csc", 3)])
 def test_stores_are_read_in_memory_and_by_rows(tmp_path, form, version):
+    if version not in FORMATS:
+        pytest.skip("this anndata does not write the format")
     path = write(tmp_path / "cells.zarr", form, version, chunks=(7, 5) if form == "dense" else None)
     for choice in ({"layer": "counts"}, {"raw": True}):
         for in_memory in (True, False):
