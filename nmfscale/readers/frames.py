@@ -21,9 +21,11 @@ def table_of_frame(frame: Any) -> LabelTable:
         elif getattr(column.dtype, "kind", "O") in "biuf" and isinstance(column.dtype, np.dtype):
             found[str(name)] = column.to_numpy(copy=True)
         else:
-            values = column.astype(object).to_numpy(copy=True)
-            values[column.isna().to_numpy()] = None
-            found[str(name)] = values
+            codes, values = column.factorize()
+            if all(isinstance(each, bool | int | float | np.number) for each in values):
+                found[str(name)] = np.append(np.asarray(values, np.float64), np.nan)[codes]
+            else:
+                found[str(name)] = Coded(codes, np.array([str(each) for each in values], object))
     return LabelTable(found)
 
 

@@ -48,7 +48,7 @@ class JoinedRows(RowStream):
     def __init__(
         self, parts: Sequence[RowStream], labels: Sequence[str], join: str = "inner"
     ) -> None:
-        self._parts, self.subject = list(parts), f"{len(parts)} tables"
+        self._parts, self.subject = list(parts), "the joined table"
         sizes = [part.shape[0] for part in parts]
         self._ends = np.cumsum([0, *sizes])
         features = joined_features(parts, labels, join)

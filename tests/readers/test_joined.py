@@ -137,7 +137,9 @@ def test_tables_without_names_are_joined_if_they_have_the_same_size(tmp_path):
     )
     counts = [as_counts(X[:3]), as_counts(X[3:] / 2, integer="allow")]
     assert concat(counts, integer="allow").shape == (40, 9)
-    with pytest.raises(ValueError, match="2 tables holds counts that are not whole numbers: row 3"):
+    with pytest.raises(
+        ValueError, match="the joined table holds counts that are not whole numbers: row 3"
+    ):
         concat(counts, integer="require")
     with pytest.raises(ValueError, match="1 of 2 tables have no names, such as '0': give feature"):
         concat([counts[0], parts()[0]])
