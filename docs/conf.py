@@ -42,6 +42,7 @@ LINKS = {
     "](../CONTRIBUTING.md": "](contributing.md",
     "](../RELIABILITY.md": "](reliability.md",
     "](../README.md#references": "](references.md",
+    "](../README.md#where-counts-may-live": "](where_counts_live.md",
     "](../README.md": "](index.md",
     "](#references": "](references.md",
     "](RELIABILITY.md": "](reliability.md",
