@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -264,12 +265,12 @@ class _Table:
     def __init__(self, words: list[str], binary: bool, unknown: WordTotals | None):
         self._words, self._binary, self._unknown = words, binary, unknown
         self._place = {word: at for at, word in enumerate(words)}
-        self._ends, self.n_tokens = [0], 0
+        self._ends, self.n_tokens = array("q", [0]), 0
         self._names: list[Any] = []
         self._labels: list[Any] = []
         self._columns: dict[str, list[Any]] = {}
         self._files = [tempfile.TemporaryFile(prefix="nmfscale-") for _ in range(2)]
-        self._waiting: list[list[int]] = [[], []]
+        self._waiting = array("i"), array("i")
 
     def __enter__(self) -> _Table:
         return self
@@ -298,15 +299,17 @@ class _Table:
                 indices.extend(at for at, _ in entries)
                 values.extend(1 if self._binary else n for _, n in entries)
                 self._ends.append(self._ends[-1] + len(entries))
-                self._names.append(document.name)
-                self._labels.append(document.label)
+                if documents.has_names:
+                    self._names.append(document.name)
+                if documents.has_labels:
+                    self._labels.append(document.label)
                 self._keep(dict(zip(documents.columns, document.values, strict=True)))
                 if len(indices) > _ENTRIES:
                     self._flush()
                 advance(document.done - done)
                 done = document.done
         self._flush()
-        if not self._names:
+        if not self.n_documents:
             raise ValueError(f"{documents.subject} has no texts.")
 
     def _keep(self, values: dict[str, Any]) -> None:
@@ -319,8 +322,8 @@ class _Table:
 
     def _flush(self) -> None:
         for file, waiting in zip(self._files, self._waiting, strict=True):
-            file.write(np.array(waiting, np.int32).tobytes())
-            waiting.clear()
+            file.write(waiting.tobytes())
+            del waiting[:]
 
     @property
     def n_empty(self) -> int:
@@ -330,7 +333,7 @@ class _Table:
     @property
     def n_documents(self) -> int:
         """Number of documents."""
-        return len(self._names)
+        return len(self._ends) - 1
 
     def counts(self, documents: Documents, notes: list[str], *, in_memory: bool) -> Counts:
         """Return the counts; unless they are in memory, they end with the table."""

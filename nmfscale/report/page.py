@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.names import shown
 from ..inference.loadings import SampleTopics
 from ..models.comparison import match_topics
-from ..models.pipelines import model_of
+from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
 from ..plots.canvas import index_of, matched_by_name, topic_colors
 from ..plots.features import leading_features
@@ -107,7 +107,7 @@ def write_report(
     True
     """
     charts.need_bokeh()
-    model = model_of(model)
+    model, X = model_and_input(model, X)
     check_is_fitted(model, "components_")
     target = target_of(path)
     if target.exists() and not overwrite:
