@@ -94,7 +94,7 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
     if name.endswith(".nmf"):
         why = "is not a packed store: it is empty, cut off or of another kind. "
         why += "Write it again with nmfscale store."
-    elif name.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
+    elif name.endswith((".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".zip")):
         why = (
             "is an archive: unpack it, for example with tar -xf, and pass the .h5 or .h5ad file "
             "in it, or the folder with matrix.mtx."
