@@ -25,6 +25,26 @@ myst_enable_extensions = ["dollarmath"]
 
 autosummary_generate = True
 autodoc_typehints = "none"
+# Methods of scikit-learn, whose docstrings link to its own pages.
+_OF_SKLEARN = ["get_metadata_routing", "get_params", "set_params", "set_output"]
+_OF_SKLEARN += [
+    f"set_{name}_request"
+    for name in (
+        "fit",
+        "partial_fit",
+        "transform",
+        "inverse_transform",
+        "score",
+        "perplexity",
+        "predict",
+        "predict_proba",
+    )
+]
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": True,
+    "exclude-members": ", ".join(_OF_SKLEARN),
+}
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
