@@ -135,19 +135,20 @@ def fits(X: sp.csr_array, known: sp.csr_array, K: int, seed: int, sweeps: tuple[
 
 def quality(topics: np.ndarray, whole: sp.csr_array) -> tuple[float, float]:
     """Return the mean NPMI of leading words, and the share of distinct leading words."""
-    from nmfscale.methods.coherence import Cooccurrences
+    from nmfscale.methods.coherence import Cooccurrences, coherences
 
     order = np.argsort(-topics, axis=1)
-    pairs = Cooccurrences(np.unique(order[:, :N_LEADING]), whole.shape[1])
+    leading = list(order[:, :N_LEADING])
+    pairs = Cooccurrences(leading, whole.shape[1])
     pairs.add(whole)
-    npmi, _ = pairs.coherences(list(order[:, :N_LEADING]))
-    leading = order[:, :N_DISTINCT]
-    return float(npmi.mean()), len(np.unique(leading)) / leading.size
+    npmi, _ = coherences(pairs.of_topics, leading, whole.shape[0])
+    longer = order[:, :N_DISTINCT]
+    return float(npmi.mean()), len(np.unique(longer)) / longer.size
 
 
 def measure(options) -> list[dict]:
     """Return a row for each model and seed: coherence, predictions, seconds."""
-    rng, K, seeds, sweeps = np.random.default_rng(options.seed), options.topics, range(3), SWEEPS
+    rng, K, seeds, sweeps = np.random.default_rng(options.seed), options.topics, range(2), SWEEPS
     if options.smoke:
         whole = problems.load_counts("docstrings-small")
         fitted, new = (pieces_of(whole, 8, 200, rng) for _ in range(2))

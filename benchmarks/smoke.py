@@ -24,6 +24,7 @@ RUNS = """
     minibatch.py --smoke
     lda.py --smoke
     short_documents.py --smoke
+    text_starts.py --smoke
     lda_starts.py --smoke
     gamma_poisson.py --smoke
     noisy_topics.py --smoke

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, Unpack, cast
@@ -39,6 +39,7 @@ _OF_A_FIT = {
     "feature_totals_",
 }  # fmt: skip
 
+_TOLERANCES = {"mean-field": 1e-5, "collapsed": 5e-3}
 # Smaller entries of a topic are the floor of points that are zero.
 _LEAST_SHARE = 1e-12
 
@@ -90,13 +91,14 @@ class LDA(CountModel):
     max_iter : int, default=500
         Maximum number of iterations, each one pass over the counts; iterations of the start are not
         counted.
-    tol : float, default=1e-5
+    tol : float, default=None
         The fit has converged if an iteration without momentum would change no topic by more than
         `tol` in total variation, the topics of at most a share `tol` of the counts, and the prior
-        by at most a share `tol`. With 0, exactly `max_iter` iterations are run.
+        by at most a share `tol`. With 0, exactly `max_iter` iterations are run. None means 1e-5,
+        and 0.005 with collapsed inference, whose predictions do not improve after that.
     gain_tol : float, default=None
         As in :class:`PoissonNMF`, for the ELBO; None means `tol` / 100. With collapsed inference,
-        for ``leave_one_out``, and None means 300 `tol`.
+        for ``leave_one_out``, which may fall, and None means 0.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO (or ``leave_one_out``) is kept.
     inner_iter : int, default=1
@@ -199,7 +201,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     inference: str = "mean-field"
     init: str = "topic-model"
     max_iter: int = 500
-    tol: float = 1e-5
+    tol: float | None = None
     gain_tol: float | None = None
     n_init: int = 1
     inner_iter: int = 1
@@ -212,6 +214,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
+        "tol": [Interval(Real, 0, None, closed="left"), None],
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "doc_topic_prior": [Interval(Real, 0, None, closed="neither"), "array-like", None],
         "topic_word_prior": [Interval(Real, 0, None, closed="left"), None],
@@ -390,6 +393,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         return dirichlet_priors(self.n_components, alpha, eta, self._estimated)
 
     @property
+    def _tolerance(self) -> float:
+        if self.tol is None:
+            return _TOLERANCES[self.inference]
+        return self.tol
+
+    @property
     def _collapsed(self) -> bool:
         return self.inference == "collapsed"
 
@@ -443,7 +452,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         if not self._collapsed:
             self.elbo_ = fitted.objective
         self.n_batch_iter_ = 0
-        return counts, fitted
+        return counts, replace(fitted, gap=None) if self._collapsed else fitted
 
     def _keep_topics(self, topics: Array, alpha: Array, eta: float, dtype: Any) -> None:
         self.topic_word_posterior_ = np.ascontiguousarray(topics.T)
