@@ -291,6 +291,8 @@ def _describe_model(path: str) -> None:
         say(f"random seed     {model.seed_}")
     if hasattr(model, "command_"):
         say(f"command         {model.command_}")
+    if getattr(model, "anchor_names_", None) is not None:
+        say(f"anchors         {', '.join(map(str, model.anchor_names_))}")
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
     _say_topics(model, width=15)

@@ -32,6 +32,7 @@ from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
+from ..readers.file_counts import FileCounts
 from .fit_options import FitOptions
 from .inputs import client_for, with_names
 from .topics import TopicsMixin
@@ -322,6 +323,9 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
             counts.layout(n_threads).keep()
         if self.verbose and (self.memory_limit is not None or counts.from_file):
             print(plan, file=sys.stderr)
+            if isinstance(counts, FileCounts) and not plan.keep:
+                remedy = "a packed store is faster (nmfscale store, write_store)"
+                print(f"the file is decoded in every iteration; {remedy}", file=sys.stderr)
         return plan.folder
 
     def _fit_blocks(

@@ -358,6 +358,8 @@ def test_recipe_for_conda_has_the_version_and_the_dependencies_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     recipe = (ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
     assert re.search('^  version: "(.*?)"', recipe, re.MULTILINE)[1] == project["version"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search("^version: (.*)$", citation, re.MULTILINE)[1] == project["version"]
     run = recipe.split("  run:\n", 1)[1].split("\n\n", 1)[0].replace("dask-core", "dask")
     expected = [name.replace(">=", " >=") for name in project["dependencies"]]
     assert re.findall("- (.*)", run) == ["python", *expected]

@@ -361,3 +361,18 @@ def test_anndata_of_dask_arrays(tmp_path, form, layer):
         adata.X = da.from_array(wrong, chunks=(40, -1)).map_blocks(form, dtype=X.dtype)
         with pytest.raises(ValueError, match=r"row 50 \('cell 50'\), column 4 \('gene 4'\)"):
             fit(adata)
+
+
+@pytest.mark.parametrize("kind", ["file", "store"])
+def test_a_fit_that_decodes_a_file_in_every_iteration_advises_a_store(
+    kind, tmp_path, monkeypatch, small_blocks, capsys
+):
+    path = tmp_path / ("counts.npz" if kind == "file" else "counts.nmf")
+    if kind == "file":
+        sp.save_npz(path, sp.csr_array(X))
+    else:
+        nmfscale.write_store(X, path)
+    internals.plan(monkeypatch, keep=False)
+    nmfscale.PoissonNMF(2, max_iter=2, tol=0, verbose=1, memory_limit="100GB").fit(path)
+    advice = "decoded in every iteration; a packed store is faster (nmfscale store, write_store)"
+    assert (advice in capsys.readouterr().err) == (kind == "file")
