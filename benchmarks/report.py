@@ -17,6 +17,7 @@ import problems
 HERE = Path(__file__).resolve().parent
 GAPS = (100, 10, 1)
 MARKERS = ("<!-- numbers:start -->", "<!-- numbers:end -->")
+LANDING = "<!-- landing:start -->", "<!-- landing:end -->"
 
 
 @dataclass
@@ -121,6 +122,46 @@ def markdown(rows: list[dict], machine: dict) -> str:
         f"`{machine['command']}`",
     ]
     return "\n".join(lines)
+
+
+def landing_table(rows: list[dict], machine: dict) -> str:
+    """Return the table of the README: seconds to 10, and memory, of the default and two peers."""
+    programs = {
+        "nmfscale": "auto float64",
+        "fastTopics": "fastTopics",
+        "scikit-learn": "scikit-learn",
+    }
+    head = [
+        "counts, topics",
+        *(f"{name}, s" for name in programs),
+        *(f"{name}, memory" for name in programs),
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for name in dict.fromkeys(row["problem"] for row in rows):
+        of_problem = [row for row in rows if row["problem"] == name and "," not in row["program"]]
+        found = {
+            ours: next((row for row in of_problem if row["program"].startswith(theirs)), None)
+            for ours, theirs in programs.items()
+        }
+        seconds = [seconds_of(row) for row in found.values()]
+        memory = [cell(row and row["peak_over_csr"], ".1f") for row in found.values()]
+        lines.append("| " + " | ".join([f"{name}, {of_problem[0]['K']}", *seconds, *memory]) + " |")
+    where = f"{machine['cpu']}, {machine['cores']} cores. `{machine['command']}`"
+    if any("scaled" in row["program"] for row in rows):
+        where += " fastTopics: stored runs, scaled to this machine."
+    return "\n".join([*lines, "", where])
+
+
+def seconds_of(row: dict | None) -> str:
+    """Return the seconds to 10, or after how many seconds how far below a program has ended."""
+    if row is None:
+        return "-"
+    if np.isfinite(row["seconds_to_10"]):
+        return format(row["seconds_to_10"], ".2f")
+    if not np.isfinite(row["seconds_to_scikit_learn"]):
+        return "-"
+    below = -row["final_minus_best_known"]
+    return f"{below:,.0f} below after {row['seconds_to_scikit_learn']:.0f}"
 
 
 def processor() -> str:

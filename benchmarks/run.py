@@ -143,6 +143,7 @@ def main() -> None:
     report.draw(found, results / "seconds.png")
     if results == report.HERE / "results":
         report.write_readme(table)
+        report.write_readme(report.landing_table(rows, machine), report.LANDING)
 
 
 if __name__ == "__main__":

@@ -61,12 +61,8 @@ LINKS = {
     "](benchmarks/README.md": "](benchmarks.md",
     "](../CONTRIBUTING.md": "](contributing.md",
     "](../RELIABILITY.md": "](reliability.md",
-    "](../README.md#references": "](references.md",
-    "](../README.md#where-counts-may-live": "](where_counts_live.md",
-    "](../README.md": "](index.md",
-    "](#references": "](references.md",
     "](RELIABILITY.md": "](reliability.md",
-    "](CONTRIBUTING.md": "](contributing.md",
+    "](../docs/": "](",
     "](docs/": "](",
     "](results/": "](../benchmarks/results/",
 }

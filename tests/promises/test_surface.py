@@ -59,8 +59,14 @@ def blocks(language, text=README):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def section(title):
-    return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+def page_of(name):
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def example_of(name):
+    """The code of a page as one doctest."""
+    source = "\n".join(blocks("python", page_of(name)))
+    return doctest.DocTestParser().get_doctest(source, {}, name, f"{name}.md", 0)
 
 
 def write_cells(path, counts, truth):
@@ -75,8 +81,8 @@ def write_cells(path, counts, truth):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:X has its features in another order")
-def test_python_of_the_readme(tmp_path, monkeypatch):
-    """Copy structure.png from here to docs/ when the picture of the README has changed."""
+def test_python_of_the_readme_and_the_first_steps(tmp_path, monkeypatch):
+    """Copy structure.png from here to docs/ when the picture has changed."""
     monkeypatch.chdir(tmp_path)
     write_cells(tmp_path / "cells.h5ad", *nmfscale.simulate_topic_counts(60, 40, 4, random_state=0))
     source = "\n".join(blocks("python"))
@@ -84,8 +90,19 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
     assert len(test.examples) > 8
     assert failures(test) == ""
     assert 0 < (tmp_path / "structure.png").stat().st_size < 200_000
+    assert failures(example_of("first_steps")) == ""
+
+
+def test_readme_is_a_landing_page():
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.slow
+def test_page_on_model_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert failures(example_of("model_files")) == ""
     with h5py.File(tmp_path / "docstrings.h5") as file:
-        rows = re.findall(r"^\| (.*?) \| (.*) \|$", section("Model files"), re.MULTILINE)
+        rows = re.findall(r"^\| (.*?) \| (.*) \|$", page_of("model_files"), re.MULTILINE)
         for where, what in rows:
             stored = file.attrs if "attributes" in where else file
             cells = what if where in ("root attributes", "other datasets") else where
@@ -110,30 +127,34 @@ def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypat
     if name == "anndata":
         pytest.importorskip("anndata")
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    source = "\n".join(blocks("python", page))
-    test = doctest.DocTestParser().get_doctest(source, {}, name, f"{name}.md", 0)
-    assert failures(test) == ""
-    pictures = re.findall(r"^!\[.*\]\((.*)\)$", page, re.MULTILINE)
+    assert failures(example_of(name)) == ""
+    pictures = re.findall(r"^!\[.*\]\((.*)\)$", page_of(name), re.MULTILINE)
     for picture in pictures:
         assert 0 < (tmp_path / picture).stat().st_size < 100_000
         assert (ROOT / "docs" / picture).exists()
     assert len(pictures) == n_pictures
 
 
-@pytest.mark.parametrize(("name", "least"), [("engine", 9), ("report", 5), ("files", 20)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("engine", 9), ("report", 5), ("files", 20), ("where_counts_live", 5),
+        pytest.param("cluster", 7, marks=pytest.mark.slow),
+        pytest.param("models", 12, marks=pytest.mark.slow),
+        pytest.param("groups", 8, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_python_of_the_pages_that_draw_nothing(name, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    source = "\n".join(blocks("python", page))
-    test = doctest.DocTestParser().get_doctest(source, {}, name, f"{name}.md", 0)
+    test = example_of(name)
     assert len(test.examples) >= least and failures(test) == ""
-    for path in re.findall(r"`((?:engine|methods|kernels|counts|tests)/[\w/]+\.\w+)`", page):
+    places = r"`((?:engine|methods|kernels|counts|tests)/[\w/]+\.\w+)`"
+    for path in re.findall(places, page_of(name)):
         assert (ROOT / path).exists() or (ROOT / "nmfscale" / path).exists(), path
 
 
 def test_names_on_the_pages_without_code():
-    pages = [(ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in PAGES_OF_NAMES]
+    pages = [page_of(name) for name in PAGES_OF_NAMES]
     # of tables, the last column is about this package
     cells = [
         line.rsplit("|", 2)[-2] if line.startswith("| ") else line for line in pages[0].splitlines()
@@ -149,7 +170,7 @@ def test_names_on_the_pages_without_code():
     assert all(hasattr(nmfscale.TopicModel, name) for name in methods)
 
 
-def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
+def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     counts, _ = nmfscale.simulate_topic_counts(60, 40, 10, random_state=0)
     for name in ("counts.npz", "new.npz"):
@@ -159,7 +180,8 @@ def test_commands_of_the_readme(tmp_path, monkeypatch, capsys):
     Path("groups.txt").write_text("odd\neven\n" * 30)
     lines = [f"cell {i},type {i % 3},patient {i % 12}\n" for i in range(60)]
     Path("cells.csv").write_text("".join(["cell,cell_type,patient\n", *lines]))
-    commands = [line for block in blocks("console") for line in block.splitlines()]
+    found = blocks("console", page_of("shell"))
+    commands = [line for block in found for line in block.splitlines()]
     for command in commands:
         prompt, program, *words = shlex.split(command)
         assert (prompt, program) == ("$", "nmfscale")
@@ -175,7 +197,7 @@ def test_links_of_the_readme():
     assert missing == []
 
 
-def test_switches_of_the_readme():
+def test_switches_of_the_page_on_reproducibility():
     """Every environment variable that the sources read, and no other, is explained."""
     sources = [ROOT / "setup.py", *(ROOT / "nmfscale").rglob("*.py")]
     sources += (ROOT / "nmfscale").rglob("*.pyx")
@@ -184,16 +206,16 @@ def test_switches_of_the_readme():
         for path in sources
         for name in re.findall('"(NMFSCALE_[A-Z_]+)"', path.read_text(encoding="utf-8"))
     }
-    assert set(re.findall("NMFSCALE_[A-Z_]+", section("Switches"))) == used
+    assert set(re.findall("NMFSCALE_[A-Z_]+", page_of("reproducibility").split("## Switches")[1])) == used
 
 
-def test_formats_of_the_readme(tmp_path):
+def test_formats_of_the_page_on_where_counts_live(tmp_path):
     unknown = tmp_path / "counts.foo"
     unknown.touch()
     with pytest.raises(ValueError, match="no known suffix") as refusal:
         nmfscale.read_counts(unknown)
     for suffix in re.findall(r"\.[a-z][a-z0-9.]*\w", str(refusal.value).split("expected", 1)[1]):
-        assert f"`{suffix}`" in section("Where counts may live")
+        assert f"`{suffix}`" in page_of("where_counts_live")
 
 
 def test_map_of_the_package():
