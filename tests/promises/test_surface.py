@@ -206,7 +206,10 @@ def test_switches_of_the_page_on_reproducibility():
         for path in sources
         for name in re.findall('"(NMFSCALE_[A-Z_]+)"', path.read_text(encoding="utf-8"))
     }
-    assert set(re.findall("NMFSCALE_[A-Z_]+", page_of("reproducibility").split("## Switches")[1])) == used
+    assert (
+        set(re.findall("NMFSCALE_[A-Z_]+", page_of("reproducibility").split("## Switches")[1]))
+        == used
+    )
 
 
 def test_formats_of_the_page_on_where_counts_live(tmp_path):
