@@ -31,7 +31,7 @@ class Consensus:
     distances : ndarray of shape (n_starts, K)
         Mean distance of each topic from its nearest neighbours.
     silhouette : float
-        Mean silhouette of the clusters, from -1 to 1; NaN with a single topic.
+        Mean silhouette of the clusters, from -1 to 1; 0, that of a single cluster, with one topic.
     density_threshold : float
         The largest distance of a topic that was not left out.
     """
@@ -89,7 +89,7 @@ def consensus_of(topics: Array, threshold: float, n_neighbors: int) -> Consensus
     found /= found.sum(axis=1, keepdims=True)
     labels = np.full(n * K, -1)
     labels[kept] = clusters
-    silhouette = float("nan")
+    silhouette = 0.0
     if 1 < K < kept.sum():
         silhouette = mean_silhouettes(points[kept], [clusters])[0]
     order = np.argsort(-np.bincount(clusters, minlength=K), kind="stable")
