@@ -177,7 +177,7 @@ def test_a_killed_program_leaves_a_file_that_can_be_read(path, tmp_path):
     before = contents(path)
     for delay in (0.1, 0.35):
         program = subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "model.h5"), str(path)],
+            [sys.executable, "-P", "-c", code, str(tmp_path / "model.h5"), str(path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert program.stdout.readline() == "ready\n"
