@@ -85,18 +85,13 @@ def test_outliers_are_left_out_of_a_consensus():
         assert consensus_of(topics, 1e-9, 3) is None
 
 
-@pytest.mark.slow
-def test_a_consensus_of_one_topic_has_one_cluster():
-    found = consensus_of(np.full((3, 1, 6), 1 / 6), 0.5, 2)
-    assert found.silhouette == 0 and (found.labels == 0).all()
-
-
 def test_topics_that_are_all_the_same_have_no_consensus():
     topics = np.tile(np.eye(2, 6), (4, 2, 1))  # four topics of each fit, two of them different
     with pytest.warns(UserWarning, match="only 2 different ones, and 4 are needed"):
         assert consensus_of(topics, 0.5, 3) is None
 
 
+@pytest.mark.slow
 def test_the_same_bits_resumed_and_from_a_store(data, tmp_path, monkeypatch, small_blocks):
     X, options = data[0], {"n_starts": 4, "random_state": 0, "n_threads": 2}
     job = {"checkpoint": tmp_path / "job"}
