@@ -8,6 +8,8 @@ from .annotated.places import annotated, column
 from .annotated.scheme import (
     KEY,
     OF_A_FIT,
+    OF_GROUPS,
+    names_of_groups,
     names_of_topics,
     read_model,
     read_result,
@@ -138,7 +140,8 @@ def result(
         Name of the tool: "differential_features", "permutation_test", "group_effects",
         "bootstrap_weights" or "quality"; or the key of a result of :func:`nmfscale.tl.select_k`.
     groupby : str, optional
-        Column of the groups, for tools that compare groups.
+        Column of the groups, for tools that compare groups; by default the only one for which the
+        tool was used.
 
     Returns
     -------
@@ -155,6 +158,8 @@ def result(
     See :func:`nmfscale.tl.permutation_test`.
     """
     adata = annotated(adata, mod)
+    if groupby is None and name in OF_GROUPS:
+        groupby = names_of_groups(adata, key, name)
     if groupby is not None:
         return read_result(adata, key, name, groupby)
     if name in OF_A_FIT:

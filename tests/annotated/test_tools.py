@@ -212,6 +212,15 @@ def test_masks_and_columns_by_name():
         )
     found = nmfscale.get.result(adata, "group_effects", "condition", "k3")
     assert (found.means == expected.means).all()
+    # the only groups need no name
+    assert repr(nmfscale.get.result(adata, "group_effects", key="k3")) == repr(found)
+    with pytest.raises(
+        ValueError, match=r"has no 'permutation_test': nmfscale.tl.permutation_test"
+    ):
+        nmfscale.get.result(adata, "permutation_test", key="k3")
+    adata.uns["k3"]["group_effects"]["donor"] = adata.uns["k3"]["group_effects"]["condition"]
+    with pytest.raises(ValueError, match="groupby is needed: group_effects has results for"):
+        nmfscale.get.result(adata, "group_effects", key="k3")
 
 
 def test_transform_by_object_model_and_file(fitted, tmp_path):
