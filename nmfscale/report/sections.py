@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .. import markup
 from ..inference.loadings import SampleTopics
+from ..inference.results.frames import first_rows
 from ..plots.canvas import shortened
 from ..plots.sample_order import grouping, order_within, thinned
 from . import charts
@@ -186,16 +187,10 @@ def quality_section(found: Any) -> Section:
 
 def table_section(found: Any) -> Section:
     """Return a result of any kind as a table."""
-    frame = found.to_frame()
-    if type(frame.index).__name__ != "RangeIndex":
-        frame = frame.reset_index()
-    table = {str(name): frame[name].tolist() for name in frame.columns}
+    table, more = first_rows(found, _MOST_ROWS)
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(found).__name__).capitalize()
     text = [repr(found).strip("<>")]
-    if len(frame) > _MOST_ROWS:
-        table = {name: cells[:_MOST_ROWS] for name, cells in table.items()}
-        text.append(f"The first {_MOST_ROWS:,} of {len(frame):,} rows.")
-    return Section(words, text, [], table)
+    return Section(words, [*text, more] if more else text, [], table)
 
 
 def convergence_section(model: Any) -> Section | None:

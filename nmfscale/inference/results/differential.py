@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.names import shown
+from ...counts.names import name_array, shown
 from ..loadings import number_of_topic
 from .files import Result
 from .frames import Columns, frame_of, tidy_columns
@@ -135,8 +135,7 @@ class DifferentialFeatures(Result):
     def columns(self, topic: Any = None) -> Columns:
         """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
         wanted = self.compared if topic is None else [self.topic_number(topic)]
-        # the last entry keeps NumPy from turning names that are tuples into rows
-        names = np.array([*self.topic_names, None], object)
+        names = name_array(self.topic_names)
         values: dict[str, Array | None] = {
             "lfc": self.lfc, "se": self.std_error, "se_bootstrap": self.std_error_bootstrap,
             "z": self.z, "p": self.pvalues, "q": self.qvalues, "lfsr": self.lfsr,

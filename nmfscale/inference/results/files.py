@@ -45,6 +45,7 @@ from ...storage.atomic import atomic_hdf5, target_of
 from ...storage.hdf5 import find, format_of
 from ...storage.plain import decode, encode, is_text
 from ...storage.version import package_version
+from .frames import first_rows
 
 Array = NDArray[Any]
 FORMAT, FORMAT_VERSION = "nmfscale-result", 2
@@ -71,19 +72,10 @@ class Result:
         text = repr(self)
         if "\n" in text:
             return f"<pre>{escape(text)}</pre>"
-        if hasattr(self, "columns"):
-            columns = self.columns()
-        elif hasattr(self, "to_frame") and importlib.util.find_spec("pandas"):
-            frame = self.to_frame()
-            if type(frame.index).__name__ != "RangeIndex":
-                frame = frame.reset_index()
-            columns = {str(name): frame[name] for name in frame.columns}
-        else:
+        if not hasattr(self, "columns") and importlib.util.find_spec("pandas") is None:
             return paragraph(text)
-        n_rows = len(next(iter(columns.values())))
-        first = {name: cells[:_MOST_ROWS].tolist() for name, cells in columns.items()}
-        more = f" The first {_MOST_ROWS} of {n_rows:,} rows." if n_rows > _MOST_ROWS else ""
-        return paragraph(text.strip("<>") + more) + table(first)
+        rows, more = first_rows(self, _MOST_ROWS)
+        return paragraph(f"{text.strip('<>')} {more}".rstrip()) + table(rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to an HDF5 file, which :func:`nmfscale.load_result` reads.

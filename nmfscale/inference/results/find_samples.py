@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.names import name_array
 from .frames import Columns, frame_of
 
 Array = NDArray[Any]
@@ -57,9 +58,8 @@ class LeadingSamples:
         """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
         sizes = [len(each) for each in self.samples]
         at = np.concatenate(self.samples)
-        labels = np.array([*self.topic_names, None], object)[np.repeat(range(len(sizes)), sizes)]
         found = {
-            "topic": labels,
+            "topic": np.repeat(name_array(self.topic_names), sizes),
             "rank": np.concatenate([np.arange(size) for size in sizes]),
             "sample": at if self.sample_names is None else np.asarray(self.sample_names)[at],
             "proportion": np.concatenate(self.proportions),

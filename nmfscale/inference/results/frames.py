@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.names import name_array
+
 Array = NDArray[Any]
 Columns = dict[str, Array]
 
@@ -21,8 +23,7 @@ def tidy_columns(
     """
     places = [each.ravel() for each in np.indices(next(iter(values.values())).shape)]
     labels = {
-        # the last entry keeps NumPy from turning names that are tuples into rows
-        name: np.array([*names, None], object)[at]
+        name: name_array(names)[at]
         for at, axis in zip(places, (rows, columns), strict=True)
         for name, names in axis.items()
     }
@@ -41,3 +42,20 @@ def tidy_frame(
 ) -> Any:
     """Return the columns of `tidy_columns` as a DataFrame."""
     return frame_of(tidy_columns(rows, columns, values))
+
+
+def first_rows(result: Any, n_rows: int) -> tuple[dict[str, list[Any]], str]:
+    """Return the first rows of the table of a result, and a sentence if there are more.
+
+    A result with `columns` needs no pandas. An index with names is a column of the table.
+    """
+    if hasattr(result, "columns"):
+        columns = result.columns()
+    else:
+        frame = result.to_frame()
+        if type(frame.index).__name__ != "RangeIndex":
+            frame = frame.reset_index()
+        columns = {str(name): frame[name] for name in frame.columns}
+    n = len(next(iter(columns.values())))
+    more = f"The first {n_rows:,} of {n:,} rows." if n > n_rows else ""
+    return {name: cells[:n_rows].tolist() for name, cells in columns.items()}, more

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.names import shown
+from ...counts.names import name_array, shown
 from .files import Result
 from .frames import Columns, frame_of
 
@@ -153,11 +153,7 @@ class TopicQuality(Result):
     def _labels(self, kind: str, numbers: Array) -> Array:
         """Return names of samples or features, or their numbers if they have none."""
         names = getattr(self, f"{kind}_names")
-        if names is None:
-            return numbers
-        # the last entry keeps NumPy from turning names that are tuples into rows
-        labels: Array = np.array([*names, None], object)[numbers]
-        return labels
+        return numbers if names is None else name_array(names)[numbers]
 
     def __repr__(self) -> str:
         """Return the measures of the topics, and the deviance explained, as text."""
