@@ -197,6 +197,12 @@ def proportions(amounts: Array) -> Array:
     return out
 
 
+def shares_of_topics(amounts: Array) -> Array:
+    """Return the share (K,) of each topic in the expected counts (n, K) of all samples."""
+    shares: Array = amounts.sum(axis=0) / max(amounts.sum(), np.finfo(np.float64).tiny)
+    return shares
+
+
 def leading_samples(shares: Array, amounts: Array, n_top: int) -> list[Array]:
     """Return the samples of each topic by share, to three decimals, and then by amount."""
     found = []

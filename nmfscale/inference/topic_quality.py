@@ -25,7 +25,7 @@ from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
 from ..storage.store import StoredCounts
 from .fit_counts import loadings_of_counts, rows_of_fit
-from .loadings import leading_samples, proportions
+from .loadings import leading_samples, proportions, shares_of_topics
 from .replicates import ReplicateTask, check_positive, progress_bar, run_replicates
 from .results.topic_quality import TopicQuality
 from .shared_fits import counts_of_job, file_of
@@ -180,7 +180,7 @@ def _measured(
         np.array([_mean(each[top]) for each, top in zip(frex, leading, strict=True)]),
         np.array([_mean(1 / n_topics[top]) for top in leading]),
         _effective_number(frequencies), _effective_number(amounts.T),
-        amounts.sum(axis=0) / max(amounts.sum(), np.finfo(np.float64).tiny),
+        shares_of_topics(amounts),
         tuple(leading), tuple(leading_samples(shares, amounts, n_top)),
         sums["samples"], sums["features"], sums["null_samples"], sums["null_features"],
         np.asarray(counts.row_totals, np.float64), np.asarray(counts.column_totals, np.float64),

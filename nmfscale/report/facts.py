@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from ..counts.names import names_of
 from ..engine.monitor import ENDS
-from ..inference.loadings import SampleTopics, topics_of_samples
+from ..inference.loadings import (
+    SampleTopics,
+    leading_samples,
+    shares_of_topics,
+    topics_of_samples,
+)
 from ..kernels import decompositions
 from ..kernels.functions import xlogy
 from ..plots.features import leading_features
@@ -42,21 +47,12 @@ def samples_of(model: Any) -> SampleTopics | None:
     return topics_of_samples(model, warn=False)
 
 
-def shares_of(model: Any, samples: SampleTopics | None) -> Array | None:
-    """Return the share (K,) of each topic in the expected counts of all samples."""
-    if samples is None:
-        return None
-    totals = np.ones(len(samples)) if samples.totals is None else samples.totals
-    sums: Array = (samples.rows * totals[:, None]).sum(axis=0)
-    return sums / sums.sum() if sums.any() else sums
-
-
 def keywords(model: Any, n_top: int, differential: Any = None) -> dict[str, Any]:
     """Return the leading features of each topic by each score: names, and values of the score."""
     found: dict[str, Any] = {}
+    has_totals = getattr(model, "feature_totals_", None) is not None
     for score in SCORES:
-        floor = _LIFT_FLOOR if score == "lift" else 0
-        floor = floor if getattr(model, "feature_totals_", None) is not None else 0
+        floor = _LIFT_FLOOR if score == "lift" and has_totals else 0
         frequencies, names, leading = leading_features(model, None, n_top, score, min_count=floor)
         found[score] = [
             [(names[j], float(frequencies[k, j])) for j in numbers]
@@ -73,30 +69,23 @@ def keywords(model: Any, n_top: int, differential: Any = None) -> dict[str, Any]
     return found
 
 
-def feature_table(model: Any, n_each: int) -> tuple[list[str], Array]:
-    """Return names (n,) and frequencies (n, K) of the leading features of all topics."""
-    frequencies, names, leading = leading_features(model, None, n_each)
-    kept = np.unique(np.concatenate(leading))
-    return [names[j] for j in kept], frequencies[:, kept].T
+def shares_and_samples(
+    samples: SampleTopics, n_top: int
+) -> tuple[Array, list[list[tuple[str, float, float]]]]:
+    """Return the share (K,) of each topic in all counts, and its leading samples.
 
-
-def leading_samples(samples: SampleTopics, n_top: int) -> list[list[tuple[str, float, float]]]:
-    """Return the samples with the largest share of each topic: name, share and total count.
-
-    Of equal shares, to two digits, larger samples come first: in small ones they are by chance.
+    A sample is its name, its share and its total count.
     """
     totals = np.ones(len(samples)) if samples.totals is None else samples.totals
-    names = samples.sample_names
-    found = []
-    for shares in samples.rows.T:
-        order = np.lexsort((-totals, -np.round(shares, 2)))[:n_top]
-        found.append(
-            [
-                (str(i if names is None else names[i]), float(shares[i]), float(totals[i]))
-                for i in order
-            ]
+    amounts = samples.rows * totals[:, None]
+    names = range(len(samples)) if samples.sample_names is None else samples.sample_names
+    found = [
+        [(str(names[i]), float(shares[i]), float(totals[i])) for i in leading]
+        for shares, leading in zip(
+            samples.rows.T, leading_samples(samples.rows, amounts, n_top), strict=True
         )
-    return found
+    ]
+    return shares_of_topics(amounts), found
 
 
 def topic_map(frequencies: Array) -> Array:

@@ -21,7 +21,8 @@ from ..plots.features import leading_features
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
 
-_N_FEATURES_OF_TABLE = 100
+# Leading features of each topic in the table, and on the map; leading samples of each topic.
+_N_FEATURES_OF_TABLE, _N_WORDS, _N_SAMPLES = 100, 8, 8
 
 
 def write_report(
@@ -193,9 +194,10 @@ def _topics(
     model: Any, samples: SampleTopics | None, names: list[str], n_top: int, differential: Any
 ) -> dict[str, Any]:
     """Return cards, map and table of the topics."""
-    shares = facts.shares_of(model, samples)
-    leading = facts.keywords(model, n_top, differential)
-    members = [[]] * len(names) if samples is None else facts.leading_samples(samples, 8)
+    keywords = facts.keywords(model, n_top, differential)
+    shares, members = None, list[Any]([[]] * len(names))
+    if samples is not None:
+        shares, members = facts.shares_and_samples(samples, _N_SAMPLES)
     colors = topic_colors(len(names))
     cards = [
         {
@@ -204,9 +206,9 @@ def _topics(
         }
         for k in range(len(names))
     ]  # fmt: skip
-    frequencies = leading_features(model, None, 1)[0]
-    words = [", ".join(word for word, _ in of[:8]) for of in leading["divergence"]]
-    features, table = facts.feature_table(model, _N_FEATURES_OF_TABLE)
+    frequencies, features, leading = leading_features(model, None, _N_FEATURES_OF_TABLE)
+    words = [", ".join(word for word, _ in of[:_N_WORDS]) for of in keywords["divergence"]]
+    kept = np.unique(np.concatenate(leading))
     scores = facts.SCORES | ({} if differential is None else {"z": facts.Z_SCORE})
     return {
         "cards": cards, "scores": scores,
@@ -214,8 +216,8 @@ def _topics(
             "map": charts.map_chart(facts.topic_map(frequencies), shares, names, colors, words)
         },
         "data": {
-            "keywords": leading, "topics": names,
-            "features": features, "frequencies": np.round(1e6 * table, 1).tolist(),
+            "keywords": keywords, "topics": names, "features": [features[j] for j in kept],
+            "frequencies": np.round(1e6 * frequencies[:, kept].T, 1).tolist(),
         },
     }  # fmt: skip
 
