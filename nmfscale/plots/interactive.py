@@ -19,14 +19,13 @@ _INSIDE, _LETTER = (630, 490), (7, 13)
 _ROOM = 0.25
 
 
-def need_bokeh() -> None:
-    """Raise an error that says how to install Bokeh, if it is missing."""
+def need_bokeh(what: str = "interactive plots", extra: str = "interactive") -> None:
+    """Raise an error that says how to install Bokeh, which `what` needs, if it is missing."""
     try:
         import bokeh  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "interactive plots need the package bokeh: pip install 'nmfscale[interactive]', or pip "
-            "install bokeh"
+            f"{what} need the package bokeh: pip install 'nmfscale[{extra}]', or pip install bokeh"
         ) from error
 
 

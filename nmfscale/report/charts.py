@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plots import interactive
 from ..plots.canvas import PALETTE
 from ..plots.progress import label, objective, residuals
 
@@ -18,12 +19,7 @@ _BLUE, _RED, _GREY = PALETTE[0], PALETTE[5], "#999999"
 
 def need_bokeh() -> None:
     """Raise an error that says how to install Bokeh, if it is missing."""
-    try:
-        import bokeh  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "reports need the package bokeh: pip install 'nmfscale[report]', or pip install bokeh"
-        ) from error
+    interactive.need_bokeh("reports", "report")
 
 
 def _figure(height: int, **options: Any) -> Any:
