@@ -180,9 +180,8 @@ def draw(found, target: Path) -> None:
 
 def markdown(rows: list[dict]) -> str:
     """Return the table and a description of the machine."""
-    out = ["| part | what | value |", "|---|---|---|"]
-    out += [f"| {row['part']} | {row['what']} | {row['value']:.4g} |" for row in rows]
-    return "\n".join([*out, "", f"{report.processor()}. `python benchmarks/differential.py`"])
+    table = report.table([row | {"value": f"{row['value']:.4g}"} for row in rows])
+    return "\n".join([table, "", f"{report.processor()}. `python benchmarks/differential.py`"])
 
 
 def with_other_parts(rows: list[dict], parts: list[str]) -> list[dict]:

@@ -131,25 +131,23 @@ def landing_table(rows: list[dict], machine: dict) -> str:
         "fastTopics": "fastTopics",
         "scikit-learn": "scikit-learn",
     }
-    head = [
-        "counts, topics",
-        *(f"{name}, s" for name in programs),
-        *(f"{name}, memory" for name in programs),
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = []
     for name in dict.fromkeys(row["problem"] for row in rows):
         of_problem = [row for row in rows if row["problem"] == name and "," not in row["program"]]
         found = {
             ours: next((row for row in of_problem if row["program"].startswith(theirs)), None)
             for ours, theirs in programs.items()
         }
-        seconds = [seconds_of(row) for row in found.values()]
-        memory = [cell(row and row["peak_over_csr"], ".1f") for row in found.values()]
-        lines.append("| " + " | ".join([f"{name}, {of_problem[0]['K']}", *seconds, *memory]) + " |")
+        memory = {ours: row and row["peak_over_csr"] for ours, row in found.items()}
+        lines.append(
+            {"counts, topics": f"{name}, {of_problem[0]['K']}"}
+            | {f"{ours}, s": seconds_of(row) for ours, row in found.items()}
+            | {f"{ours}, memory": cell(ratio, ".1f") for ours, ratio in memory.items()}
+        )
     where = f"{machine['cpu']}, {machine['cores']} cores. `{machine['command']}`"
     if any("scaled" in row["program"] for row in rows):
         where += " fastTopics: stored runs, scaled to this machine."
-    return "\n".join([*lines, "", where])
+    return "\n".join([table(lines), "", where])
 
 
 def seconds_of(row: dict | None) -> str:

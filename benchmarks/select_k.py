@@ -24,6 +24,7 @@ import numpy as np
 import report
 import scipy.sparse as sp
 from numpy.random import SeedSequence
+from quality import counts_of
 from sklearn.decomposition import LatentDirichletAllocation
 
 from nmfscale import TopicModel, as_counts, select_k, simulate_topic_counts
@@ -117,14 +118,11 @@ def lowest_perplexity(X: sp.csr_array, numbers: range) -> int:
     return int(numbers[int(np.argmin(scores))])
 
 
-def real_numbers(folder: str) -> list[dict]:
+def real_numbers() -> list[dict]:
     """Return a row for each real set of counts; texts are represented by random documents."""
     rows = []
     for name, n_rows in (("pbmc_facs", None), ("neurips", 700), ("newsgroups", 2500)):
-        X = sp.load_npz(Path(folder) / f"{name}.npz").tocsr()
-        if n_rows is not None:
-            X = X[np.sort(np.random.default_rng(0).permutation(X.shape[0])[:n_rows])]
-            X = X[:, np.bincount(X.indices, minlength=X.shape[1]) >= 5]
+        X = counts_of(name, n_rows)
         begin = time.process_time()
         found = select_k(X, range(2, 13), random_state=0, n_threads=1)
         rows.append({
@@ -186,7 +184,7 @@ def main() -> None:
         right = [row["recommended"] == row["truth"] for row in rows]
         print(f"right: {sum(right)} of {len(right)}")
     if "real" in chosen and folder and not arguments.smoke:
-        tables["real"] = real_numbers(folder)
+        tables["real"] = real_numbers()
     if "speed" in chosen and arguments.smoke:
         time_fits(simulate_topic_counts(100, 60, 3, random_state=0)[0], range(2, 4))
     elif "speed" in chosen and folder:

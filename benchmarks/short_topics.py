@@ -170,17 +170,19 @@ def measure(options) -> list[dict]:
 
 def markdown(rows: list[dict]) -> str:
     """Return the table of medians over seeds, and the command."""
-    table = [("model", "NPMI", "distinct words", "perplexity", "seconds"), ("---",) * 5]
+    table = []
     for name in dict.fromkeys(row["model"] for row in rows):
         npmi, distinct, found, seconds = (
             np.median([row[each] for row in rows if row["model"] == name])
             for each in ("npmi", "distinct", "perplexity", "seconds")
         )
-        table.append((name, f"{npmi:.3f}", f"{distinct:.2f}", f"{found:,.0f}", f"{seconds:.1f}"))
-    lines = ["| " + " | ".join(cells) + " |" for cells in table]
+        table.append({
+            "model": name, "NPMI": f"{npmi:.3f}", "distinct words": f"{distinct:.2f}",
+            "perplexity": f"{found:,.0f}", "seconds": f"{seconds:.1f}",
+        })  # fmt: skip
     n_seeds = len({row["seed"] for row in rows})
     said = f"K = {rows[0]['K']}; medians of {n_seeds} seeds, 1 thread. `{report.command()}`"
-    return "\n".join([*lines, "", said])
+    return "\n".join([report.table(table), "", said])
 
 
 def compare(options) -> None:

@@ -65,8 +65,7 @@ def measure(name: str, options) -> list[dict]:
 
 def markdown(rows: list[dict]) -> str:
     """Return the table of means over seeds, with standard deviations of NPMI, and the command."""
-    table = [("corpus", "K", "start", "log-likelihood, difference to the best mean", "NPMI",
-              "distinct words", "iterations", "seconds"), ("---",) * 8]  # fmt: skip
+    table = []
     for corpus, K in dict.fromkeys((row["corpus"], row["K"]) for row in rows):
         here = [row for row in rows if (row["corpus"], row["K"]) == (corpus, K)]
         of = {
@@ -77,15 +76,18 @@ def markdown(rows: list[dict]) -> str:
         best = max(of[init, "loglik"].mean() for init in STARTS)
         for init in STARTS:
             npmi = of[init, "npmi"]
-            table.append((
-                corpus, str(K), init, f"{of[init, 'loglik'].mean() - best:+,.0f}",
-                f"{npmi.mean():.3f} ({npmi.std():.3f})", f"{of[init, 'distinct'].mean():.2f}",
-                f"{of[init, 'iterations'].mean():.0f}", f"{of[init, 'seconds'].mean():.1f}",
-            ))  # fmt: skip
-    lines = ["| " + " | ".join(cells) + " |" for cells in table]
+            loglik = of[init, "loglik"].mean() - best
+            table.append({
+                "corpus": corpus, "K": K, "start": init,
+                "log-likelihood, difference to the best mean": f"{loglik:+,.0f}",
+                "NPMI": f"{npmi.mean():.3f} ({npmi.std():.3f})",
+                "distinct words": f"{of[init, 'distinct'].mean():.2f}",
+                "iterations": f"{of[init, 'iterations'].mean():.0f}",
+                "seconds": f"{of[init, 'seconds'].mean():.1f}",
+            })  # fmt: skip
     n_seeds = len({row["seed"] for row in rows})
     said = f"Means of {n_seeds} seeds (standard deviation), 1 thread. `{report.command()}`"
-    return "\n".join([*lines, "", said])
+    return "\n".join([report.table(table), "", said])
 
 
 def main() -> None:
