@@ -6,6 +6,7 @@ import csv
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -181,7 +182,8 @@ def command() -> str:
     """Return the command of this run, with paths shortened to file names."""
     parts = [Path(part).name if os.sep in part else part for part in sys.argv[1:]]
     shown = [f'"{part}"' if " " in part else part for part in parts]
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *shown])
+    script = Path(sys.argv[0]).resolve().relative_to(HERE.parent).as_posix()
+    return " ".join(["python", script, *shown])
 
 
 def describe(options, curves: list[Curve]) -> dict:
@@ -274,9 +276,12 @@ def write_csv(path: Path, rows: list[dict]) -> None:
         writer.writerows(rows)
 
 
-def write_readme(text: str, markers: tuple[str, str] = MARKERS) -> None:
-    """Write the table between the markers of every README that has them."""
-    for path in (HERE / "README.md", HERE.parent / "README.md"):
+def write_readme(
+    text: str, markers: tuple[str, str] = MARKERS,
+    pages: Sequence[Path] = (HERE / "README.md", HERE.parent / "README.md"),
+) -> None:  # fmt: skip
+    """Write the table between the markers of every page that has them."""
+    for path in pages:
         content = path.read_text() if path.exists() else ""
         if all(marker in content for marker in markers):
             before, rest = content.split(markers[0], 1)

@@ -43,6 +43,7 @@ RUNS = """
     differential.py --smoke
     scaling.py --problem simulated-small --nonzeros 2e4 --topics 5 --results RESULTS
     random_starts.py --problems simulated-small --starts 2 --max-iter 12 --results RESULTS
+    papers/geiger_equalities.py --smoke
 """
 WITH_DATA = "simulated_ab.py --iterations 10 5 --results RESULTS"
 
@@ -59,6 +60,7 @@ def main() -> None:
             if names and script.removesuffix(".py") not in names:
                 continue
             path = str(HERE / script)
+            sys.path[0] = str(Path(path).parent)  # as if the script were run itself
             sys.argv = [path, *(results if word == "RESULTS" else word for word in options)]
             print(f"\n=== {line.strip()}", flush=True)
             start, cpu = time.perf_counter(), os.times()
