@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from . import tl as tl
     from .counts.memory import Counts as Counts
     from .datasets import corpora as corpora
+    from .datasets.correlated import simulate_correlated_topics as simulate_correlated_topics
     from .datasets.noisy import simulate_noisy_topics as simulate_noisy_topics
     from .datasets.simulate import simulate_from_factors as simulate_from_factors
     from .datasets.simulate import simulate_poisson_nmf as simulate_poisson_nmf
@@ -74,6 +75,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 # Modules of the public names. They are imported at the first use, so that the shell starts quickly.
 _PLACES = {
     "counts.memory": "Counts",
+    "datasets.correlated": "simulate_correlated_topics",
     "datasets.noisy": "simulate_noisy_topics",
     "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
     "inference.balance": "balance",

@@ -74,6 +74,8 @@ def _digest(value):
         if isinstance(value, list | tuple):
             for each in value:
                 add(each)
+        elif getattr(value, "format", None) == "csr":
+            add([value.data, value.indices, value.indptr])
         elif np.asarray(value).dtype.kind in "iuf":
             array = np.array(value)
             if array.dtype.kind == "f":
@@ -199,6 +201,7 @@ def _results():
     yield nmfscale.loglik_multinomial, (X, model.loadings_, model.components_.T), {}
     yield nmfscale.logposterior_poisson, (X, L, F), {"prior_loadings": 1.2, "prior_factors": 1.1}
     yield nmfscale.poisson_to_multinomial, (L, F), {}
+    yield nmfscale.simulate_correlated_topics, (20, 30, 13 * np.eye(6) - 2), {"random_state": 0}
 
 
 def jobs():

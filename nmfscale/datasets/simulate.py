@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,7 +205,7 @@ def simulate_from_factors(
     rng = generator_of(random_state)
     expected = L * F.sum(axis=0)
     if expected.size and expected.max() > _LARGEST:
-        raise _too_large(f"A component gives a sample {expected.max():.3g} counts")
+        raise too_large(f"A component gives a sample {expected.max():.3g} counts")
     return _draw_features(rng, rng.poisson(expected), F, chunk_rows)
 
 
@@ -224,21 +225,37 @@ def _draw_features(
     edges = np.unique(np.concatenate(([0], edges, [n_rows])))
     frequencies = F / np.maximum(F.sum(axis=0), np.finfo(np.float64).tiny)
     cumulated = np.cumsum(frequencies, axis=0).T.copy()
+    pieces = (
+        _draw_cells(rng, by_component[start:stop], frequencies, cumulated)
+        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+    )
+    return counts_of_cells(pieces, np.diff(edges), n_features)
+
+
+def counts_of_cells(
+    pieces: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]], n_rows: NDArray[np.int64],
+    n_features: int,
+) -> sp.csr_array:  # fmt: skip
+    """Return counts from sorted cells (row * n_features + feature) and counts of pieces of rows.
+
+    `n_rows` holds the number of rows of each piece, whose rows are numbered from 0.
+    """
     lengths, columns, values = [], [], []
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
-        cells, times = _draw_cells(rng, by_component[start:stop], frequencies, cumulated)
-        lengths.append(np.bincount(cells // n_features, minlength=stop - start))
+    for size, (cells, times) in zip(n_rows, pieces, strict=True):
+        lengths.append(np.bincount(cells // n_features, minlength=size))
         columns.append((cells % n_features).astype(np.int32))
         if times.size and times.max() > _LARGEST:
             row, column = divmod(int(cells[times.argmax()]), n_features)
-            raise _too_large(f"Row {start + row}, column {column} gets {times.max():,} counts")
+            row += sum(map(len, lengths[:-1]))
+            raise too_large(f"Row {row}, column {column} gets {times.max():,} counts")
         values.append(times.astype(np.int32))
     indptr = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
     if indptr[-1] <= np.iinfo(np.int32).max:
         indptr = indptr.astype(np.int32)
     indices = np.concatenate(columns)
     columns.clear()
-    return sp.csr_array((np.concatenate(values), indices, indptr), shape=(n_rows, n_features))
+    shape = int(np.sum(n_rows)), n_features
+    return sp.csr_array((np.concatenate(values), indices, indptr), shape=shape)
 
 
 def _draw_cells(
@@ -284,7 +301,8 @@ def generator_of(random_state: Seed) -> np.random.Generator:
     return np.random.default_rng(random_state)
 
 
-def _too_large(what: str) -> ValueError:
+def too_large(what: str) -> ValueError:
+    """Return the error for counts that int32 cannot hold."""
     return ValueError(f"{what}, but int32 holds up to {_LARGEST:,}: simulate smaller samples.")
 
 

@@ -45,7 +45,7 @@ MAY_IMPORT = {
 }  # fmt: skip
 # Arithmetic in place of that of NumPy and SciPy: these rooms may use it, but call no kernels.
 ARITHMETIC = tuple(f"nmfscale.kernels.{name}" for name in ("functions", "dense", "decompositions"))
-USE_ARITHMETIC = {"counts", "models", "report"}
+USE_ARITHMETIC = {"counts", "datasets", "models", "report"}
 # Parts of a room that are folders.  Every part may import itself and the files of its room.
 PARTS = {
     "methods": {
