@@ -41,6 +41,13 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     Features and samples are matched by name if both the fit and `X` have names. Samples stay in the
     order of `X`. Counts whose totals differ from those of the fit are refused.
     """
+    if getattr(model, "has_missing_entries_", False):
+        raise ValueError(
+            "the model was fitted with data_weights=, and tests that pass its counts again do not "
+            "know which entries were missing: describe missing features of batches of samples by "
+            "measured= and batch= instead, or leave out the samples or features with missing "
+            "entries."
+        )
     remedy = "pass the counts that it was fitted to."
     counts = matched_counts(model, X, counts, remedy=remedy)[0]
     shape = len(model.loadings_), model.components_.shape[1]
@@ -75,6 +82,8 @@ def rows_of_fit(model: Any, counts: CountMatrix) -> Array | None:
     The features of the counts are in the order of the fit.
     """
     totals = getattr(model, "sample_totals_", None)
+    if getattr(model, "has_missing_entries_", False):
+        return None
     if totals is None or counts.shape != (len(model.loadings_), model.components_.shape[1]):
         return None
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .. import kernels
@@ -32,7 +33,8 @@ class Constraints:
     `topics` (K,) is a mask of topics whose factors are fixed, `features` (m,) and `samples` (n,)
     are masks of fixed rows of F and of L; `factors` (m, K) is F as given, if something is fixed. A
     Gamma prior (Corollary 2) consists of alpha - 1 pseudo-counts and rate beta, arrays (m, K) and
-    (n, K). For `groups` (n,) and `measured` (n_groups, m) see `measured.Measured`.
+    (n, K). For `groups` (n,) and `measured` (n_groups, m) see `measured.Measured`, for `missing`
+    (n, m) `missing.Missing`.
     """
 
     topics: Array | None = None
@@ -44,6 +46,7 @@ class Constraints:
     prior_loadings: tuple[Array, Array] | None = None
     groups: Array | None = None
     measured: Array | None = None
+    missing: sp.csr_array | None = None
 
     def scaled(self, scales: Array) -> Constraints:
         """Return the constraints for loadings times `scales` (K,) and factors divided by them."""
@@ -56,7 +59,7 @@ class Constraints:
     @property
     def free(self) -> bool:
         """Whether columns may be scaled freely: nothing is fixed and there are no priors."""
-        names = set(self.__dataclass_fields__) - {"weights", "groups", "measured"}
+        names = set(self.__dataclass_fields__) - {"weights", "groups", "measured", "missing"}
         return all(getattr(self, name) is None for name in names)
 
     @property
@@ -64,10 +67,17 @@ class Constraints:
         """Whether nothing is fixed: columns of L and F may be scaled as the priors allow."""
         return self.topics is None and self.features is None and self.samples is None
 
+    @property
+    def all_observed(self) -> bool:
+        """Whether all entries are part of the likelihood."""
+        return self.measured is None and self.missing is None
+
     def parts(self) -> list[Array | None]:
         """Return all arrays, in the order of the fields."""
-        fields = [getattr(self, name) for name in self.__dataclass_fields__]
-        return [a for each in fields for a in (each if isinstance(each, tuple) else (each,))]
+        fields = [getattr(self, name) for name in self.__dataclass_fields__ if name != "missing"]
+        found = [a for each in fields for a in (each if isinstance(each, tuple) else (each,))]
+        missing = self.missing
+        return found + ([] if missing is None else [missing.indptr, missing.indices])
 
     def log_scales(self, scales: Array) -> float:
         """Return the change of the log prior when the parameters are scaled back."""

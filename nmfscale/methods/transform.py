@@ -35,7 +35,8 @@ from .factors import (
     per_lane,
     to_lanes,
 )
-from .measured import Measured, own_totals, totals_of_groups
+from .measured import Measured, own_totals
+from .missing import ENTRIES, Missing, row_inputs, totals_of_rows
 from .rows_pass import LaneBlocks, RowsPass
 from .slices import pieces, sliced_counts
 
@@ -149,11 +150,16 @@ def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
     return to_lanes(F, order, stride, dtype, least=MINVAL), total
 
 
-def group_sums(design: Array, order: Array, n_components: int, measured: Measured) -> Array:
+def _totals_of(
+    design: Array, total: Array, order: Array, n_components: int, measured: Measured | Missing
+) -> Array:
     """Return the column sums of factors in lane order over the features of groups (G, stride).
 
-    They are 0 for components without factors in any feature of a group.
+    They are 0 for components without factors in any feature of a group. If entries are missing,
+    steps compute the sums of each row, and these are the sums of all features, `total` (stride,).
     """
+    if isinstance(measured, Missing):
+        return total
     totals = np.zeros((len(measured.features), design.shape[1]))
     for total, mask in zip(totals, measured.features, strict=True):
         of_group = design[per_lane(mask, order)]
@@ -167,7 +173,8 @@ class ProjectRows(Step):
     """Moves the loadings of every row to their optimum with F fixed: see `Projector`.
 
     `L` is the start; without it every component has the same expected counts. `total` is (stride,),
-    or (n_groups, stride) if groups of rows have different measured features.
+    or (n_groups, stride) if groups of rows have different measured features. The first `n_features`
+    lanes of F are rows.
     """
 
     F: Any
@@ -175,6 +182,7 @@ class ProjectRows(Step):
     n_components: int
     n_steps: int = _ROUNDS
     tol: float = TOL
+    n_features: int = 0
 
     reads = "rows"
     shared = ("F",)
@@ -182,15 +190,15 @@ class ProjectRows(Step):
     @property
     def arrays(self) -> RowArrays:
         """Names of the row arrays that the step uses."""
-        known = "L", "totals", "pseudo", "rate", "groups"
+        known = "L", "totals", "pseudo", "rate", "groups", ENTRIES
         return RowArrays(known, ("projected",), ("projected",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
-        totals, L, total, own = block["totals"], block.get("L"), self.total, None
-        if total.ndim == 2:
-            own = totals_of_groups(block, total, self.F.dtype)
-            total = np.zeros(total.shape[1])
+        totals, L, total = block["totals"], block.get("L"), self.total
+        own = _own_totals(block, total, self.F, self.n_features, len(totals))
+        if own is not None:
+            own, total = own.astype(self.F.dtype), np.zeros(total.shape[-1])
         if L is None:
             L = self._equal(totals, block.n_rows, self.total if own is None else own)
         values = block.empty("projected", L)
@@ -228,9 +236,21 @@ class ProjectRows(Step):
         return to_lanes(plain, order, self.F.shape[1], self.F.dtype, least=MINVAL)
 
 
+def _own_totals(block: Block, total: Array, F: Array, n_features: int, n_lanes: int) -> Any:
+    """Return the totals of each lane of a block, 0 for components without factors in its features.
+
+    See `totals_of_rows`.
+    """
+    if block.get(ENTRIES) is None:
+        return totals_of_rows(block, total, F, n_features, n_lanes)
+    # sums of factors at the floor, which are zeros, are 0
+    found = totals_of_rows(block, total, np.where(F > MINVAL, F, 0), n_features, n_lanes)
+    return np.where(found > LEAST, found, 0)
+
+
 def fit_rows(
     counts: CountMatrix, executor: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike,
-    measured: Measured | None = None,
+    measured: Measured | Missing | None = None,
 ) -> Array:  # fmt: skip
     """Return loadings (n, K) after a few steps from L, with factors F (m, K) fixed."""
     layout, K, dtype = executor.layout, F.shape[1], np.dtype(dtype)
@@ -238,11 +258,11 @@ def fit_rows(
     design, total = design_of(F / scales.astype(F.dtype), layout.column_order, dtype)
     inputs: dict[str, Any] = {"totals": per_lane(counts.row_totals, layout.row_order)}
     if measured is not None:
-        total = group_sums(design, layout.column_order, K, measured)
-        inputs["groups"] = per_lane(measured.groups, layout.row_order)
+        total = _totals_of(design, total, layout.column_order, K, measured)
+        inputs |= row_inputs(measured, layout)
     start = L * scales.astype(L.dtype)
     inputs["L"] = LaneBlocks(layout, start, design.shape[1], dtype, least=MINVAL)
-    step = ProjectRows(design, total, K, n_steps)
+    step = ProjectRows(design, total, K, n_steps, n_features=len(F))
     n_threads = executor.n_threads
     found = RowsPass(counts, (step,), "projected", K, inputs, n_threads=n_threads)
     loadings = found.gather_on(executor)
@@ -254,7 +274,7 @@ def projection(
     counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = _ROUNDS,
     tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
     prior: tuple[Array, Array] | None = None, total: Array | None = None,
-    measured: Measured | None = None, scored: bool = False,
+    measured: Measured | Missing | None = None, scored: bool = False,
 ) -> RowsPass:  # fmt: skip
     """Return the pass that finds loadings (n, K) of rows with factors F (m, K) fixed.
 
@@ -273,8 +293,8 @@ def projection(
         sums[:K] = np.where(sums[:K] > 0, total, 0)
     inputs: dict[str, Any] = {"totals": per_lane(counts.row_totals, layout.row_order)}
     if measured is not None:
-        sums = group_sums(design, layout.column_order, K, measured)
-        inputs["groups"] = per_lane(measured.groups, layout.row_order)
+        sums = _totals_of(design, sums, layout.column_order, K, measured)
+        inputs |= row_inputs(measured, layout)
     lanes = partial(LaneBlocks, layout, stride=design.shape[1], dtype=np.float64)
     if L is not None:
         inputs["L"] = lanes(plain=L, least=MINVAL)
@@ -282,16 +302,17 @@ def projection(
         inputs["pseudo"] = lanes(plain=prior[0], empty=0)
         inputs["rate"] = lanes(plain=prior[1] / scales, empty=0)
     found = RowsPass(
-        counts, (ProjectRows(design, sums, K, n_steps, tol),), "projected", K, inputs,
+        counts, (ProjectRows(design, sums, K, n_steps, tol, len(F)),), "projected", K, inputs,
         projection_needs(counts, K), n_threads,
         (lambda rows, loadings: (loadings / scales).astype(dtype, copy=False),),
     )  # fmt: skip
     if not scored:
         return found
     sizes = F.sum(axis=0, dtype=np.float64) if total is None else total
-    sizes = sizes if measured is None else measured.group_sums(F)
+    sizes = measured.group_sums(F) if isinstance(measured, Measured) else sizes
     log_mu = LogMu.of(F, layout.column_order, "projected")
-    steps = (*found.steps, log_mu, LogShares(sizes, "projected"))
+    lanes_of_F = log_mu.F if isinstance(measured, Missing) else None
+    steps = (*found.steps, log_mu, LogShares(sizes, "projected", lanes_of_F, len(F)))
     return replace(found, steps=steps, output="log_shares", width=1, finish=())
 
 
@@ -370,22 +391,27 @@ class LogShares(Step):
     """Makes ``log_shares`` of ``log_mu``: expected counts are divided by the size of their row.
 
     `sizes` (K,), or (n_groups, K) for rows of each group, is the expected size per unit of each
-    loading.
+    loading. If entries are missing, it is computed from F (lanes, stride).
     """
 
     sizes: Array
     source: str
+    F: Any = None
+    n_features: int = 0
+
+    shared = ("F",)
 
     @property
     def arrays(self) -> RowArrays:
         """Names of the row arrays that the step uses."""
-        return RowArrays((self.source, "log_mu", "totals", "groups"), ("log_shares",))
+        return RowArrays((self.source, "log_mu", "totals", "groups", ENTRIES), ("log_shares",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Find the log shares of the rows of a block."""
         sizes, L = self.sizes, block[self.source][:, : self.sizes.shape[-1]]
-        if sizes.ndim == 2:
-            sizes = sizes[block["groups"].astype(np.intp)]
+        own = totals_of_rows(block, sizes, self.F, self.n_features, len(L))
+        if own is not None:
+            sizes = own[:, : L.shape[1]]
         block.put(
             "log_shares", block["log_mu"] - block["totals"] * log(row_sizes(L, sizes))
         )  # fmt: skip

@@ -33,6 +33,7 @@ from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
 from ..readers.file_counts import FileCounts
+from .entry_weights import without_nan
 from .fit_options import FitOptions
 from .inputs import client_for, with_names
 from .topics import TopicsMixin
@@ -131,6 +132,9 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
             of the fit; they agree up to the tolerance of the fit if the loadings of a sample are
             unique and were not fixed.
         """
+        X, weights = without_nan(X, fit_params.get("data_weights"))
+        if weights is not None:
+            fit_params["data_weights"] = weights
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
         # checked and arranged once for fit and transform
@@ -138,7 +142,7 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         options = FitOptions.pop(arguments)
         counts = self._explained(self._fit(X, options, **arguments))
         both = signature(self._pass_of_loadings).parameters.keys() & arguments.keys()
-        model = self._knowing(counts, arguments)
+        model, counts = self._knowing(counts, arguments)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(
                 counts, client=client_for(counts, options.client),

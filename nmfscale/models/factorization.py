@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics
 from ..engine.protocol import Executor, Method
+from ..methods.entries import memory_of_entries
 from ..methods.factors import Constraints
 from ..methods.poisson.initialize import STARTS, check_factors
 from ..methods.poisson.objective import FactorModel
@@ -22,6 +23,7 @@ from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_of
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
+from .entry_weights import observed_counts, without_nan
 from .fit_options import FitOptions
 from .held_factors import HeldFactors
 from .moves import COLUMNS, needs_of_moves, try_moves
@@ -85,6 +87,7 @@ class CountFactorization(HeldFactors):
         fixed_samples: ArrayLike | None = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
+        data_weights: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
@@ -128,6 +131,13 @@ class CountFactorization(HeldFactors):
             preferably the best of several (`n_init`).
         batch : array-like of shape (n_samples,), default=None
             Label of the batch of each sample; None if `measured` has a single row for all samples.
+        data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
+            Which single entries were observed: 0 where an entry is missing, 1 elsewhere; or a
+            sparse matrix that is nonzero where an entry is missing; or "nan" if missing entries of
+            `X` are NaN, in an array, sparse matrix or DataFrame. Missing entries are not part of
+            the likelihood, and their values in `X` do not matter. The same solvers and starts are
+            available as with `measured`, which cannot be combined with it. The places of missing
+            entries are kept in memory; counts may be anywhere.
         checkpoint : str or path-like, default=None
             Folder in which the fit saves its state while it runs. With `n_init` > 1 each start has
             a subfolder. Only one fit at a time can use a folder.
@@ -205,14 +215,17 @@ class CountFactorization(HeldFactors):
             X, options, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
             fixed_topics=fixed_topics, fixed_features=fixed_features,
             fixed_samples=fixed_samples, measured=measured, batch=batch,
+            data_weights=data_weights,
         )  # fmt: skip
         return self
 
     def _fit_counts(
         self, X: Any, options: FitOptions, *, L: Any, F: Any, row_weights: Any, size_factors: Any,
         fixed_topics: Any, fixed_features: Any, fixed_samples: Any, measured: Any, batch: Any,
+        data_weights: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         check_penalty(self.l1_penalty, self.solver)
+        X, data_weights = without_nan(X, data_weights)
         counts, options = self._counts_of_fit(X, options)
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
@@ -228,8 +241,13 @@ class CountFactorization(HeldFactors):
         if measured is None and batch is None and counts.measured is not None:
             measured, batch = counts.measured  # of an outer join
         seen = measured_features(counts, measured, batch)
+        counts, missing = observed_counts(counts, data_weights, seen)
+        if missing is not None:
+            self._check_start(F, "data_weights")
+            self._take_totals(counts)
+            constraints = replace(constraints, missing=missing.less_one)
         if seen is not None:
-            self._check_start(L, F)
+            self._check_start(F, "measured")
             seen.check(counts)
             constraints = replace(constraints, groups=seen.groups, measured=seen.features)
         given = ScaledFit(counts, L, F, constraints, sizes, self.n_components, self._dtype())
@@ -238,8 +256,10 @@ class CountFactorization(HeldFactors):
         needs = poisson_needs(
             counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
             constraints.weights is not None or self.n_moves > 0,
-            seen is not None or constraints.prior_loadings is not None,
+            not constraints.all_observed or constraints.prior_loadings is not None,
         )  # fmt: skip
+        if missing is not None:
+            needs = needs._replace(shared=needs.shared + memory_of_entries(missing.less_one))
         if self.n_moves:
             needs = needs_of_moves(needs, counts, self.n_components, self._dtype())
         fitted = self._fit_blocks(
@@ -259,22 +279,23 @@ class CountFactorization(HeldFactors):
         self.fixed_features_ = constraints.features
         self.fixed_samples_ = constraints.samples
         self.measured_, self.batch_ = constraints.measured, constraints.groups
+        self.has_missing_entries_ = missing is not None
         return counts, fitted
 
     def _warn_of_unmeasured(self, counts: CountMatrix) -> None:
         """Give no warning: entries that were not measured are left out of the likelihood."""
 
-    def _check_start(self, L: Any, F: Any) -> None:
+    def _check_start(self, F: Any, argument: str) -> None:
         """Refuse options that would treat unmeasured entries as 0."""
         if self.solver == "joint-em":
             raise ValueError(
-                "measured cannot be combined with solver='joint-em', whose factors sum to one "
+                f"{argument} cannot be combined with solver='joint-em', whose factors sum to one "
                 "over all features: use 'auto'."
             )
         found = F is None and isinstance(self.init, str) and self.init not in ("auto", "random")
         if found and self.n_components > 1:
             raise ValueError(
-                f"measured cannot be combined with init={self.init!r}, which treats unmeasured "
+                f"{argument} cannot be combined with init={self.init!r}, which treats unmeasured "
                 "entries as 0: use init='random', or give L and F."
             )
 

@@ -12,11 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..kernels.functions import exp
+from ..methods.measured import Measured
+from ..methods.missing import Missing
 from ..methods.poisson.priors import gamma_prior
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import projection, projection_needs
 from ..readers.options import SourceOptions
 from .base import CountModel
+from .entry_weights import observed_counts
 from .validation import measured_features, sizes_of
 
 Array = NDArray[Any]
@@ -35,6 +38,7 @@ class HeldFactors(CountModel):
         size_factors: ArrayLike | None = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
+        data_weights: Any = None,
         missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
@@ -60,6 +64,9 @@ class HeldFactors(CountModel):
             warning if the fit had sizes: loadings are then those of ``loadings_`` times the sizes.
         measured, batch
             Which features of the fit were measured in which samples of `X`, as in :meth:`fit`.
+        data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
+            Which entries of `X` were observed, as in :meth:`fit`, with a column for each of its
+            features.
         missing : {"error", "restrict", "zero"}, default=None
             How to treat features of the fit that `X` lacks. "error" raises an error. "restrict" is
             for features that were not measured, such as genes missing in a different assay: they
@@ -124,7 +131,7 @@ class HeldFactors(CountModel):
         ...     bool((written == model.transform(X)).all())
         True
         """
-        known = {"measured": measured, "batch": batch}
+        known = {"measured": measured, "batch": batch, "data_weights": data_weights}
         if size_factors is None and not self.loadings_are_proportions:
             self._warn_of_sizes("loadings are amounts of the counts and not those of loadings_")
         elif size_factors is None and self.prior_loadings is not None:
@@ -141,6 +148,7 @@ class HeldFactors(CountModel):
         random_state: Any = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
+        data_weights: Any = None,
         missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
@@ -153,7 +161,7 @@ class HeldFactors(CountModel):
         ----------
         X, y, completion, random_state, missing, client, layer, raw, **source
             As in :meth:`LDA.score`.
-        measured, batch
+        measured, batch, data_weights
             As in :meth:`transform`. Probabilities of a count refer to the features that were
             measured in its sample.
 
@@ -175,7 +183,7 @@ class HeldFactors(CountModel):
         >>> round(model.score(X), 2), round(model.perplexity(X), 2)
         (-0.88, 2.4)
         """
-        known = {"measured": measured, "batch": batch}
+        known = {"measured": measured, "batch": batch, "data_weights": data_weights}
         self._warn_of_score()
         reading = {"layer": layer, "raw": raw, **source}
         return self._score(X, completion, random_state, missing, client, reading, known)
@@ -188,6 +196,7 @@ class HeldFactors(CountModel):
         random_state: Any = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
+        data_weights: Any = None,
         missing: str | None = None,
         client: Any = None,
         layer: str | None = None,
@@ -200,7 +209,9 @@ class HeldFactors(CountModel):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, measured, batch, missing, client, layer, raw, **source
+        completion, random_state, measured, batch, data_weights, missing, client, layer, raw
+            As in :meth:`score`.
+        **source
             As in :meth:`score`.
 
         Returns
@@ -213,7 +224,7 @@ class HeldFactors(CountModel):
         ValueError, MemoryLimitError, ClusterError
             As :meth:`score`.
         """
-        known = {"measured": measured, "batch": batch}
+        known = {"measured": measured, "batch": batch, "data_weights": data_weights}
         self._warn_of_score()
         reading = {"layer": layer, "raw": raw, **source}
         score = self._score(X, completion, random_state, missing, client, reading, known)
@@ -237,28 +248,41 @@ class HeldFactors(CountModel):
                 "different weight. Compare scores of models without prior_loadings."
             )
 
-    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
+    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:
         measured, batch = known.get("measured"), known.get("batch")
         of_fit = getattr(self, "measured_", None)
         if measured is None and batch is None and counts.measured is not None:
             measured, batch = counts.measured
+        seen = measured_features(counts, measured, batch)
+        data_weights = known.get("data_weights")
+        counts, missing = observed_counts(counts, data_weights, seen)
+        if missing is not None:
+            return self._with_observed(missing), counts
+        if data_weights is None and getattr(self, "has_missing_entries_", False):
+            warn_caller(
+                f"{type(self).__name__} was fitted with data_weights=, and nothing says what is "
+                "missing in X: all entries are taken as observed. Pass data_weights= as to fit, or "
+                "an array of ones if that is so."
+            )
         if measured is None and of_fit is not None and self._features is None:
             warn_caller(
                 f"{type(self).__name__} was fitted with measured=, and nothing says what was "
                 "measured in X: all features are taken as measured in all samples. Pass measured= "
                 "and batch= as to fit, or measured=[True, True, ...] if that is so."
             )
-        found = measured_features(counts, measured, batch)
-        if found is None:
-            return self
+        if seen is None:
+            return self, counts
         if self._features is not None:
             raise ValueError(
                 "measured says which features X lacks: give missing='zero' for those of which it "
                 "has no column."
             )
-        found.check(counts)
+        seen.check(counts)
+        return self._with_observed(seen), counts
+
+    def _with_observed(self, observed: Measured | Missing) -> Self:
         model = copy.copy(self)
-        model._measured = found
+        model._measured = observed
         return model
 
     def _pass_of_loadings(

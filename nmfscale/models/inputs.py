@@ -14,6 +14,7 @@ from ..readers.columns import leave_out
 from ..readers.masks import MASKS, NAMES
 from ..readers.open import as_counts
 from ..readers.options import check_source
+from .entry_weights import without_nan
 from .names import check_missing, default_missing, keep_names, matched_counts
 
 Array = NDArray[Any]
@@ -56,10 +57,14 @@ class CountInputs:
         """Keep the names and totals of the counts of a fit."""
         keep_names(self, X, counts)
         self.sample_names_, self.obs_ = counts.sample_names, counts.obs
-        self.sample_totals_ = np.array(counts.row_totals, np.float64)
-        self.feature_totals_ = np.array(counts.column_totals, np.float64)
+        self._take_totals(counts)
         if hasattr(self, "topic_names_"):  # of a different fit
             del self.topic_names_
+
+    def _take_totals(self, counts: CountMatrix) -> None:
+        """Keep the totals of the counts of a fit."""
+        self.sample_totals_ = np.array(counts.row_totals, np.float64)
+        self.feature_totals_ = np.array(counts.column_totals, np.float64)
 
     def _read(self, X: Any, reading: dict[str, Any], in_memory: bool = True) -> CountMatrix:
         check_source(reading, type(self).__name__)
@@ -79,15 +84,18 @@ class CountInputs:
         """Return counts of samples with the features of the model that is returned, and the client.
 
         The model is this one or, with ``missing="restrict"``, a copy with the features that `X`
-        has. `known` holds further arguments on measured features, which the copy keeps.
+        has. `known` holds further arguments on what was measured, which the copy keeps.
         """
         check_missing(missing)
+        known = known or {}
+        X, weights = without_nan(X, known.get("data_weights"))
         counts, client = self._read_for(X, client, reading)
         missing = default_missing(self, counts) if missing is None else missing
         counts, there = matched_counts(self, with_names(X, counts, reading), counts, missing)
         model = self if there is None else self._restricted(there)
         counts = model._explained(counts)
-        return model._knowing(counts, known or {}), counts, client
+        model, counts = model._knowing(counts, known | {"data_weights": weights})
+        return model, counts, client
 
     def _read_for(self, X: Any, client: Any, reading: dict[str, Any]) -> tuple[CountMatrix, Any]:
         """Return counts as they are given, and the client that works on them, or None."""
@@ -95,9 +103,12 @@ class CountInputs:
         counts = self._read(X, reading, in_memory=in_memory)
         return counts, None if in_memory else client_for(counts, client)
 
-    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> Self:
-        """Return the model, or a copy with the measured features of these counts."""
-        return self
+    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:
+        """Return the model, or a copy with what was measured in these counts, and the counts.
+
+        Counts of missing entries are left out.
+        """
+        return self, counts
 
     def _restricted(self, features: Array) -> Self:
         """Return a copy restricted to a mask of features (m,); loadings keep their meaning."""

@@ -181,6 +181,8 @@ class PoissonNMF(CountFactorization):
         Whether `size_factors` was passed to :meth:`fit`; :meth:`transform` then needs them, too.
     fixed_topics_, fixed_features_, fixed_samples_ : ndarray of bool, or None
         Arguments of :meth:`fit`, which :func:`bootstrap_fit` uses again.
+    has_missing_entries_ : bool
+        Whether entries were missing according to `data_weights`.
     measured_ : ndarray of shape (n_batches, n_features), bool, or None
     batch_ : ndarray of shape (n_samples,), int, or None
         Features of each batch, and the batch number of each sample, if `measured` was passed to

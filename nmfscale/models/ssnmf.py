@@ -15,17 +15,18 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
+from ..methods.entries import constant_of
 from ..methods.merging import averaged, merged_factors
 from ..methods.ssnmf import descent, multiplicative
 from ..methods.ssnmf.descent import CoordinateDescent
-from ..methods.ssnmf.entries import constant_of
 from ..methods.ssnmf.labels import Supervision
 from ..methods.ssnmf.multiplicative import SemiSupervised, Start
 from ..readers.options import SOURCE, SourceOptions
 from .base import CountModel, Fitted
+from .entry_weights import weighted_entries, without_nan
 from .fit_options import FitOptions
 from .supervised import LOSSES, SupervisedModel
-from .targets import hold_out, supervision_of, weighted_entries
+from .targets import hold_out, supervision_of
 from .validation import checked_array
 
 Array = NDArray[Any]
@@ -207,12 +208,13 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
             Non-negative weights of labels, or of single targets, in the loss. A class whose labels
             all have weight 0 is never predicted; at least one label, or one target of each column,
             must have a positive weight.
-        data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
+        data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
             Non-negative weights that multiply the terms of entries in the loss, so that the value
             of an entry of weight 0 does not matter; or a sparse matrix that is nonzero where an
-            entry is missing. Only for counts in memory. A feature of weight 0 in all samples is in
-            no topic, and the loadings of a sample without positive weights depend on its label
-            only.
+            entry is missing; or "nan" if missing entries of `X` are NaN, as in
+            :meth:`PoissonNMF.fit`. They are kept in memory; counts may be anywhere. A feature of
+            weight 0 in all samples is in no topic, and the loadings of a sample without positive
+            weights depend on its label only.
         loadings : array-like of shape (n_samples, n_components), default=None
             S to start from; by default random numbers between 0 and 1.
         components : array-like of shape (n_components, n_features), default=None
@@ -230,8 +232,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         Raises
         ------
         ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
-            As in :meth:`PoissonNMF.fit`; a ValueError also for fractional labels, and for
-            `data_weights` with counts that are read from a file.
+            As in :meth:`PoissonNMF.fit`; a ValueError also for fractional labels.
 
         Warns
         -----
@@ -301,17 +302,16 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         start: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         losses, K, entries = self._pair, self.n_components, None
+        X, data_weights = without_nan(X, data_weights)
         counts, options = self._counts_of_fit(X, options)
         known, classes = supervision_of(y, label_weights, counts)
         rng = self._generator() if self.validation_fraction else check_random_state(0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)
         used, dtype = counts, self._dtype()
         if data_weights is not None:
-            if options.client is not None:
-                raise ValueError("data_weights are for fits in this process: leave out client.")
             used, entries = weighted_entries(counts, data_weights, losses.data)
             if not entries.less_one.nnz:  # all weights are 1
-                used, entries = counts, None
+                entries = None
         given = self._start(start, counts, known.n_targets)
         if entries is None:
             constant = float(counts.row_sums(lambda x: constant_of(x, 1.0, losses.data)).sum())
@@ -328,7 +328,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
                 weights=entries, constant=constant, patience=self.n_iter_no_change,
             )  # fmt: skip
 
-        weighed = () if entries is None else (entries.less_one.indices, entries.less_one.data)
+        weighed = [] if entries is None else entries.parts()
         needs = multiplicative.multiplicative_needs(used, K, known, dtype, entries)
         if self.solver == "cd":
             needs = descent.descent_needs(

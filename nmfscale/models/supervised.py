@@ -20,7 +20,8 @@ from ..methods.ssnmf.labels import predicted
 from ..methods.ssnmf.steps import Losses, representation, representation_needs
 from ..readers.options import SourceOptions
 from .base import CountModel
-from .targets import unlabelled, weighted_entries
+from .entry_weights import weighted_entries, without_nan
+from .targets import unlabelled
 
 Array = NDArray[Any]
 
@@ -76,7 +77,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
             Cluster that does the work, as in :meth:`PoissonNMF.transform`.
         layer, raw, **source
             As in :meth:`fit`.
-        data_weights : array-like of shape (n_samples, n_features) or sparse, default=None
+        data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
             As in :meth:`fit`, with a column for each feature of the fit.
 
         Returns
@@ -89,6 +90,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, MemoryLimitError, FileNotFoundError, ClusterError
             As :meth:`PoissonNMF.transform`.
         """
+        X, data_weights = without_nan(X, data_weights)
         reading = {"layer": layer, "raw": raw, **source}
         return self._transform(X, out, missing, client, reading, data_weights=data_weights)
 
@@ -135,6 +137,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
+        X, data_weights = without_nan(X, data_weights)
         reading = {"layer": layer, "raw": raw, **source}
         model, counts, client = self._to_predict(X, missing, client, reading)
         return model._labels_of(counts, client, data_weights)
@@ -168,6 +171,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
+        X, data_weights = without_nan(X, data_weights)
         reading = {"layer": layer, "raw": raw, **source}
         model, counts, client = self._to_predict(X, missing, client, reading)
         return model._predicted(counts, client, data_weights)
@@ -234,6 +238,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, ClusterError
             As :meth:`predict`.
         """
+        X, data_weights = without_nan(X, data_weights)
         reading = {"layer": layer, "raw": raw, **source}
         model, counts, client = self._to_predict(X, missing, client, reading)
         y = of_samples(y, counts, "y")

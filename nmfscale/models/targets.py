@@ -1,4 +1,4 @@
-"""Checks of labels, targets and weights of entries that are given to `fit`."""
+"""Checks of labels and targets that are given to `fit`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import reprlib
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import type_of_target
 
 from ..counts.base import CountMatrix
-from ..counts.names import names_of, of_features, of_samples
+from ..counts.names import of_samples
 from ..counts.warn import warn_caller
-from ..methods.ssnmf.entries import EntryWeights, constant_of
 from ..methods.ssnmf.labels import Supervision
-from ..readers.open import as_counts
 from .validation import checked_array
 
 Array = NDArray[Any]
@@ -165,54 +162,3 @@ def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) 
     weights = known.weights.copy()
     weights[held] = 0
     return known._replace(weights=weights, held_out=held)
-
-
-def _columns_of(weights: Any, taken: Any) -> Any:
-    """Return weights of entries for the features that were kept.
-
-    Columns that were not given (-1) get weight 0.
-    """
-    shape, absent = np.shape(weights), np.asarray(taken) < 0
-    if len(shape) != 2 or max(taken) >= shape[1]:  # the check of shapes raises the error
-        return weights
-    if not sp.issparse(weights):
-        return np.where(absent, 0.0, np.asarray(weights)[:, taken])
-    of_absent = sp.csr_array(np.broadcast_to(absent, (shape[0], len(taken))))
-    return sp.csr_array(weights)[:, taken].multiply(~absent) + of_absent
-
-
-def weighted_entries(
-    counts: CountMatrix, given: Any, loss: str
-) -> tuple[CountMatrix, EntryWeights]:
-    """Return counts multiplied by the weights of their entries, and these weights.
-
-    Weights without feature names are in the order of the given columns, of which some may have been
-    selected.
-    """
-    if counts.from_file:
-        raise ValueError(
-            "data_weights need counts in memory, and these are read from a file as the fit goes: "
-            "read them with read_counts, and leave out memory_limit and client."
-        )
-    given = of_samples(given, counts, "data_weights")
-    given = of_features(given, counts, "data_weights", axis=1)
-    taken = counts.columns_taken
-    if taken is not None and names_of(given, 1) is None:
-        given = _columns_of(given, taken)
-    X = counts.take_rows().astype(np.float64)
-    if given.shape != X.shape:
-        raise ValueError(f"data_weights has shape {given.shape}; that of X, {X.shape}, is needed.")
-    if sp.issparse(given):
-        less_one = sp.csr_array((given != 0), dtype=np.float64)
-        less_one.data = -less_one.data
-    else:
-        less_one = sp.csr_array(checked_array(given, X.shape, "data_weights", positive=False) - 1.0)
-    less_one.eliminate_zeros()
-    less_one.sort_indices()
-    entry_row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-    w = 1 + np.asarray(less_one[entry_row, X.indices]).ravel() if X.nnz else np.ones(0)
-    constant = float(constant_of(X.data, w, loss).sum())
-    X.data = X.data * w
-    X.eliminate_zeros()
-    weighted = as_counts(X, integer="allow", subject="SSNMF with data_weights")
-    return weighted, EntryWeights(less_one, constant)

@@ -29,6 +29,7 @@ from ..kernels import dense
 from ..kernels.functions import exp
 from ..methods.completion import log_shares, split_counts
 from ..methods.measured import Measured
+from ..methods.missing import Missing
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import write_array
 from ..readers.open import as_counts
@@ -51,8 +52,8 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
 
     verbose: int
 
-    # measured features of the counts that a copy is for
-    _measured: Measured | None = None
+    # measured features, or missing entries, of the counts that a copy is for
+    _measured: Measured | Missing | None = None
 
     # scikit-learn would treat them as metadata that pipelines route.
     __metadata_request__transform = {"out": UNUSED}

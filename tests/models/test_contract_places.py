@@ -34,6 +34,7 @@ PRIORS = {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}
 ENTRIES = {
     "data_weights": np.where(rng.uniform(size=X.shape) < 0.2, 0, rng.integers(1, 3, X.shape))
 }
+MISSING = {"data_weights": sp.csr_array(rng.uniform(size=X.shape) < 0.2)}
 TARGETS = {"y": LABELS, "label_weights": rng.uniform(0.5, 1, N)}
 EM, NOT_AHEAD = {"solver": "em", "inner_iter": 1}, {"extrapolate": False}
 # Sets that make tasks of their own: other steps of workers, or other arrays sent to them.
@@ -42,6 +43,7 @@ OPTIONS = {
         EM | HELD, EM | MEASURED | PRIORS,
         {"solver": "joint-em", "l1_penalty": 1.0}, {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
         PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1}, MEASURED | PRIORS | ROW_WEIGHTS,
+        MISSING | PRIORS | ROW_WEIGHTS,
     ],
     nmfscale.TopicModel: [
         {"init": "clusters", "dtype": "float32"}, {"prior_factors": 1.1, "n_components": 1},
@@ -62,17 +64,18 @@ OPTIONS = {
     nmfscale.SSNMF: [
         TARGETS | {"losses": "FD", "solver": "mu"}, TARGETS | {"losses": "FD", "solver": "cd"},
         {"y": None}, TARGETS | {"dtype": "float32", "n_init": 2, "validation_fraction": 0.3},
+        TARGETS | ENTRIES | {"losses": "FD", "solver": "cd"},
+        TARGETS | MISSING | {"losses": "DD"},
     ],
 }  # fmt: skip
-# Sets that differ from those and from the defaults only where the steps are chosen, or that need
-# counts in memory.
+# Sets that differ from those and from the defaults only where the steps are chosen.
 MORE_OPTIONS = {
     nmfscale.PoissonNMF: [
         EM, EM | NOT_AHEAD | ROW_WEIGHTS, NOT_AHEAD, {"dtype": "float32"},
         {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS, PRIORS | ROW_WEIGHTS,
-        MEASURED,
+        MEASURED, MISSING | {"F": START["F"], "dtype": "float32"}, MISSING | EM,
     ],
-    nmfscale.TopicModel: [EM, {"solver": "joint-em"}, PRIORS, MEASURED, ROW_WEIGHTS],
+    nmfscale.TopicModel: [EM, MISSING, {"solver": "joint-em"}, PRIORS, MEASURED, ROW_WEIGHTS],
     nmfscale.LDA: [
         {"estimate_prior": "symmetric", "init": "random"}, {"topic_word_prior": 0.0}, NOT_AHEAD,
     ],
@@ -83,7 +86,7 @@ MORE_OPTIONS = {
     nmfscale.AnchorNMF: [{"weighting": "tf-idf"}, {"projection": 20}],
     nmfscale.SSNMF: [
         TARGETS | {"losses": losses, "solver": solver} | entries
-        for losses, entries in (("FF", ENTRIES), ("DF", {}), ("DD", ENTRIES))
+        for losses, entries in (("FF", ENTRIES), ("DF", MISSING), ("DD", ENTRIES))
         for solver in ("mu", "cd")
     ],
 }  # fmt: skip
@@ -163,8 +166,6 @@ def test_same_numbers_with_options_in_every_place(fit, model, place, monkeypatch
     automatic = model.estimator in (nmfscale.PoissonNMF, nmfscale.TopicModel)
     n_iter = 14 if automatic and "solver" not in model.variant else 5
     model = replace(model, options={"max_iter": n_iter, "tol": 0})
-    if "data_weights" in model.given:  # which are for counts in memory
-        place = "memory"
     assert numbers(fit(place, model, n_threads=2)) == numbers(fit("memory", model))
 
 
@@ -287,9 +288,10 @@ def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
     poisson = nmfscale.PoissonNMF(3, max_iter=8, tol=0, random_state=0, n_threads=1)
     ssnmf = {kind: Model(nmfscale.SSNMF, None, variant={"losses": kind}) for kind in ("FF", "DD")}
     batches = {"measured": there, "batch": groups}
+    entries = {"data_weights": sp.csr_array(rng.random(X.shape) < 0.2)}
     of_weights = {"data_weights": rng.integers(0, 3, X.shape) * 1.0}
     for one, calls in (
-        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, batches]),
+        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, batches, entries]),
         (clone(poisson).set_params(**priors).fit(X), [{}, batches]),
         *((model.make(max_iter=8).fit(X, LABELS), [of_weights]) for model in ssnmf.values()),
     ):
@@ -297,5 +299,6 @@ def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
             here = one.transform(counts, **given)
             found = within(WALL, lambda: one.transform(counts, client=client, **given))  # noqa: B023
             assert found.tobytes() == here.tobytes()
-    there = within(WALL, lambda: poisson.score(counts, client=client, **batches))
-    assert there == poisson.score(counts, **batches)
+    for given in (batches, entries):
+        there = within(WALL, lambda: poisson.score(counts, client=client, **given))  # noqa: B023
+        assert there == poisson.score(counts, **given)

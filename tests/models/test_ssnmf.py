@@ -4,8 +4,6 @@ import internals
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
-from count_files import write_h5ad
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import make_multilabel_classification
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
@@ -135,14 +133,6 @@ def test_samples_without_anything_to_predict_from_are_named():
     with pytest.warns(match="cell 2, cell 5"):
         proba = fitted.predict_proba(pd.DataFrame(new, index=[f"cell {i}" for i in range(9)]))
     assert_array_equal(proba[2], fitted.class_prior_)
-
-
-def test_weights_of_entries_are_refused_where_counts_are_elsewhere(tmp_path, monkeypatch):
-    write_h5ad(tmp_path / "counts.h5ad", sp.csr_matrix(X))
-    with pytest.raises(ValueError, match="data_weights need counts in memory"):
-        model(memory_limit="1TB").fit(
-            tmp_path / "counts.h5ad", LABELS, data_weights=np.ones(X.shape)
-        )
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,8 @@ FITS = {
     "TopicModel": (
         nmfscale.TopicModel(2, init=of_samples(GROUPS), **FEW),
         nmfscale.TopicModel(2, init=GROUPS, **FEW),
-        dict(row_weights=(SIZES, SAMPLES)),
+        dict(row_weights=(SIZES, SAMPLES),
+             data_weights=((WEIGHTS > 1) * 1.0, SAMPLES, FEATURES)),
     ),
     "LDA": (
         nmfscale.LDA(K, **FEW), nmfscale.LDA(K, **FEW),

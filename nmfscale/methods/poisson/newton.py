@@ -238,7 +238,7 @@ class Newton(FactorModel):
     def _schedule(self, **state: Any) -> MomentumSchedule:
         """Return the schedule of the momentum, new or restored."""
         own = {"columns_whole": self.executor.one_block}
-        own["own_totals"] = self.constraints.measured is not None
+        own["own_totals"] = not self.constraints.all_observed
         own["shared"] = shares_correlations(self.n_components, self.counts.shape[1])
         return MomentumSchedule(**{"momentum": self.momentum} | state | own)
 

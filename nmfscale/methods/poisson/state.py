@@ -27,6 +27,7 @@ from ..factors import (
     to_lanes,
 )
 from ..measured import GroupSums, own_totals
+from ..missing import Missing, MissingSums, row_inputs, totals_of_columns
 from ..slices import sliced_counts
 from .row_update import SHARED, SHARED_MARGIN, RowUpdate, correlations, room_for_curvature
 from .steps import (
@@ -98,8 +99,10 @@ class PoissonState:
         pseudo, rate = self._prior(given.prior_loadings, order)
         fixed = None if given.samples is None else per_lane(given.samples, order)
         groups = None if given.groups is None else per_lane(given.groups, order)
-        known = {"totals": self.totals, "weights": self.weights, "fixed": fixed,
-                 "pseudo": pseudo, "rate": rate, "groups": groups}  # fmt: skip
+        known: dict[str, Any] = {"totals": self.totals, "weights": self.weights, "fixed": fixed,
+                                 "pseudo": pseudo, "rate": rate, "groups": groups}  # fmt: skip
+        if given.missing is not None:
+            known |= row_inputs(Missing(given.missing), self.layout)
         for name, array in known.items():
             if array is not None:
                 self.executor.put(name, array)
@@ -122,7 +125,7 @@ class PoissonState:
         """
         update = UpdateRows(
             self.F.values, self.total_of_rows(), self.n_components, how, source, target, reports,
-            self._correlation("L", how),
+            self._correlation("L", how), self.F.n_rows,
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
         (found, _), *of_samples = self.executor.run(update, *terms)
@@ -166,18 +169,30 @@ class PoissonState:
     def prior_of_F(self, source: str = "L") -> dict[str, Array]:
         """Return the prior of F in the form of the kernels.
 
-        If groups of samples have different measured features, it includes the totals of the
-        columns. A feature that was measured nowhere has all of L as its total and becomes zero.
+        If not all entries are part of the likelihood, it includes the totals of the columns. A
+        feature that was measured nowhere has all of L as its total and becomes zero.
         """
-        if self.measured is None:
+        if self.constraints.all_observed:
             return self.F.prior()
+        own = self._totals_of_columns(source).astype(self.dtype)
+        return own_totals(own, self.F.prior())
+
+    def _totals_of_columns(self, source: str) -> Array:
+        """Return the column sums of L over the samples in which each feature was measured."""
+        missing = self.constraints.missing
+        if missing is not None:
+            of_missing = MissingSums(self.F.values.shape, self.F.n_rows, source)
+            ((_, (less,)),) = self.executor.run(of_missing)
+            # without a prior, a feature that was observed nowhere becomes zero
+            never = self.total_L if self.F.pseudo is None else np.zeros(self.stride)
+            return totals_of_columns(self.total_L, less, missing, self.layout.column_order, never)
+        assert self.measured is not None
         step = GroupSums(self.n_components, len(self.measured), source)
         ((found, _),) = self.executor.run(step)
         own = np.zeros((len(self.F.values), self.stride))
         for measured, sums in zip(self.measured, found["sums"], strict=True):
             own[measured] += sums
-        own = np.where(own > 0, own, found["sums"].sum(axis=0))
-        return own_totals(own.astype(self.dtype), self.F.prior())
+        return np.where(own > 0, own, found["sums"].sum(axis=0))
 
     def problem_of_F(self, how: RowUpdate, design: Array) -> Any:
         """Return the row problem of F, with column sums of L unless `prior_of_F` has them."""
@@ -186,7 +201,7 @@ class PoissonState:
 
     def _total_of_F(self) -> Array:
         total = self.total_L.astype(self.dtype)
-        return total if self.measured is None else np.zeros_like(total)
+        return total if self.constraints.all_observed else np.zeros_like(total)
 
     def _moves_of_F(self) -> Array | None:
         """Return a mask (stride,) of the components of F that move; None if all do."""
@@ -338,7 +353,8 @@ class PoissonState:
 
     def sample_terms(self, source: str = "L") -> SampleTerms:
         """Return the step that sums the terms of samples in the objective."""
-        return SampleTerms(self.total_of_rows(), self.n_components, source)
+        F = None if self.constraints.missing is None else self.F.values
+        return SampleTerms(self.total_of_rows(), self.n_components, source, F, self.F.n_rows)
 
     def set_factor(self, values: Array) -> None:
         """Use this memory for F."""

@@ -3,9 +3,10 @@
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
 in the likelihood and ``weighted`` (counts of the columns times these), ``fixed`` (a mask of samples
 whose loadings stay), ``pseudo`` and ``rate`` of a prior, ``groups`` (group numbers of samples with
-different measured features), if there are any; ``curvature``, the stored curvature of long rows.
-Loadings are (lanes, stride); the other arrays have one number for each lane, or the shape of
-loadings; ``weighted`` and ``curvature`` have different shapes.
+different measured features) and ``entries`` (missing entries), if there are any; ``curvature``, the
+stored curvature of long rows. Loadings are (lanes, stride); the other arrays have one number for
+each lane, or the shape of loadings; ``weighted``, ``entries`` and ``curvature`` have different
+shapes.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from ...counts.aligned import aligned_empty
 from ...counts.sell import LANES, SellBlock
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
-from ..measured import own_totals, totals_of_groups
+from ..measured import own_totals
+from ..missing import ENTRIES, totals_of_rows
 from ..slices import sliced_counts
 from .row_update import EM, RowUpdate, correlations, room_for_curvature
 
 # Row arrays of samples other than loadings.
-SAMPLES = "weights", "fixed", "pseudo", "rate", "groups"
+SAMPLES = "weights", "fixed", "pseudo", "rate", "groups", ENTRIES
 
 
 def rows_of(block: Block, name: str, n_components: int) -> Factor:
@@ -41,7 +43,7 @@ class UpdateRows(Step):
     F (lanes, stride) is in lane order, `total` its column sums (stride,), or those over the
     features of each group of rows (n_groups, stride). Without a `target`, only the `reports`,
     "loglik_start" or "kkt_start", are computed. `correlation` (K, K) holds shared correlations, if
-    rows share them.
+    rows share them. The first `n_features` lanes of F are rows.
     """
 
     F: Any
@@ -52,6 +54,7 @@ class UpdateRows(Step):
     target: str | None = "next"
     reports: tuple[str, ...] = ()
     correlation: Array | None = None
+    n_features: int = 0
 
     reads = "rows"
     shared = ("F",)
@@ -69,9 +72,10 @@ class UpdateRows(Step):
         rows = rows_of(block, self.source, self.n_components)
         sliced = sliced_counts(block.counts, len(self.F))
         total, prior = self.total.astype(self.F.dtype), rows.prior()
-        if total.ndim == 2:
-            prior = own_totals(totals_of_groups(block, total, total.dtype), prior)
-            total = np.zeros_like(total[0])
+        own = totals_of_rows(block, self.total, self.F, self.n_features, len(rows.values))
+        if own is not None:
+            prior = own_totals(own.astype(total.dtype), prior)
+            total = np.zeros(total.shape[-1], total.dtype)
         problem = self.how.problem(self.F, total, self.n_components, self.correlation)
         seen = {name: np.zeros(len(rows.values)) for name in self.reports}
         arrays: dict[str, Any] = {**seen}
@@ -105,13 +109,17 @@ class SampleTerms(Step):
 
     With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
     ``log_sizes`` = sum_i t_i log s_i. If groups of samples have different measured features, u is
-    that of the group, `total` is (n_groups, stride), and ``expected`` = sum_i s_i is computed as
-    well.
+    that of the group, and `total` is (n_groups, stride); if entries are missing, u is that of the
+    sample, computed from F (lanes, stride). Then ``expected`` = sum_i s_i is computed as well.
     """
 
     total: Array
     n_components: int
     source: str = "L"
+    F: Any = None
+    n_features: int = 0
+
+    shared = ("F",)
 
     @property
     def arrays(self) -> RowArrays:
@@ -123,8 +131,8 @@ class SampleTerms(Step):
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
         L = rows.values
         found: Values = {"log_prior": rows.log_prior(weights)}
-        if self.total.ndim == 2:
-            own = totals_of_groups(block, self.total, np.float64)
+        own = totals_of_rows(block, self.total, self.F, self.n_features, len(L))
+        if own is not None:
             sizes = (L.astype(np.float64) * own).sum(axis=1)
             found["expected"] = weighted_sum(sizes, weights)
         else:

@@ -23,10 +23,11 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
 from ...engine.protocol import Block, Needs, Sums, Values
+from .. import entries
+from ..entries import BlockEntries
 from ..factors import Array, aligned_copy, in_lane_order, to_lanes
 from ..slices import sliced_counts
-from . import entries, labels
-from .entries import BlockEntries
+from . import labels
 from .labels import Supervision
 from .multiplicative import SemiSupervised, rows_of_block
 from .steps import FLOOR, Losses, MoveRows, gram, in_lanes, problem_of, rows_in_float64

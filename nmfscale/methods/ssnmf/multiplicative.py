@@ -31,19 +31,18 @@ from ...counts.blocks import cut_blocks
 from ...counts.sell import LANES
 from ...engine.protocol import Executor, Needs, Sums, Values
 from ...kernels import dense
+from .. import entries
 from ..declared import PointMethod
+from ..entries import EntryWeights
 from ..factors import (
     Array,
     per_lane,
     rows_of_sums,
 )
-from . import entries, labels
-from .entries import EntryWeights
+from . import labels
 from .labels import Supervision
 from .steps import FLOOR, Clean, Losses, MoveRows, SumSamples, gram
 
-# Of an entry with a weight: its place and weight, those of a block once more, and two matrices.
-_ENTRY_BYTES = 24 + 24 + 2 * 16
 # Keep floor values if zeroing them raises the loss by more than this (relative).
 _FELL = 1e-9
 
@@ -275,7 +274,7 @@ def multiplicative_needs(
     more = 0
     if weights is not None:
         of_block += 3 * K * 8
-        more = weights.less_one.nnz * _ENTRY_BYTES
+        more = entries.memory_of_entries(weights.less_one)
     return Needs(
         row=n_points * stride * itemsize + K * itemsize + of_labels,
         shared=lanes * stride * 8 * 8 + more,

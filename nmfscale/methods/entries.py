@@ -1,4 +1,4 @@
-"""Weights of single counts in a semi-supervised NMF, such as 0 for missing counts.
+"""Weights of single counts, such as 0 for missing counts.
 
 An entry (i, j) of weight w_ij has the term ``w_ij d(x_ij, mu_ij)``, so that an entry of weight 2
 counts like two equal entries. Counts are already multiplied by their weights; sums over all entries
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from ...kernels import dense
-from ...kernels.functions import log
-from ..factors import Array
+from ..kernels import dense
+from ..kernels.functions import log
+from .factors import Array
 
 ROWS = ("entries",)
 # A sum that keeps less than this share of itself is summed again, or for a column, is at least this
@@ -31,9 +31,16 @@ _LITTLE, _ROUNDING = 1e-6, 4 * float(np.finfo(np.float64).eps)
 # would let the other factor grow without bound. Sums of rows are exact, sums of columns have
 # cancellation errors.
 _LEAST_OF_ROW, _LEAST_OF_COLUMN = 1e-12, 1e-8
+# Of an entry with a weight: its place and weight, those of a block once more, and two matrices.
+_ENTRY_BYTES = 24 + 24 + 2 * 16
 # Rows that are summed again at a time.
 _PIECE = 1 << 6
 _TYPE = np.dtype([("lane", np.int64), ("column", np.int64), ("v", np.float64)])
+
+
+def memory_of_entries(less_one: sp.csr_array) -> int:
+    """Return the bytes that weights of entries need in a fit."""
+    return int(less_one.nnz) * _ENTRY_BYTES
 
 
 class EntryWeights(NamedTuple):
@@ -41,6 +48,10 @@ class EntryWeights(NamedTuple):
 
     less_one: sp.csr_array
     constant: float
+
+    def parts(self) -> list[Array]:
+        """Return the arrays that a fit must have to be the same."""
+        return [self.less_one.indptr, self.less_one.indices, self.less_one.data]
 
     def weightless(self) -> Array:
         """Return a mask (m,) of columns with weight 0 in every row."""
@@ -90,11 +101,11 @@ class BlockEntries:
 
     def rows_left(self, of_all: Array) -> Array:
         """Return sum_j w mu a_j, or sum_j w a_j, for every row, from the unweighted sums."""
+        if self._loss == "kl":
+            return sums_left(self._weights, self._A, of_all)
         found = of_all + dense.of_sparse(self._matrix, self._A)
         for rows in _cancelled(found, of_all):
-            w = self._dense(rows)
-            if self._loss == "frobenius":
-                w *= dense.product(self._S[rows], self._A.T)
+            w = self._dense(rows) * dense.product(self._S[rows], self._A.T)
             found[rows] = dense.product(w, self._A)
         return found
 
@@ -123,6 +134,14 @@ class BlockEntries:
         """Return the lower triangles of sum_i v s_i s_i^T for every column."""
         found: Array = dense.of_sparse(self._weights.T.tocsr(), _products(self._S))
         return found
+
+
+def sums_left(less_one: sp.csr_array, A: Array, of_all: Array) -> Array:
+    """Return sum_j w a_j for every row (n, K), from weights minus one (n, m) and sum_j a_j."""
+    found: Array = of_all + dense.of_sparse(less_one, A)
+    for rows in _cancelled(found, of_all):
+        found[rows] = dense.product(1 + less_one[rows].toarray(), A)
+    return found
 
 
 def _cancelled(left: Array, of_all: Array) -> Iterator[Array]:
