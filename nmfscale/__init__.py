@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .methods.poisson.priors import gamma_to_dirichlet as gamma_to_dirichlet
     from .methods.poisson.priors import logposterior_multinomial as logposterior_multinomial
     from .methods.poisson.priors import logposterior_poisson as logposterior_poisson
+    from .methods.poisson.regression import poisson_regression as poisson_regression
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
     from .models.comparison import match_topics as match_topics
     from .models.gamma_poisson import GammaPoisson as GammaPoisson
@@ -100,6 +101,7 @@ _PLACES = {
     "methods.poisson.mixture": "mixture_proportions",
     "methods.poisson.priors": "dirichlet_to_gamma gamma_to_dirichlet logposterior_multinomial "
     "logposterior_poisson",
+    "methods.poisson.regression": "poisson_regression",
     "models.anchor_nmf": "AnchorNMF",
     "models.comparison": "match_topics",
     "models.gamma_poisson": "GammaPoisson",

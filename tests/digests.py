@@ -193,6 +193,8 @@ def _results():
 
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {"n_iter": 20}
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {}
+    for solver in ("auto", "em", "ccd", "sn"):
+        yield nmfscale.poisson_regression, (F, X.T), {"solver": solver, "max_iter": 5}
     yield nmfscale.balance, (L,), {}
     yield nmfscale.cluster_samples, (model,), {"random_state": 1}
     yield nmfscale.clustering_score, (model.loadings_, GROUPS), {"soft": True}

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -54,6 +54,13 @@ _LIFTS = 1e-3
 _COPIES_BLOCK, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 6, 5, 8, 4
 
 
+class RowSteps(NamedTuple):
+    """A kernel that takes steps on rows, and its options of `kernels.RowProblem`."""
+
+    kernel: str
+    options: dict[str, Any]
+
+
 class Projector:
     """Moves the loadings of a block, in lane order, to their optimum with fixed factors.
 
@@ -61,16 +68,17 @@ class Projector:
     KKT residual is at most `tol` times its total, and then stays fixed, independently of other
     rows. With many components (see `ACTIVE_ABOVE`) a few steps are EM steps only. `design` is F in
     lane order, `total` its column sums; `total` is 0 if `rates` is set, in which case rows have
-    their own totals as rates of a prior.
+    their own totals as rates of a prior. `how` are steps in place of EM and Newton steps.
     """
 
     def __init__(
         self, design: Array, total: Array, n_components: int, n_steps: int, tol: float,
-        n_threads: int, rates: bool = False,
+        n_threads: int, rates: bool = False, how: RowSteps | None = None,
     ):  # fmt: skip
         self.n_steps, self._n_threads = n_steps, n_threads
         eps = 50 * float(np.finfo(design.dtype).eps)
         self._tol = max(tol, eps)
+        self._floored = MINVAL * float(total.max())
         # components without factors, and padding
         self._dead = np.arange(len(total)) >= n_components if rates else total == 0
         options: dict[str, Any] = {"floor": MINVAL, "em_steps": 1}
@@ -79,7 +87,11 @@ class Projector:
         held = design, total.astype(design.dtype), n_components
         newton: dict[str, Any] = {"newton_steps": 1, "qp_sweeps": 50, "qp_tolerance": 1e-12}
         self._at_once: Any = None
-        if n_components > ACTIVE_ABOVE and n_steps < _ROUNDS:
+        self._kernel = "update_rows" if how is None else how.kernel
+        if how is not None:
+            self._em = kernels.RowProblem(*held, **options)
+            self._newton = kernels.RowProblem(*held, **options | how.options)
+        elif n_components > ACTIVE_ABOVE and n_steps < _ROUNDS:
             options["em_steps"] = _EM_A_STEP * n_steps
             self._at_once = kernels.update_rows, kernels.RowProblem(*held, **options)
         elif n_components > ACTIVE_ABOVE:
@@ -90,13 +102,17 @@ class Projector:
             self._em = kernels.RowProblem(*held, **options)
             self._newton = kernels.RowProblem(*held, **options, **newton)
 
-    def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> None:
-        """Move the rows of `values` to their optimum, in place."""
+    def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> int:
+        """Move the rows of `values` to their optimum, in place.
+
+        Return the number of rows that have not reached it, as far as this is known.
+        """
+        unfinished = 0
         scale = totals
         if prior:
             scale = scale + prior["pseudo"].sum(axis=1, dtype=np.float64)
         if self._at_once is None:
-            self._step(sliced, values, scale, prior)
+            unfinished = self._step(sliced, values, scale, prior)
         else:
             kernel, problem = self._at_once
             kernel(sliced, problem, values, values, n_threads=self._n_threads, **prior)
@@ -108,34 +124,42 @@ class Projector:
             best = np.zeros_like(pseudo)
             np.divide(pseudo, rate, out=best, where=rate > 0)
             values[:, self._dead] = best
+        return unfinished
 
-    def _step(self, sliced: Any, values: Array, scale: Array, prior: dict[str, Array]) -> None:
-        """Take steps on all components of rows; residuals are relative to `scale`."""
+    def _step(self, sliced: Any, values: Array, scale: Array, prior: dict[str, Array]) -> int:
+        """Take steps on all components of rows; residuals are relative to `scale`.
+
+        Return the number of rows that would take further steps.
+        """
         after = aligned_copy(values)
         # An empty row has no scale for its residual: without a prior it is zero and stays zero.
         moving, kkt = scale > 0, np.zeros(len(values))
         unproven, lifted = moving, np.zeros(len(values), bool)
         for _ in range(self.n_steps):
             if not moving.any():
-                self._update(self._em, sliced, values, after, unproven, prior)
+                self._update("update_rows", self._em, sliced, values, after, unproven, prior)
                 lifted = unproven & (after > (1 + _LIFTS) * values).any(axis=1)
                 moving = unproven = lifted
                 if not moving.any():
                     break
-            self._update(self._newton, sliced, values, after, moving, prior, kkt_start=kkt)
+            self._update(
+                self._kernel, self._newton, sliced, values, after, moving, prior, kkt_start=kkt
+            )
             moving = moving & (lifted | (kkt > self._tol * scale))
             lifted = np.zeros(len(values), bool)
             values[moving] = after[moving]
+        # a coordinate at the floor has a residual of up to the floor times its column sum
+        return int((moving & (kkt > self._tol * scale + self._floored)).sum())
 
     def _update(
-        self, problem: Any, sliced: Any, values: Array, after: Array, rows: Array,
-        prior: dict[str, Array], **report: Array,
+        self, kernel: str, problem: Any, sliced: Any, values: Array, after: Array, rows: Array,
+        prior: dict[str, Array], **options: Any,
     ) -> None:  # fmt: skip
-        slices = np.flatnonzero(rows.reshape(-1, LANES).any(axis=1))
-        kernels.update_rows(
-            sliced, problem, values, after, slices=slices, n_threads=self._n_threads,
-            **prior, **report,
-        )  # fmt: skip
+        if kernel == "update_rows":
+            options["slices"] = np.flatnonzero(rows.reshape(-1, LANES).any(axis=1))
+        getattr(kernels, kernel)(
+            sliced, problem, values, after, n_threads=self._n_threads, **prior, **options
+        )
 
 
 def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
@@ -183,6 +207,7 @@ class ProjectRows(Step):
     n_steps: int = _ROUNDS
     tol: float = TOL
     n_features: int = 0
+    how: RowSteps | None = None
 
     reads = "rows"
     shared = ("F",)
@@ -208,13 +233,15 @@ class ProjectRows(Step):
         if own is not None:  # components without factors in a row's features: floor
             with_own = own_totals(np.where(own > 0, own, 1), prior)
         projector = Projector(
-            self.F, total, self.n_components, self.n_steps, self.tol, n_threads, own is not None
-        )
+            self.F, total, self.n_components, self.n_steps, self.tol, n_threads, own is not None,
+            self.how,
+        )  # fmt: skip
         # if all rows of a block take the same few steps, they take them together
         whole = self.n_steps < _ROUNDS and self.n_components <= ACTIVE_ABOVE
+        unfinished = 0
         for piece in pieces(block.counts, self.n_components, n_threads, whole):
             lanes = lanes_of(piece)
-            projector.move(
+            unfinished += projector.move(
                 sliced_counts(block.counts.slices(piece), len(self.F)), values[lanes],
                 totals[lanes], {name: array[lanes] for name, array in with_own.items()},
             )  # fmt: skip
@@ -224,7 +251,7 @@ class ProjectRows(Step):
             if prior:
                 np.divide(prior["pseudo"], prior["rate"], out=best, where=prior["rate"] > 0)
             np.copyto(values, best, where=own == 0)
-        return {}
+        return {"unfinished": float(unfinished)}
 
     def _equal(self, totals: Array, n_rows: int, total: Array) -> Array:
         K = self.n_components
@@ -275,6 +302,7 @@ def projection(
     tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
     prior: tuple[Array, Array] | None = None, total: Array | None = None,
     measured: Measured | Missing | None = None, scored: bool = False,
+    how: RowSteps | None = None,
 ) -> RowsPass:  # fmt: skip
     """Return the pass that finds loadings (n, K) of rows with factors F (m, K) fixed.
 
@@ -302,7 +330,7 @@ def projection(
         inputs["pseudo"] = lanes(plain=prior[0], empty=0)
         inputs["rate"] = lanes(plain=prior[1] / scales, empty=0)
     found = RowsPass(
-        counts, (ProjectRows(design, sums, K, n_steps, tol, len(F)),), "projected", K, inputs,
+        counts, (ProjectRows(design, sums, K, n_steps, tol, len(F), how),), "projected", K, inputs,
         projection_needs(counts, K), n_threads,
         (lambda rows, loadings: (loadings / scales).astype(dtype, copy=False),),
     )  # fmt: skip
