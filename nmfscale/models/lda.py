@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -11,51 +12,32 @@ from typing import Any, ClassVar, Self, Unpack, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 
 from ..counts.base import CountMatrix
-from ..engine.local import LocalExecutor
 from ..engine.protocol import Executor, Method
-from ..engine.threads import single_blas_thread
-from ..kernels.functions import power
 from ..methods.merging import merged_dirichlet, summed
 from ..methods.rows_pass import RowsPass
 from ..methods.variational import collapsed, lda
 from ..methods.variational.collapsed import CollapsedLDA
+from ..methods.variational.held_out import HeldOut, ValidatedCollapsedLDA
 from ..methods.variational.lda import VariationalLDA
-from ..methods.variational.mean_field import Start
 from ..methods.variational.posteriors import Inference, inference_needs
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
+from .held_out import HeldOutSamples
+from .online_lda import OnlineLDA
 from .validation import checked_posteriors, dirichlet_priors
 
 Array = NDArray[Any]
-
-# Attributes of a fit and its samples, which a batch of `partial_fit` deletes.
-_OF_A_FIT = {
-    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "elbo_",
-    "loadings_", "doc_topic_posterior_", "sample_names_", "obs_", "sample_totals_",
-    "feature_totals_",
-}  # fmt: skip
 
 _TOLERANCES = {"mean-field": 1e-5, "collapsed": 5e-3}
 # Smaller entries of a topic are the floor of points that are zero.
 _LEAST_SHARE = 1e-12
 
 
-def _takes_batches(model: LDA) -> bool:
-    """Refuse `partial_fit` with collapsed inference."""
-    if model.inference == "collapsed":
-        raise ValueError(
-            "partial_fit is for inference='mean-field': collapsed inference needs all samples. Use "
-            "fit, also for counts in a file larger than memory."
-        )
-    return True
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class LDA(CountModel):
+class LDA(OnlineLDA):
     """Latent Dirichlet allocation by variational inference.
 
     The topic proportions of each sample are drawn from a Dirichlet distribution, and its counts are
@@ -114,6 +96,14 @@ class LDA(CountModel):
         Total number of samples that `partial_fit` will see.
     learning_decay, learning_offset : float, default=0.7, 10.0
         Batch t of `partial_fit` has weight ``(learning_offset + t) ** -learning_decay`` [3]_.
+    validation_fraction : float, default=None
+        Share of the samples that are held out (collapsed inference only). Every five iterations
+        their proportions are inferred from one half of their counts, and the other half is scored.
+        The fit returns the topics with the best score; it ends by `tol`, or after
+        `n_iter_no_change` iterations without an improvement. Held-out samples get the proportions
+        that `transform` finds.
+    n_iter_no_change : int, default=10
+        Number of iterations without a better held-out score after which the fit ends.
     integer, dtype, n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`. During a fit, parameters of topics are float64.
 
@@ -211,6 +201,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     total_samples: float = 1e6
     learning_decay: float = 0.7
     learning_offset: float = 10.0
+    validation_fraction: float | None = None
+    n_iter_no_change: int = 10
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -228,6 +220,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         "total_samples": [Interval(Real, 0, None, closed="neither")],
         "learning_decay": [Interval(Real, 0, 1, closed="both")],
         "learning_offset": [Interval(Real, 0, None, closed="left")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
     }
     loadings_are_proportions = True
     _axes: ClassVar[dict[str, str]] = {
@@ -241,6 +235,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
 
     @property
     def _method(self) -> type[VariationalLDA | CollapsedLDA]:  # type: ignore[override]
+        if self.validation_fraction is not None:
+            return ValidatedCollapsedLDA
         return CollapsedLDA if self._collapsed else self._mean_field
 
     # in a restricted copy: the share of each topic in its features, (K,)
@@ -309,80 +305,6 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         )  # fmt: skip
         return self
 
-    @available_if(_takes_batches)
-    def partial_fit(
-        self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False,
-        **source: Unpack[SourceOptions],
-    ) -> Self:  # fmt: skip
-        """Update the topics with one batch of new samples (online variational inference).
-
-        A fit to all samples at once reaches a higher ELBO in less time, even from a file larger
-        than memory.
-
-        Parameters
-        ----------
-        X : counts of shape (n_samples, n_features)
-            As in :meth:`fit`; `total_samples` is the total number of samples to come.
-        y : None
-            Ignored.
-        layer, raw, **source
-            As in :meth:`fit`.
-
-        Returns
-        -------
-        self : object
-            Estimator with updated topics; :meth:`transform` infers proportions. The first batch
-            starts from random topics or from the topics of a previous fit, whose attributes of
-            samples are deleted.
-
-        Raises
-        ------
-        ValueError, OSError, MemoryLimitError
-            As in :meth:`fit`.
-        AttributeError
-            With collapsed inference.
-
-        Examples
-        --------
-        >>> from nmfscale import LDA
-        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-        >>> model = LDA(n_components=2, random_state=0, total_samples=4)
-        >>> model.partial_fit(X[:2]).partial_fit(X[2:]).n_batch_iter_
-        2
-        """
-        self._check_parameters()
-        first = not hasattr(self, "components_")
-        with self._all_or_nothing():
-            reading = {"layer": layer, "raw": raw, **source}
-            counts = self._counts(X, reading, reset=first)
-            if first:
-                (alpha, eta), dtype = self._priors(), self._dtype()
-                self.seed_, self.n_batch_iter_ = self._drawn_seed(), 0
-                rng = self._generator()
-                topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
-            else:
-                alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
-                dtype, topics = self._dtype(), self.topic_word_posterior_.T
-            n_threads = self._threads(counts)
-            needs = lda.lda_needs(counts, len(alpha), dtype, n_threads)
-            folder = self._plan(counts, needs, None, n_threads)
-            with single_blas_thread():
-                model = VariationalLDA(
-                    counts, LocalExecutor(counts.layout(n_threads), n_threads, folder),
-                    lambda: Start(topics), alpha, eta, dtype,
-                    fresh_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
-                )  # fmt: skip
-                moment = self.learning_offset + self.n_batch_iter_ + 1
-                weight = float(power(moment, -self.learning_decay))
-                moved = model.online(topics, weight, self.total_samples)
-        unseen = self._unseen(counts, {})
-        self.unseen_features_ = unseen & (first | getattr(self, "unseen_features_", False))
-        for name in _OF_A_FIT & vars(self).keys():
-            delattr(self, name)
-        self.n_batch_iter_ += 1
-        self._keep_topics(moved, alpha, eta, dtype)
-        return self
-
     def _priors(self) -> tuple[Array, float]:
         alpha, eta = self.doc_topic_prior, self.topic_word_prior
         if self._collapsed and eta == 0:
@@ -413,46 +335,80 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         self, X: Any, options: FitOptions, *, topic_word_posterior: Any, doc_topic_posterior: Any
     ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
-        learns_eta = self._collapsed and self.topic_word_prior is None
-        eta = collapsed.START_ETA if learns_eta else eta
+        self._check_validation()
         counts, options = self._counts_of_fit(X, options)
-        dtype, K = self._dtype(), self.n_components
-        topics, gamma = checked_posteriors(
-            counts, K, eta > 0, topic_word_posterior=topic_word_posterior,
+        start = checked_posteriors(
+            counts, self.n_components, eta > 0, topic_word_posterior=topic_word_posterior,
             doc_topic_posterior=doc_topic_posterior,
         )  # fmt: skip
+        if self.validation_fraction is None:
+            fitted = self._fit_samples(counts, options, alpha, eta, start)
+            self._keep_samples(fitted.arrays["gamma"], fitted.arrays["proportions"])
+            return counts, fitted
+        held = HeldOutSamples.drawn(counts, self.validation_fraction, self.random_state)
+        halves, (topics, gamma) = held.halves(), start
+        with held.fitted(self.memory_limit, self._threads(counts)) as others:
+            start = topics, None if gamma is None else gamma[held.others]
+            fitted = self._fit_samples(others, options, alpha, eta, start, halves)
+        N = self._inference(held.whole(), gathered=False).loadings.gather()
+        gamma = held.joined(fitted.arrays["gamma"], N)
+        self._keep_samples(gamma, lda.proportions(gamma))
+        return counts, fitted
+
+    def _fit_samples(
+        self, counts: CountMatrix, options: FitOptions, alpha: Array, eta: float,
+        start: tuple[Array | None, Array | None], held_out: HeldOut | None = None,
+    ) -> Fitted:  # fmt: skip
+        """Fit topics and priors to samples, and keep them."""
+        dtype, (topics, gamma) = self._dtype(), start
+        learns_eta = self._collapsed and self.topic_word_prior is None
+        eta = collapsed.START_ETA if learns_eta else eta
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> Method:
-            start = partial(
+            find = partial(
                 lda.find_start, counts, executor, self.init, alpha, eta, rng, dtype, topics, gamma
             )
-            if self._collapsed:
-                return CollapsedLDA(
-                    counts, executor, partial(start, max_iter=collapsed.START_ITERATIONS), alpha,
-                    None if learns_eta else eta, dtype, estimate=self._estimated,
+            if not self._collapsed:
+                return self._mean_field(
+                    counts, executor, find, alpha, eta, dtype, n_steps=self.inner_iter,
+                    tolerance=self.mean_change_tol, estimate=self._estimated,
                     momentum=self.extrapolate,
                 )  # fmt: skip
-            return self._mean_field(
-                counts, executor, start, alpha, eta, dtype, n_steps=self.inner_iter,
-                tolerance=self.mean_change_tol, estimate=self._estimated,
+            method: Callable[..., Method] = CollapsedLDA
+            if held_out is not None:
+                method = partial(
+                    ValidatedCollapsedLDA, held_out=held_out, patience=self.n_iter_no_change
+                )
+            return method(
+                counts, executor, partial(find, max_iter=collapsed.START_ITERATIONS), alpha,
+                None if learns_eta else eta, dtype, estimate=self._estimated,
                 momentum=self.extrapolate,
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make, options,
+            counts, lda.lda_needs(counts, len(alpha), dtype, self._threads(counts)), make, options,
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
             extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             estimate_prior=self._estimated, mean_change_tol=self.mean_change_tol,
-            inference=self.inference,
+            inference=self.inference, validation_fraction=self.validation_fraction,
         )  # fmt: skip
-        self.doc_topic_posterior_ = fitted.arrays["gamma"]
-        self.loadings_ = fitted.arrays["proportions"]
         eta = float(fitted.arrays["eta"][0]) if self._collapsed else eta
         self._keep_topics(fitted.arrays["lambda"], fitted.arrays["alpha"], eta, dtype)
-        if not self._collapsed:
-            self.elbo_ = fitted.objective
+        if self._collapsed:
+            return replace(fitted, gap=None)
+        self.elbo_ = fitted.objective
+        return fitted
+
+    def _keep_samples(self, gamma: Array, proportions: Array) -> None:
+        self.doc_topic_posterior_, self.loadings_ = gamma, proportions
         self.n_batch_iter_ = 0
-        return counts, replace(fitted, gap=None) if self._collapsed else fitted
+
+    def _check_validation(self) -> None:
+        if self.validation_fraction is not None and not self._collapsed:
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction} is for inference='collapsed': in "
+                "mean field, the ELBO never falls and decides when a fit ends. Set it to None."
+            )
 
     def _keep_topics(self, topics: Array, alpha: Array, eta: float, dtype: Any) -> None:
         self.topic_word_posterior_ = np.ascontiguousarray(topics.T)

@@ -109,6 +109,7 @@ FITS = {
     "PoissonNMF moves": ("PoissonNMF(K, n_moves=2, **how)", "{}"),
     "LDA": ("LDA(K, **how)", "{}"),
     "LDA collapsed": ("LDA(K, inference='collapsed', **how)", "{}"),
+    "LDA validation": ("LDA(K, inference='collapsed', validation_fraction=0.2, **how)", "{}"),
     "GammaPoisson hierarchical": ("GammaPoisson(K, hierarchical=True, **how)", "{}"),
     "NoisyTopicModel": ("NoisyTopicModel(K, **how)", "{}"),
     "AnchorNMF": ("AnchorNMF(K, n_threads=1)", "{}"),

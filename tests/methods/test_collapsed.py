@@ -86,3 +86,43 @@ def test_what_collapsed_inference_refuses():
     design = aligned_copy(np.zeros((16, 4)))
     with pytest.raises(ValueError, match="a collapsed step needs alpha, total"):
         kernels.RowProblem(design, None, 3, step=kernels.COLLAPSED)
+
+
+def short_samples(n=400, m=40, K=4):
+    rng = np.random.default_rng(2)
+    topics, proportions = rng.dirichlet(np.full(m, 0.1), K), rng.dirichlet(np.full(K, 0.1), n)
+    return np.array([rng.multinomial(6, row) for row in proportions @ topics])
+
+
+def test_a_fit_with_held_out_samples_returns_the_topics_that_predict_them_best(tmp_path):
+    counts = short_samples()
+    options = {"max_iter": 60, "tol": 1e-12, "validation_fraction": 0.25, "n_iter_no_change": 15}
+    model = fit(counts, 8, **options)
+    scores = model.history_["held_out"]
+    best = int(scores.argmax())
+    assert model.stop_reason_ == "converged" and scores[-1] == scores.max()
+    assert 15 <= model.n_iter_ - best <= 20 and best % 5 == 4
+
+    # held-out samples have the proportions of new samples, and no influence on topics
+    held = np.flatnonzero(np.all(np.isclose(model.transform(counts), model.loadings_), axis=1))
+    assert 100 <= len(held) < 150
+    changed = counts.copy()
+    changed[held] = np.roll(counts[held], 1, axis=0)
+    short = [fit(each, 8, **options | {"tol": 0, "max_iter": 10}) for each in (counts, changed)]
+    one, other = (each.history_[:-1] for each in short)
+    assert np.array_equal(one["leave_one_out"], other["leave_one_out"])
+    assert not np.array_equal(one["held_out"], other["held_out"])
+
+    nmfscale.write_store(counts, tmp_path / "counts.nmf")
+    stored = fit(tmp_path / "counts.nmf", 8, n_threads=2, **options)
+    for name in ("loadings_", "components_", "doc_topic_posterior_"):
+        assert np.array_equal(getattr(stored, name), getattr(model, name))
+
+
+def test_which_fits_can_hold_out_samples():
+    with pytest.raises(ValueError, match="validation_fraction=0.5 is for inference='collapsed'"):
+        nmfscale.LDA(2, validation_fraction=0.5).fit(X)
+    with pytest.raises(ValueError, match="validation_fraction=0.5 needs whole counts"):
+        fit(X / 4, 2, validation_fraction=0.5, integer="allow")
+    with pytest.raises(ValueError, match="without counts to score. Give a larger fraction"):
+        fit(X[:20], 2, validation_fraction=0.01)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -239,14 +239,16 @@ class CollapsedLDA(PointMethod):
     momentum : bool
     """
 
-    record = ("leave_one_out", "change_components", "change_loadings", "change_prior", "momentum",
-              "bytes_read")  # fmt: skip
+    record: ClassVar[tuple[str, ...]] = (
+        "leave_one_out", "change_components", "change_loadings", "change_prior", "momentum",
+        "bytes_read",
+    )  # fmt: skip
     residuals = ("change_components", "change_loadings", "change_prior")
     residual_name = "largest change of an iteration"
     result_name = "posterior"
     gain_per_tol = 0.0  # its objective may fall
     ends_with_update = True
-    numbers = ("count", "beta", "last")
+    numbers: ClassVar[tuple[str, ...]] = ("count", "beta", "last")
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start], alpha: Array,

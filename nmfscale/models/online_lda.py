@@ -1,0 +1,132 @@
+"""Online variational LDA: topics that are updated with one batch of samples after the other."""
+
+from __future__ import annotations
+
+from typing import Any, Self, Unpack
+
+from numpy.typing import NDArray
+from sklearn.utils.metaestimators import available_if
+
+from ..engine.local import LocalExecutor
+from ..engine.threads import single_blas_thread
+from ..kernels.functions import power
+from ..methods.variational import lda
+from ..methods.variational.lda import VariationalLDA
+from ..methods.variational.mean_field import Start
+from ..readers.options import SourceOptions
+from .base import CountModel
+
+Array = NDArray[Any]
+
+# Attributes of a fit and its samples, which a batch of `partial_fit` deletes.
+_OF_A_FIT = {
+    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "elbo_",
+    "loadings_", "doc_topic_posterior_", "sample_names_", "obs_", "sample_totals_",
+    "feature_totals_",
+}  # fmt: skip
+
+
+def _takes_batches(model: Any) -> bool:
+    """Refuse `partial_fit` with collapsed inference."""
+    if model.inference == "collapsed":
+        raise ValueError(
+            "partial_fit is for inference='mean-field': collapsed inference needs all samples. Use "
+            "fit, also for counts in a file larger than memory."
+        )
+    return True
+
+
+class OnlineLDA(CountModel):
+    """The method `partial_fit` of :class:`LDA`."""
+
+    doc_topic_prior_: Array
+    learning_decay: float
+    learning_offset: float
+    max_doc_update_iter: int
+    mean_change_tol: float
+    n_batch_iter_: int
+    topic_word_posterior_: Array
+    topic_word_prior_: float
+    total_samples: float
+
+    @available_if(_takes_batches)
+    def partial_fit(
+        self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False,
+        **source: Unpack[SourceOptions],
+    ) -> Self:  # fmt: skip
+        """Update the topics with one batch of new samples (online variational inference).
+
+        A fit to all samples at once reaches a higher ELBO in less time, even from a file larger
+        than memory.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`; `total_samples` is the total number of samples to come.
+        y : None
+            Ignored.
+        layer, raw, **source
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        self : object
+            Estimator with updated topics; :meth:`transform` infers proportions. The first batch
+            starts from random topics or from the topics of a previous fit, whose attributes of
+            samples are deleted.
+
+        Raises
+        ------
+        ValueError, OSError, MemoryLimitError
+            As in :meth:`fit`.
+        AttributeError
+            With collapsed inference.
+
+        Examples
+        --------
+        >>> from nmfscale import LDA
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> model = LDA(n_components=2, random_state=0, total_samples=4)
+        >>> model.partial_fit(X[:2]).partial_fit(X[2:]).n_batch_iter_
+        2
+        """
+        self._check_parameters()
+        first = not hasattr(self, "components_")
+        with self._all_or_nothing():
+            reading = {"layer": layer, "raw": raw, **source}
+            counts = self._counts(X, reading, reset=first)
+            if first:
+                (alpha, eta), dtype = self._priors(), self._dtype()
+                self.seed_, self.n_batch_iter_ = self._drawn_seed(), 0
+                rng = self._generator()
+                topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
+            else:
+                alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
+                dtype, topics = self._dtype(), self.topic_word_posterior_.T
+            n_threads = self._threads(counts)
+            needs = lda.lda_needs(counts, len(alpha), dtype, n_threads)
+            folder = self._plan(counts, needs, None, n_threads)
+            with single_blas_thread():
+                model = VariationalLDA(
+                    counts, LocalExecutor(counts.layout(n_threads), n_threads, folder),
+                    lambda: Start(topics), alpha, eta, dtype,
+                    fresh_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
+                )  # fmt: skip
+                moment = self.learning_offset + self.n_batch_iter_ + 1
+                weight = float(power(moment, -self.learning_decay))
+                moved = model.online(topics, weight, self.total_samples)
+        unseen = self._unseen(counts, {})
+        self.unseen_features_ = unseen & (first | getattr(self, "unseen_features_", False))
+        for name in _OF_A_FIT & vars(self).keys():
+            delattr(self, name)
+        self.n_batch_iter_ += 1
+        self._keep_topics(moved, alpha, eta, dtype)
+        return self
+
+    def _priors(self) -> tuple[Array, float]:
+        """Return alpha and eta of a fit, before they are estimated."""
+        raise NotImplementedError
+
+    def _keep_topics(self, topics: Array, alpha: Array, eta: float, dtype: Any) -> None:
+        """Set the attributes of topics, given by their posterior (m, K)."""
+        raise NotImplementedError
