@@ -141,8 +141,8 @@ def _plot(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     what = (
         "for structure: on each line a label, or name TAB label (comma in a .csv); or a column of "
-        "obs of a .h5ad, or of a table with a header whose first column names the samples; or a "
-        "COLUMN of obs that the model has"
+        "obs of a .h5ad, .zarr or .nmf, or of a table with a header whose first column names the "
+        "samples; or a COLUMN of obs that the model has"
     )
     add("--groups", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "for top: number of features of each topic (default: %(default)s)"
@@ -245,7 +245,7 @@ def _stability(command: argparse.ArgumentParser) -> None:
         "best fit. Consensus topics are made as by cNMF: topics far from all others are left out,\n"
         "the rest are clustered, and a topic is the median of its cluster."
     )
-    add_input(command)
+    add_input(command, several=True)
     add = command.add_argument
     add("-k", type=COUNT, required=True, help="number of topics")
     what = "number of fits (default: %(default)s)"
@@ -276,7 +276,7 @@ def _quality(command: argparse.ArgumentParser) -> None:
     )
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
-    add_input(command)
+    add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT}")
     what = (
         "table to write: measures of topics, deviance of samples or features, or leading features "
@@ -299,7 +299,7 @@ def _differential(command: argparse.ArgumentParser) -> None:
     )
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
-    add_input(command)
+    add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg, .html")
     what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
     add("--reference", default="least-extreme", metavar="TOPICS", help=what)
@@ -352,7 +352,7 @@ def _report(command: argparse.ArgumentParser) -> None:
     )
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
-    add_input(command, nargs="?")
+    add_input(command, several=True, nargs="*")
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help="the page, .html")
     what = (
         "labels of the samples for the Structure plot, in the formats of the command test; "

@@ -17,17 +17,14 @@ from .cluster import cluster_client
 from .files import (
     TABLES,
     check_inputs,
-    file_and_column,
     input_files,
-    labels_of,
     output,
-    read_groups,
     read_input,
-    warn_of_order,
     writable,
     write_or_rescue,
     write_table,
 )
+from .labels import file_and_column, labels_of, read_groups, warn_of_order
 from .messages import in_shell_words, log, say
 from .parameters import given_parameters
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..storage.atomic import atomic_write
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
-from .files import TEXT_TABLES, check_inputs, read_input
+from .files import TEXT_TABLES, check_inputs, input_files, read_input
 from .inference import ARRAYS, PICTURES, _end, _write_all, targets_of, write_columns, write_result
 from .messages import say
 
@@ -21,10 +21,11 @@ def differential(arguments: argparse.Namespace) -> int:
     """Find the features that make each topic."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
-    check_inputs(arguments.model, arguments.input)
+    files = [arguments.model, *input_files(arguments)]
+    check_inputs(*files)
     if arguments.seed is not None and arguments.split is None:
         arguments.usage("--seed is for --split")
-    kinds, files = (*TEXT_TABLES, *ARRAYS, *PICTURES, PAGE), [arguments.model, arguments.input]
+    kinds = (*TEXT_TABLES, *ARRAYS, *PICTURES, PAGE)
     targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
     if any(target.suffix.lower() == PAGE for target in targets):
         from ..plots.interactive import need_bokeh

@@ -16,15 +16,12 @@ from .files import (
     TEXT_TABLES,
     check_inputs,
     columns_of_topics,
-    file_and_column,
     output,
-    read_groups,
     read_input,
-    unit_columns,
-    warn_of_order,
     write_or_rescue,
     write_rows,
 )
+from .labels import file_and_column, read_groups, unit_columns, warn_of_order
 from .messages import log, say
 
 ARRAYS, PICTURES = (".h5", ".hdf5"), (".png", ".pdf", ".svg")

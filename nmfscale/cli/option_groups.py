@@ -55,8 +55,8 @@ def add_labels(command: argparse.ArgumentParser) -> None:
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     what = (
         "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
-        "or of a table with a header whose first column names the samples; or a COLUMN of obs that "
-        "the model has; samples without a label (empty, NA) are left out"
+        ".zarr or .nmf, or of a table with a header whose first column names the samples; or a "
+        "COLUMN of obs that the model has; samples without a label (empty, NA) are left out"
     )
     add("--groups", required=True, type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "sampling units, such as patients; same formats (default: samples)"
@@ -116,7 +116,7 @@ def add_input(
     """
     add = command.add_argument
     if several:
-        options |= {"nargs": "+", "action": _OneOrMore}
+        options = {"nargs": "+", "action": _OneOrMore} | options
         what = "for several INPUT: features that all have, or that any has (default: inner)"
         add("--join", choices=("inner", "outer"), help=what)
     what = (
@@ -147,10 +147,11 @@ def add_input(
 
 
 class _OneOrMore(argparse.Action):
-    """Stores one value as it is, several as a list."""
+    """Stores one value as it is, several as a list; None if there are none."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        setattr(namespace, self.dest, values[0] if len(values) == 1 else values)
+        values = values or None
+        setattr(namespace, self.dest, values[0] if values and len(values) == 1 else values)
 
 
 def add_run_options(command: argparse.ArgumentParser) -> None:

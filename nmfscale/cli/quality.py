@@ -9,7 +9,7 @@ from typing import Any
 
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
-from .files import TEXT_TABLES, check_inputs, read_input
+from .files import TEXT_TABLES, check_inputs, input_files, read_input
 from .inference import ARRAYS, PICTURES, _end, _write_all, targets_of, write_columns, write_result
 from .messages import log, say
 
@@ -19,9 +19,9 @@ MODEL_FILES = (".h5", ".hdf5")
 
 def quality(arguments: argparse.Namespace) -> int:
     """Measure the quality of topics."""
-    check_inputs(arguments.model, arguments.input)
-    kinds, files = (*TEXT_TABLES, *ARRAYS), [arguments.model, arguments.input]
-    targets = targets_of(arguments, kinds, files, replaces=False)
+    files = [arguments.model, *input_files(arguments)]
+    check_inputs(*files)
+    targets = targets_of(arguments, (*TEXT_TABLES, *ARRAYS), files, replaces=False)
     from ..inference.topic_quality import topic_quality
     from ..models.persistence import load_model
 
@@ -49,9 +49,10 @@ def stability(arguments: argparse.Namespace) -> int:
     """Fit from many starts."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
-    check_inputs(arguments.input)
+    files = input_files(arguments)
+    check_inputs(*files)
     endings = (*TEXT_TABLES, *PICTURES, *MODEL_FILES)
-    targets = targets_of(arguments, endings, [arguments.input], replaces=arguments.resume)
+    targets = targets_of(arguments, endings, files, replaces=arguments.resume)
     from ..engine.checkpoint import checkpoints_in
     from ..inference.stability import stability as fit_from_starts
     from ..models import MODELS

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .files import check_inputs, file_and_column, output, read_groups, read_input, warn_of_order
+from .files import check_inputs, input_files, output, read_input
+from .labels import file_and_column, read_groups, warn_of_order
 from .messages import say
 
 
@@ -14,7 +15,8 @@ def report(arguments: argparse.Namespace) -> int:
     from ..report.charts import need_bokeh
 
     need_bokeh()
-    inputs = [arguments.model, arguments.other, arguments.input, *arguments.results]
+    counts_files = [] if arguments.input is None else input_files(arguments)
+    inputs = [arguments.model, arguments.other, *counts_files, *arguments.results]
     given = [path for path in inputs if path is not None]
     groups_files = [file_and_column(each)[0] for each in arguments.groups]
     check_inputs(*given, *groups_files)

@@ -9,15 +9,9 @@ from typing import Any
 
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
-from .files import (
-    TEXT_TABLES,
-    check_inputs,
-    file_and_column,
-    input_files,
-    read_groups,
-    read_input,
-)
+from .files import TEXT_TABLES, check_inputs, input_files, read_input
 from .inference import ARRAYS, PICTURES, _write_all, targets_of, write_columns, write_result
+from .labels import file_and_column, read_groups
 from .messages import log, say
 
 MODELS = "topic", "poisson", "lda", "gamma-poisson", "noisy"

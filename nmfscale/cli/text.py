@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,8 @@ def _vocabulary(given: str) -> Any:
     from ..readers.name_files import lines_of
     from ..storage.store import open_store
 
+    if not os.path.exists(given):  # reading would retry for some time if the file is missing
+        raise FileNotFoundError(f"--vocabulary: no such file: {given}")
     if is_model_file(given):
         return load_model(given)
     stored = open_store(given)

@@ -66,14 +66,10 @@ def open_zarr(
     )  # fmt: skip
 
 
-def read_zarr_obs(path: Path, column: str | None) -> tuple[Array, Array]:
-    """Return the names of the samples of a store, and their labels in a column of obs."""
+def read_zarr_obs(path: Path) -> tuple[Array, Any]:
+    """Return the names of the samples of a store, and the columns of obs."""
     frame = _read_element(_root_of(path.absolute(), None)["obs"])
-    table = table_of_frame(frame)
-    if column is None or column not in table:
-        asked = "add a column of obs" if column is None else f"no column {column!r} in obs"
-        raise ValueError(f"{path}: {asked}, as {path}:COLUMN; columns: {', '.join(table)}.")
-    return np.asarray(frame.index, object), table[column]
+    return np.asarray(frame.index, object), table_of_frame(frame)
 
 
 def _root_of(path: Path, modality: str | None) -> Any:

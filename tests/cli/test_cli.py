@@ -23,7 +23,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 import nmfscale
 from nmfscale import models
 from nmfscale.cli import commands, main
-from nmfscale.cli.files import read_groups
+from nmfscale.cli.labels import read_groups
 from nmfscale.cli.messages import in_shell_words
 from nmfscale.methods.poisson import initialize
 from nmfscale.methods.poisson import solvers as fit

@@ -46,3 +46,24 @@ def test_several_files(tmp_path, monkeypatch, capsys):
     assert "donor is neither a file nor a column of obs; columns: 'file'" in failure(
         capsys, "test", "model.h5", "--groups", "donor"
     )
+    for command in ("differential", "quality", "stability"):
+        words = [command, "model.h5"] if command != "stability" else [command, "-k", 2]
+        more = ["--starts", 3, "--seed", 1] if command == "stability" else []
+        for inputs, name in ((["a.nmf", "b.nmf"], "one"), (["both.nmf"], "two")):
+            assert run(*words, *inputs, *more, "-q", "-o", f"{command}-{name}.csv") == 0
+        one, two = ((tmp_path / f"{command}-{name}.csv").read_text() for name in ("one", "two"))
+        assert one == two
+    assert run("report", "model.h5", "a.nmf", "b.nmf", "--groups", "file", "-o", "page.html") == 0
+    capsys.readouterr()
+
+    # labels in a store or in a model
+    for source in ("both.nmf", "model.h5"):
+        words = ["test", "model.h5", "--groups", f"{source}:file", "--permutations", 9, "-q"]
+        assert run(*words) == 0
+        assert "10 + 10" in capsys.readouterr().out
+        words[3] = f"{source}:donor"
+        assert run(*words) == 1
+        message = capsys.readouterr().err
+        assert (
+            f"there is no column 'donor', as {source}:COLUMN; columns of samples: file" in message
+        )

@@ -147,6 +147,8 @@ def test_texts_to_topics_in_the_shell(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert run("text", "new.txt", "new.nmf", "--vocabulary", "model.h5")
     assert "give it the ngram_range of the fit" in capsys.readouterr().err
+    assert run("text", "new.txt", "new.nmf", "--vocabulary", "mode.h5")
+    assert "--vocabulary: no such file: mode.h5" in capsys.readouterr().err
     vocabulary = "--vocabulary", "model.h5", "--ngram-range", "1-2", "-q"
     assert not run("text", "new.txt", "new.nmf", *vocabulary)
     found = capsys.readouterr()
