@@ -66,9 +66,14 @@ def open_h5mu(
     path: Path, limits: MemoryLimits, *, modality: str | None = None, **choices: Any
 ) -> OpenedTable:
     """Open a modality of a MuData file, as an AnnData file."""
-    with guarded_hdf5(path) as file:
-        name = chosen_modality(str(path), list(need(file, "mod")), modality)
+    name = chosen_modality(str(path), modalities(path), modality)
     return open_h5ad(path, limits, within=f"mod/{name}", **choices)
+
+
+def modalities(path: Path) -> list[str]:
+    """Return the names of the modalities of a MuData file; other files have none."""
+    with guarded_hdf5(path) as file:
+        return list(find(file, "mod") or ())
 
 
 def chosen_modality(holder: str, known: list[str], modality: str | None) -> str:

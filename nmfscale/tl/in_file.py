@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from ..annotated.scheme import KEY, outdated, parts_of_fit
 from ..counts.names import names_of, such_as
 from ..models import CountModel
-from ..readers.h5ad import read_names
+from ..readers.h5ad import modalities, read_names
 from ..readers.open import as_counts
 from ..storage.atomic import user_path
-from ..storage.hdf5 import has_signature
 from ..storage.in_place import changed_hdf5
 from .topics import places_by_name
 
@@ -90,8 +89,10 @@ def write_h5ad(
     path, key = user_path(path), KEY if key_added is None else key_added
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
         pass
-    if not has_signature(path):
-        raise ValueError(f"{path} is not an .h5ad file: it does not begin like a file of HDF5.")
+    import h5py
+
+    if path.exists() and not h5py.is_hdf5(path):  # .h5mu files begin with text of MuData
+        raise ValueError(f"{path} is not an .h5ad file: it is not a file of HDF5.")
     obs_names, var_names = _names(path, mod)
     rows, columns = _rows_of(model, obs_names, path), _columns_of(model, var_names, path)
     loadings, totals = _loadings_of(model, rows, path, mod, {"layer": layer, "raw": raw})
@@ -108,11 +109,12 @@ def write_h5ad(
 
 def _names(path: Path, mod: str | None) -> tuple[Array, Array]:
     """Return the names of observations and variables in a file or a modality of it."""
-    try:
-        return read_names(path, "" if mod is None else f"mod/{mod}")
-    except KeyError as error:
-        what = "is not an .h5ad file" if mod is None else f"has no modality {mod!r}"
-        raise ValueError(f"{path} {what}: {error.args[0]}.") from None
+    known = modalities(path)
+    if mod is None and known:
+        raise ValueError(f"mod is needed: {path} is a MuData file; choose {', '.join(known)}.")
+    if mod is not None and mod not in known:
+        raise ValueError(f"{path} has no modality {mod!r}; it has {', '.join(known) or 'none'}.")
+    return read_names(path, "" if mod is None else f"mod/{mod}")
 
 
 def _rows_of(model: Any, obs_names: Array, path: Path) -> Array:

@@ -190,3 +190,25 @@ def test_a_killed_program_leaves_a_file_that_can_be_read(path, tmp_path):
         restore(path)
         assert contents(path) == before
         assert anndata.read_h5ad(path).n_obs == 60
+
+
+@pytest.mark.filterwarnings("ignore:From 0.4 .update:FutureWarning")
+def test_a_modality_of_mudata(path, tmp_path):
+    mudata = pytest.importorskip("mudata")
+    rna = anndata.read_h5ad(path)
+    other = rna[:, :5].copy()
+    other.var_names = [f"protein {j}" for j in range(5)]
+    both = tmp_path / "both.h5mu"
+    mudata.MuData({"rna": rna, "prot": other}).write_h5mu(both)
+    model = nmfscale.TopicModel(3, **FIT).fit(both, modality="rna")
+    with pytest.raises(ValueError, match="has no modality 'adt'"):
+        nmfscale.tl.write_h5ad(model, both, mod="adt")
+    with pytest.raises(ValueError, match="mod is needed: .*; choose prot, rna"):
+        nmfscale.tl.write_h5ad(model, both)
+    nmfscale.tl.write_h5ad(model, both, mod="rna")
+    found = mudata.read_h5mu(both)
+    nmfscale.tl.topics(rna, 3, **FIT)
+    assert (found["rna"].obsm["X_topics"] == rna.obsm["X_topics"]).all()
+    assert (found["rna"].varm["topics"] == rna.varm["topics"]).all()
+    assert (nmfscale.get.model(found, mod="rna").components_ == model.components_).all()
+    assert "X_topics" not in found["prot"].obsm and found["prot"].shape == (60, 5)
