@@ -1,8 +1,10 @@
 """Several files, counts and objects in one table."""
 
+import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from clusters import cluster_of
 from count_files import write_h5ad, write_mtx
 
 import nmfscale
@@ -115,6 +117,19 @@ def test_bits_of_a_fit_are_those_of_the_joined_table(tmp_path):
         model.fit(words, join="outer").components_, nmfscale.TopicModel(2, **FIT)
         .fit(table("outer")).components_,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("join", ["inner", "outer"])
+def test_bits_on_a_cluster_are_those_in_memory(tmp_path, monkeypatch, join):
+    internals.small_blocks(monkeypatch, 40)
+    given, model = files(tmp_path), nmfscale.TopicModel(2, **FIT)
+    expected = model.fit(given, join=join).components_
+    with cluster_of(2, active=False) as client:
+        for limit in (None, "1GB"):
+            model.set_params(memory_limit=limit).fit(given, join=join, client=client)
+            np.testing.assert_array_equal(model.components_, expected)
+    assert len(as_counts(given, join=join).layout(1).blocks) > 2
 
 
 def test_samples_of_the_same_name_are_told_apart(tmp_path):
