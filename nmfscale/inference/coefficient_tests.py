@@ -49,6 +49,17 @@ class CoefficientTests(ReplicateTask):
     tested: tuple[tuple[int, ...], ...]
     shares: Array | None
 
+    @property
+    @abstractmethod
+    def _units(self) -> Array:
+        """The units that are moved together."""
+
+    def about(self) -> Iterable[Any]:
+        """Return the inputs of the tests, from which a checkpoint is recognised."""
+        fit = self.fit
+        yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self._units)
+        yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
+
     @abstractmethod
     def observed(self) -> Array:
         """Return the statistics of the data (n_tests, T)."""
@@ -82,11 +93,9 @@ class FreedmanLane(CoefficientTests):
     n_units: Array
     name = "permutations"
 
-    def about(self) -> Iterable[Any]:
-        """Return the inputs of the permutations, from which a checkpoint is recognised."""
-        fit = self.fit
-        yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.n_units)
-        yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
+    @property
+    def _units(self) -> Array:
+        return self.n_units
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return whether statistics (n, n_tests, T) reach those of the data."""
@@ -211,11 +220,9 @@ class SignFlips(CoefficientTests):
     n_units: int
     name = "sign flips"
 
-    def about(self) -> Iterable[Any]:
-        """Return the inputs of the sign flips, from which a checkpoint is recognised."""
-        fit = self.fit
-        yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self.unit)
-        yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
+    @property
+    def _units(self) -> Array:
+        return self.unit
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return whether statistics (n, n_tests, T) reach those of the data."""

@@ -8,6 +8,8 @@ from cython.parallel cimport prange, threadid
 from libc.math cimport fabs, isfinite, sqrt
 from libc.stdlib cimport free, malloc
 
+from .vectors cimport dot
+
 cdef extern from "elementary.h" nogil:
     double logarithm(double)
     double exponential(double)
@@ -240,19 +242,6 @@ cdef void write_balanced(const double *x, const double *w, double *s, double *ou
         norm = sqrt(norm)
         for t in range(T):
             out[t * R + r] /= norm
-
-
-cdef double dot(const double *a, const double *b, Py_ssize_t n) noexcept nogil:
-    cdef double s0 = 0, s1 = 0, s2 = 0, s3 = 0
-    cdef Py_ssize_t i
-    for i in range(0, n - 3, 4):
-        s0 += a[i] * b[i]
-        s1 += a[i + 1] * b[i + 1]
-        s2 += a[i + 2] * b[i + 2]
-        s3 += a[i + 3] * b[i + 3]
-    for i in range(n - n % 4, n):
-        s0 += a[i] * b[i]
-    return (s0 + s1) + (s2 + s3)
 
 
 cdef double total(const double *a, Py_ssize_t n) noexcept nogil:

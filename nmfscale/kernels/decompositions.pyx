@@ -13,6 +13,8 @@ from libc.stdint cimport int64_t
 
 import numpy as np
 
+from .vectors cimport dot
+
 cdef enum:
     SWEEPS = 60                  # Jacobi's method needs fewer than ten
 
@@ -241,7 +243,7 @@ def qr(A, *, bint pivoting=False):
             if pivoting:
                 most = p
                 for j in range(p, k):
-                    left[j] = squares(&x[j, p], n - p)
+                    left[j] = dot(&x[j, p], &x[j, p], n - p)
                     if left[j] > left[most]:
                         most = j
                 if most != p:
@@ -250,7 +252,7 @@ def qr(A, *, bint pivoting=False):
                         swapped = x[p, i]
                         x[p, i] = x[most, i]
                         x[most, i] = swapped
-            total = sqrt(squares(&x[p, p], n - p))
+            total = sqrt(dot(&x[p, p], &x[p, p], n - p))
             if x[p, p] > 0:
                 total = -total
             sign[p] = 1 if total >= 0 else -1
@@ -258,7 +260,7 @@ def qr(A, *, bint pivoting=False):
             for i in range(p, n):
                 v[p, i] = x[p, i]
             v[p, p] = v[p, p] - total
-            length = sqrt(squares(&v[p, p], n - p))
+            length = sqrt(dot(&v[p, p], &v[p, p], n - p))
             for i in range(p, n):
                 v[p, i] = v[p, i] / length if length > 0 else 0
             for j in range(p, k):
@@ -273,31 +275,9 @@ def qr(A, *, bint pivoting=False):
     return np.ascontiguousarray(found.T), triangle, taken
 
 
-cdef double squares(const double *x, Py_ssize_t n) noexcept nogil:
-    """Sum of squares, in four interleaved sums."""
-    cdef double sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0
-    cdef Py_ssize_t i
-    for i in range(0, n - 3, 4):
-        sum0 += x[i] * x[i]
-        sum1 += x[i + 1] * x[i + 1]
-        sum2 += x[i + 2] * x[i + 2]
-        sum3 += x[i + 3] * x[i + 3]
-    for i in range(n // 4 * 4, n):
-        sum0 += x[i] * x[i]
-    return (sum0 + sum1) + (sum2 + sum3)
-
-
 cdef void reflect(const double *v, double *x, Py_ssize_t n) noexcept nogil:
     """x -= 2 v (v . x) for a unit vector v, or v = 0."""
-    cdef double sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0, twice
+    cdef double twice = 2 * dot(v, x, n)
     cdef Py_ssize_t i
-    for i in range(0, n - 3, 4):
-        sum0 += v[i] * x[i]
-        sum1 += v[i + 1] * x[i + 1]
-        sum2 += v[i + 2] * x[i + 2]
-        sum3 += v[i + 3] * x[i + 3]
-    for i in range(n // 4 * 4, n):
-        sum0 += v[i] * x[i]
-    twice = 2 * ((sum0 + sum1) + (sum2 + sum3))
     for i in range(n):
         x[i] -= twice * v[i]
