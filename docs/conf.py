@@ -3,6 +3,9 @@
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import nmfscale
 
 project = "nmfscale"
@@ -22,6 +25,7 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 # Links to headings of other pages.
 myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
 
 autosummary_generate = True
 autodoc_typehints = "none"
@@ -54,6 +58,8 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"nmfscale {version}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 # Links to files outside of this folder, and in such files: how they are written, and in the site.
 LINKS = {
@@ -101,7 +107,17 @@ def reference_page():
 Path(__file__).with_name("reference.rst").write_text(reference_page(), encoding="utf-8")
 
 
+def write_formula(translator, node):
+    """Write a formula as MathML, which browsers draw without a script."""
+    block = isinstance(node, nodes.math_block)
+    tag = "div" if block else "span"
+    translator.body.append(translator.starttag(node, tag, "", CLASS="math notranslate"))
+    translator.body.append(tex2mathml(node.astext(), as_block=block) + f"</{tag}>")
+    raise nodes.SkipNode
+
+
 def setup(app):
     """Connect the functions above."""
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("source-read", link_inside)
     app.connect("include-read", link_inside_included)
