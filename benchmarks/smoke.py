@@ -44,6 +44,7 @@ RUNS = """
     scaling.py --problem simulated-small --nonzeros 2e4 --topics 5 --results RESULTS
     random_starts.py --problems simulated-small --starts 2 --max-iter 12 --results RESULTS
     papers/geiger_equalities.py --smoke
+    solver_curves.py --problems simulated-small --max-iter 5 --repeats 1 --results RESULTS
 """
 WITH_DATA = "simulated_ab.py --iterations 10 5 --results RESULTS"
 

@@ -63,6 +63,7 @@ html_css_files = ["site.css"]
 
 # Links to files outside of this folder, and in such files: how they are written, and in the site.
 LINKS = {
+    "](../../benchmarks/README.md": "](../benchmarks.md",
     "](../benchmarks/README.md": "](benchmarks.md",
     "](benchmarks/README.md": "](benchmarks.md",
     "](../CONTRIBUTING.md": "](contributing.md",

@@ -140,7 +140,9 @@ def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypat
     [
         ("engine", 9), ("report", 5), ("files", 20), ("where_counts_live", 5),
         pytest.param("cluster", 7, marks=pytest.mark.slow),
-        pytest.param("models", 12, marks=pytest.mark.slow),
+        ("models/topic_model", 7), ("models/poisson_nmf", 5), ("models/lda", 6),
+        ("models/gamma_poisson", 5), ("models/noisy_topic_model", 4), ("models/anchor_nmf", 6),
+        pytest.param("models/ssnmf", 6, marks=pytest.mark.slow),
         pytest.param("groups", 8, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
