@@ -9,6 +9,7 @@ from typing import Any
 from .. import __version__
 from ..cli import commands
 from .cluster import cluster
+from .completion import SHELLS, completion
 from .differential import differential
 from .examples import EXAMPLES
 from .export import export
@@ -37,8 +38,12 @@ from .selection import MODELS, numbers, select_k
 from .text import add_text_options, text
 
 
-def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Build the parser of all commands; options of slow commands only if `words` name them."""
+def make_parser(words: Sequence[str], *, all_options: bool = False) -> argparse.ArgumentParser:
+    """Build the parser of all commands.
+
+    Options of slow commands are added only if `words` name them, or with `all_options`, which adds
+    the options of all models to `fit`.
+    """
     parser = argparse.ArgumentParser(
         prog="nmfscale", description="Poisson NMF and topic models for count matrices of any size.",
         epilog=EXAMPLES[""], formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -53,11 +58,11 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         )  # fmt: skip
         command.set_defaults(run=run, usage=command.error, command=name)
         # options that are derived from the library need its import, which is slow
-        if name not in ("fit", "test") or words[:1] == [name]:
+        if all_options or name not in ("fit", "test") or words[:1] == [name]:
             add_options(command)
             command.add_argument("--debug", action="store_true", help="show an error's traceback")
-        if name == "fit" and words[:1] == ["fit"]:
-            add_parameters(command, words)
+        if name == "fit" and (all_options or words[:1] == ["fit"]):
+            add_parameters(command, words, every_model=all_options)
         if words[:1] == [name]:
             check_options(command, words[1:])
     return parser
@@ -394,6 +399,10 @@ def _cluster(command: argparse.ArgumentParser) -> None:
     add("--local-directory", type=PATH, metavar="DIR", help=what)
 
 
+def _completion(command: argparse.ArgumentParser) -> None:
+    command.add_argument("shell", choices=SHELLS, help="the shell to complete in")
+
+
 _UNITS = """First identify the sampling unit. Beers of a brewery, posts of a blog, or cells of a
 patient resemble each other: pass the breweries, blogs or patients as --units. Without --units,
 samples are the units, and the test may find differences that do not exist."""
@@ -417,5 +426,6 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "differential": (differential, "which features make each topic, with tests", _differential),
     "export": (export, "write tables of a model", _export),
     "report": (report, "write a page about a model, one HTML file", _report),
+    "completion": (completion, "print a script that completes commands and options", _completion),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
 }

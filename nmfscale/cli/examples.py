@@ -27,6 +27,9 @@ EXAMPLES = {
   nmfscale cluster --workers 4 --memory-limit 8GB --local-directory /scratch
   nmfscale cluster --host 192.0.2.10 --tls certificates
   nmfscale fit cells.nmf -k 20 --scheduler tcp://127.0.0.1:8786""",
+    "completion": """examples:
+  nmfscale completion bash > ~/.local/share/bash-completion/completions/nmfscale
+  nmfscale completion zsh > ~/.zfunc/_nmfscale""",
     "store": """examples:
   nmfscale store cells.h5ad cells.nmf
   nmfscale store matrix.mtx.gz cells.nmf --memory-limit 1GB

@@ -17,8 +17,13 @@ _ELSEWHERE = ("n_components", "random_state", "n_threads", "memory_limit", "verb
 _AS_IN = re.compile(r"As in :class:")
 
 
-def add_parameters(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add ``--model``, and an option for each parameter of the model that `words` selects."""
+def add_parameters(
+    command: argparse.ArgumentParser, words: Sequence[str], *, every_model: bool = False
+) -> None:
+    """Add ``--model``, and an option for each parameter of the model that `words` selects.
+
+    With `every_model`, options and choices are those of any model.
+    """
     from ..models import MODELS
 
     first = argparse.ArgumentParser(add_help=False)
@@ -28,15 +33,23 @@ def add_parameters(command: argparse.ArgumentParser, words: Sequence[str]) -> No
         "--model", choices=tuple(MODELS), default="topic",
         help="default: %(default)s; the options below belong to the model",
     )  # fmt: skip
-    estimator = MODELS[named if named in MODELS else "topic"]
-    defaults = inspect.signature(estimator).parameters
-    for name, constraints in estimator._parameter_constraints.items():
-        how = None if name in _ELSEWHERE else _how(constraints)
-        if how is not None:
+    chosen = MODELS[named if named in MODELS else "topic"]
+    known = command._option_string_actions
+    for estimator in MODELS.values() if every_model else [chosen]:
+        defaults = inspect.signature(estimator).parameters
+        for name, constraints in estimator._parameter_constraints.items():
+            how = None if name in _ELSEWHERE else _how(constraints)
+            option = f"--{name.replace('_', '-')}"
+            if how is None:
+                continue
+            if option in known:  # of an earlier model
+                choices = {*(known[option].choices or ()), *how.get("choices", ())}
+                known[option].choices = sorted(choices) or None
+                continue
             text, default = _described(estimator, name), defaults[name].default
             shown = "" if default is None else f"(default: {default})"
             command.add_argument(
-                f"--{name.replace('_', '-')}", default=argparse.SUPPRESS,
+                option, default=argparse.SUPPRESS,
                 help=" ".join([text, shown]).strip().replace("%", "%%"), **how,
             )  # fmt: skip
 

@@ -29,7 +29,8 @@ MODULES = sorted(
 )
 COMMANDS = (
     "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap", "select-k",
-    "stability", "quality", "differential", "export", "report", "cluster",
+    "stability", "quality", "differential", "export", "report", "completion",
+    "cluster",
 )  # fmt: skip
 # Pages whose names are checked, and names of other packages on them.
 PAGES_OF_NAMES = ("other_packages", "faq", "which_model")
