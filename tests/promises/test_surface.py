@@ -86,16 +86,20 @@ def test_python_of_the_readme_and_the_first_steps(tmp_path, monkeypatch):
     """Copy structure.png from here to docs/ when the picture has changed."""
     monkeypatch.chdir(tmp_path)
     write_cells(tmp_path / "cells.h5ad", *nmfscale.simulate_topic_counts(60, 40, 4, random_state=0))
+    texts = [each.__doc__ for each in vars(np).values() if callable(each) and each.__doc__]
+    pytest.importorskip("pandas").DataFrame({"review": texts}).to_csv(tmp_path / "reviews.csv")
     source = "\n".join(blocks("python"))
     test = doctest.DocTestParser().get_doctest(source, {}, "README", "README.md", 0)
     assert len(test.examples) > 8
     assert failures(test) == ""
     assert 0 < (tmp_path / "structure.png").stat().st_size < 200_000
     assert failures(example_of("first_steps")) == ""
+    commands = re.findall(r"^nmfscale ((?:fit|report) .*)$", README, re.MULTILINE)
+    assert [main(shlex.split(words)) for words in commands] == [0, 0]
 
 
 def test_readme_is_a_landing_page():
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 120
 
 
 @pytest.mark.slow
