@@ -28,6 +28,7 @@ myst_enable_extensions = ["dollarmath"]
 html_math_renderer = "mathml"
 
 autosummary_generate = True
+templates_path = ["_templates"]
 autodoc_typehints = "none"
 # Methods of scikit-learn, whose docstrings link to its own pages.
 _OF_SKLEARN = ["get_metadata_routing", "get_params", "set_params", "set_output"]
@@ -44,6 +45,7 @@ _OF_SKLEARN += [
         "predict_proba",
     )
 ]
+autosummary_context = {"of_sklearn": _OF_SKLEARN}
 autodoc_default_options = {
     "members": True,
     "inherited-members": True,
@@ -93,13 +95,13 @@ def reference_page():
     functions = sorted(set(nmfscale.__all__) - set(classes) - set(modules) - {"corpora"})
     parts = [("Classes", "nmfscale", classes), ("Functions", "nmfscale", functions)]
     parts += [
-        (title, getattr(nmfscale, name).__name__, getattr(nmfscale, name).__all__)
+        (title, f"nmfscale.{name}", getattr(nmfscale, name).__all__)
         for name, title in modules.items()
     ]
     text = "Reference\n=========\n"
     for title, module, names in parts:
         text += f"\n{title}\n{'-' * len(title)}\n\n.. currentmodule:: {module}\n\n"
-        text += ".. autosummary::\n   :toctree: generated\n\n"
+        text += ".. autosummary::\n   :toctree: generated\n   :nosignatures:\n\n"
         text += "".join(f"   {name}\n" for name in names)
     return text
 

@@ -40,9 +40,9 @@ _OF_BOTH = "client", "layer", "raw", "data_weights", *SOURCE
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SSNMF(SupervisedModel):
-    """Semi-supervised non-negative matrix factorization: topics that also predict labels [1]_.
+    """Semi-supervised non-negative matrix factorization: topics that also predict labels.
 
-    Loadings S explain the data, ``X ~ S A^T``, and labels or other targets, ``Y ~ S B^T``:
+    Loadings S explain the data, ``X ~ S A^T``, and labels or other targets, ``Y ~ S B^T`` [1]_:
 
         min over S, A, B >= 0 of  R(X, S A^T) + supervision * Q(Y, S B^T),
 
