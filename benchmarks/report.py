@@ -16,6 +16,7 @@ import peers
 import problems
 
 HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent / "docs"
 GAPS = (100, 10, 1)
 MARKERS = ("<!-- numbers:start -->", "<!-- numbers:end -->")
 LANDING = "<!-- landing:start -->", "<!-- landing:end -->"
@@ -278,7 +279,7 @@ def write_csv(path: Path, rows: list[dict]) -> None:
 
 def write_readme(
     text: str, markers: tuple[str, str] = MARKERS,
-    pages: Sequence[Path] = (HERE / "README.md", HERE.parent / "README.md"),
+    pages: Sequence[Path] = (HERE / "README.md", HERE.parent / "README.md", DOCS / "speed.md"),
 ) -> None:  # fmt: skip
     """Write the table between the markers of every page that has them."""
     for path in pages:

@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 STYLE = {"font.size": 9}
-LEAST_GAP = 0.1
+LEAST_GAP = 1.0
 
 
 def read(name: str) -> list[dict]:
@@ -31,19 +31,20 @@ def solver_curves(path: Path) -> None:
     rows = read("solver_curves.csv")
     names = list(dict.fromkeys((row["problem"], row["K"]) for row in rows))
     figure, axes = plt.subplots(
-        1, len(names), figsize=(7.5, 3), sharey=True, squeeze=False, layout="constrained"
+        1, len(names), figsize=(7.5, 3.2), sharey=True, squeeze=False, layout="constrained"
     )
     for ax, (problem, k) in zip(axes[0], names, strict=True):
         of_problem = [row for row in rows if row["problem"] == problem]
+        best = max(float(row["loglik"]) for row in of_problem)
         for solver in dict.fromkeys(row["solver"] for row in of_problem):
             points = [row for row in of_problem if row["solver"] == solver]
-            logliks = [float(row["loglik"]) for row in points]
-            gaps = [max(max(logliks) - value, LEAST_GAP) for value in logliks]
+            gaps = [max(best - float(row["loglik"]), LEAST_GAP) for row in points]
             ax.loglog([float(row["seconds"]) for row in points], gaps, label=solver)
         ax.set(title=f"{problem}, K = {k}", xlabel="seconds")
         ax.grid(alpha=0.3)
-    axes[0, 0].set_ylabel("below the solver's own end")
-    axes[0, -1].legend(frameon=False)
+    axes[0, 0].set_ylabel("below the highest (at least 1)")
+    labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*labels, loc="outside lower center", ncols=4, frameon=False)
     save(figure, path)
 
 

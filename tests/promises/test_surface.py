@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -138,6 +139,18 @@ def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypat
         assert 0 < (tmp_path / picture).stat().st_size < 100_000
         assert (ROOT / "docs" / picture).exists()
     assert len(pictures) == n_pictures
+
+
+@pytest.mark.slow
+def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
+    if not (ROOT / "benchmarks" / "results").exists():
+        pytest.skip("an sdist has no results of benchmarks")
+    script = [sys.executable, ROOT / "docs" / "pictures.py", tmp_path]
+    subprocess.run(script, check=True, timeout=100)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == set(
+        re.findall(r"^!\[.*\]\((.*\.png)\)$", page_of("how_it_works"), re.MULTILINE)
+    )
 
 
 @pytest.mark.parametrize(
