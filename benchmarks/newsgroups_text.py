@@ -44,13 +44,14 @@ assert len(STOP_WORDS) == 179
 
 
 class Split(NamedTuple):
-    """TF-IDF of training and test documents, their classes, and the groups of all documents."""
+    """TF-IDF of training and test documents, their classes, groups of all documents, and words."""
 
     train: object
     train_labels: np.ndarray
     test: object
     test_labels: np.ndarray
     groups: np.ndarray
+    words: np.ndarray
 
 
 def texts(archive: Path) -> dict[str, tuple[list[str], np.ndarray]]:
@@ -75,8 +76,15 @@ def texts(archive: Path) -> dict[str, tuple[list[str], np.ndarray]]:
     return found
 
 
-def split(documents: dict[str, tuple[list[str], np.ndarray]], seed: int | None = None) -> Split:
-    """Return the authors' split, or a different split for each seed."""
+def split(
+    documents: dict[str, tuple[list[str], np.ndarray]], seed: int | None = None, *,
+    validation: bool = False,
+) -> Split:  # fmt: skip
+    """Return the authors' split, or a different split for each seed.
+
+    With `validation`, the validation set takes the place of the test set, and is not in the
+    training set.
+    """
     draw, cut = random.Random(1 if seed is None else seed), 42 if seed is None else seed
     size = min(len(texts) for texts, _ in documents.values())
     parts: dict[str, list] = {name: [] for name in ("train", "test", "val")}
@@ -86,12 +94,14 @@ def split(documents: dict[str, tuple[list[str], np.ndarray]], seed: int | None =
         train, val = train_test_split(rest, test_size=0.25, random_state=cut)
         for part, more in (("train", train), ("test", test), ("val", val)):
             parts[part] += more
-    train = parts["train"] + parts["val"]
+    train, test = parts["train"] + parts["val"], parts["test"]
+    if validation:
+        train, test = parts["train"], parts["val"]
     vectorizer = TfidfVectorizer(
         max_features=5000, min_df=5, max_df=0.7, token_pattern="[a-zA-Z]+", stop_words=STOP_WORDS
     )
     X = vectorizer.fit_transform([text for text, *_ in train])
-    labels = [np.array([row[2] for row in rows]) for rows in (train, parts["test"])]
-    groups = np.array([row[1] for row in train + parts["test"]])
-    new = vectorizer.transform([text for text, *_ in parts["test"]])
-    return Split(X, labels[0], new, labels[1], groups)
+    labels = [np.array([row[2] for row in rows]) for rows in (train, test)]
+    groups = np.array([row[1] for row in train + test])
+    new = vectorizer.transform([text for text, *_ in test])
+    return Split(X, labels[0], new, labels[1], groups, vectorizer.get_feature_names_out())

@@ -45,6 +45,12 @@ RUNS = """
     random_starts.py --problems simulated-small --starts 2 --max-iter 12 --results RESULTS
     papers/geiger_equalities.py --smoke
     solver_curves.py --problems simulated-small --max-iter 5 --repeats 1 --results RESULTS
+    papers/haddock_synthetic.py --smoke
+    papers/haddock_news.py --smoke
+    papers/noisy_note.py --smoke
+    papers/phelan_beers.py --smoke
+    papers/phelan_level.py --smoke
+    papers/phelan_units.py --smoke
 """
 WITH_DATA = "simulated_ab.py --iterations 10 5 --results RESULTS"
 
