@@ -95,15 +95,20 @@ def load_counts(name: str) -> sp.csr_matrix:
     if reason := available(name):
         raise LookupError(reason)
     if name in BUILT_IN:
-        from nmfscale.datasets.corpora import PACKAGES, docstrings
-
-        counts = docstrings(["numpy"] if name == "docstrings-small" else PACKAGES)
+        counts = built_in(name)
         return sp.csr_matrix((counts.data, counts.indices, counts.indptr), shape=counts.shape)
     if name in SIMULATED:
         from nmfscale.datasets.simulate import simulate_poisson_nmf
 
         return sp.csr_matrix(simulate_poisson_nmf(*SIMULATED[name], random_state=1)[0])
     return sp.load_npz(Path(os.environ["NMFSCALE_DATA"]) / f"{name}.npz").tocsr()
+
+
+def built_in(name: str):
+    """Return a built-in corpus with its words and groups."""
+    from nmfscale.datasets.corpora import PACKAGES, docstrings
+
+    return docstrings(["numpy"] if name == "docstrings-small" else PACKAGES)
 
 
 def em_start(X, n_components: int, *, seed: int = 1, n_iter: int = 50):

@@ -25,7 +25,6 @@ RUNS = """
     lda.py --smoke
     short_documents.py --smoke
     text_starts.py --smoke
-    lda_starts.py --smoke
     gamma_poisson.py --smoke
     noisy_topics.py --smoke
     anchors.py --smoke
@@ -43,6 +42,10 @@ RUNS = """
     differential.py --smoke
     scaling.py --problem simulated-small --nonzeros 2e4 --topics 5 --results RESULTS
     random_starts.py --problems simulated-small --starts 2 --max-iter 12 --results RESULTS
+    papers/carbonetto_fits.py --smoke
+    papers/carbonetto_lda.py --smoke
+    papers/carbonetto_simulated.py --smoke
+    papers/carbonetto_topics.py --smoke
     papers/geiger_equalities.py --smoke
     solver_curves.py --problems simulated-small --max-iter 5 --repeats 1 --results RESULTS
     papers/haddock_synthetic.py --smoke
@@ -51,15 +54,14 @@ RUNS = """
     papers/phelan_beers.py --smoke
     papers/phelan_level.py --smoke
     papers/phelan_units.py --smoke
+    papers/geiger_joint.py --smoke
+    papers/geiger_models.py --smoke
 """
-WITH_DATA = "simulated_ab.py --iterations 10 5 --results RESULTS"
 
 
 def main() -> None:
     """Run the named benchmarks, or all of them."""
     lines = [line for line in RUNS.split("\n") if line.strip()]
-    if os.environ.get("NMFSCALE_DATA"):
-        lines.append(WITH_DATA)
     names = sys.argv[1:]
     with tempfile.TemporaryDirectory() as results:
         for line in lines:

@@ -15,6 +15,8 @@ prints; it is empty (None) where the paper prints none.
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -83,12 +85,33 @@ def counts_of(name: str) -> Any:
     """Return counts by the name of a problem (problems.py), or of a file in NMFSCALE_DATA."""
     from nmfscale import as_counts, read_counts
 
+    if name in problems.BUILT_IN:
+        return problems.built_in(name)
     if name in problems.NAMES or name in problems.PAPER_SIMULATIONS:
         return as_counts(problems.load_counts(name))
     path = file_of(name)
     if path is None:
         raise LookupError(missing(name))
     return read_counts(path)
+
+
+def labels_of(name: str) -> dict[str, list[str]]:
+    """Return names and labels of counts from NAME_meta.json.gz in NMFSCALE_DATA, if it is there.
+
+    Its lists "cols" or "col_symbol" name the features; "row_label" or "row_celltype" are groups of
+    the samples.
+    """
+    path = Path(os.environ.get("NMFSCALE_DATA", ".")) / f"{name}_meta.json.gz"
+    if not path.exists():
+        return {}
+    with gzip.open(path) as file:
+        known = json.load(file)
+    places = {"features": ("col_symbol", "cols"), "groups": ("row_celltype", "row_label")}
+    return {
+        what: known[found]
+        for what, keys in places.items()
+        if (found := next((key for key in keys if key in known), None))
+    }
 
 
 def panels(n: int, across: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
@@ -124,10 +147,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def keep(
-    name: str, rows: list[dict[str, Any]], figure: Any, options: argparse.Namespace, *,
+    name: str, rows: list[dict[str, Any]], figures: Any, options: argparse.Namespace, *,
     summary: list[dict[str, Any]] | None = None,
 ) -> None:  # fmt: skip
-    """Print a table, and write it with its figure, which may be None.
+    """Print a table, and write it with its figure, or with several as a dict by name.
 
     The csv file has all `rows`; the table that is printed and put on a page is `summary`, if given.
     """
@@ -136,8 +159,8 @@ def keep(
     if options.smoke:
         return
     report.write_csv(options.results / f"{name}.csv", rows)
-    if figure is not None:
-        figure.savefig(options.results / f"{name}.png", dpi=110)
+    for stem, figure in (figures if isinstance(figures, dict) else {name: figures}).items():
+        figure.savefig(options.results / f"{stem}.png", dpi=110)
     if options.results == RESULTS:
         where = f"{report.processor_and_threads(options.threads)}. `{report.command()}`"
         markers = (f"<!-- {name}:start -->", f"<!-- {name}:end -->")
