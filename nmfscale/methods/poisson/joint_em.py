@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from ...counts.aligned import aligned_empty
 from ...engine.protocol import Values
 from ...kernels.functions import log1p
-from ..factors import MINVAL, Array, aligned_copy, at_floor
+from ..factors import MINVAL, Array, at_floor
 from .objective import FactorModel
 from .row_update import EM
 from .steps import Convert, ExtrapolateRows, Momentum, convert
@@ -55,6 +56,8 @@ class JointEM(FactorModel):
     """Joint EM; row arrays ``L`` and ``next``."""
 
     _loglik = np.nan
+    # memory for the new F before it is normalised
+    _moved: Array | None = None
 
     def start(self) -> None:
         """Scale the columns of F."""
@@ -90,16 +93,23 @@ class JointEM(FactorModel):
         state, K = self.state, self.n_components
         self.executor.copy("L", "before")
         (found,), sums = state.advance(ExtrapolateRows(K), columns=EM, source="before")
-        new = aligned_copy(state.F.values)
-        kkt = state.move_columns(EM, new, sums, source="before")
-        columns = state.extrapolate_factor(new, state.F.values, Momentum(), aligned_copy(new))
-        floored = at_floor(new[:, :K])
-        new[:, :K] /= self._column_scales()
-        new[:, :K][floored] = MINVAL
-        state.set_factor(new)
-        state.total_F = state.F.column_sums()
+        F = state.F.values
+        if self._moved is None:  # fresh memory in every iteration would cost a tenth of it
+            self._moved = aligned_empty(F.shape, F.dtype)
+        kkt = state.move_columns(EM, self._moved, sums, source="before")
+        columns = state.extrapolate_factor(self._moved, F, Momentum(), F)
+        self._normalise(F)
         rows = state.note_rows(found)
         self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
+
+    def _normalise(self, F: Array) -> None:
+        """Divide the columns of the new F by their sums; entries at the floor stay there."""
+        floored, K = at_floor(F), self.n_components
+        scales, floor = np.ones(F.shape[1], F.dtype), np.zeros(F.shape[1], F.dtype)
+        scales[:K], floor[:K] = self._column_scales(), MINVAL
+        F /= scales  # whole lanes: several times as fast as their first K numbers
+        np.copyto(F, floor, where=floored)
+        self.state.total_F = self.state.F.column_sums()
 
     def finish(self, settled: bool) -> Values:
         """Restore exact zeros, and scale the columns of F to sum to one."""
