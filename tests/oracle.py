@@ -413,6 +413,28 @@ def step_joint(X, L, F, penalty=0.0):
     return L * (ratio @ F) / (1.0 + penalty), moved / moved.sum(axis=0)
 
 
+def penalised_loglik(X, L, F, weight, q, p):
+    """Return the log-likelihood minus ``weight sum_k ||f_k||_p^q sum_i l_ik^q``.
+
+    Geiger and Park, equation 37 and its example.
+    """
+    norms = np.linalg.norm(F, p, axis=0)
+    return loglik_poisson(X, L, F).sum() - weight * (norms**q * (L**q).sum(axis=0)).sum()
+
+
+def step_penalised(X, L, F, weight, q, p):
+    """Return L and F, with ``||f_k||_p = 1``, after a joint update with this penalty."""
+    ratio = X / np.maximum(L @ F.T, 1e-300)
+    numerators = F * (ratio.T @ L)
+    L = L * (ratio @ F) / (F.sum(axis=0) + weight * q * L ** (q - 1.0))
+    if p == 1:
+        return L, numerators / numerators.sum(axis=0)
+    s, a = L.sum(axis=0), weight * q * (L**q).sum(axis=0)
+    moved = (np.sqrt(s * s + 4.0 * a * numerators) - s) / (2.0 * a)
+    norms = np.linalg.norm(moved, axis=0)
+    return L * norms, moved / norms
+
+
 # Conversion ------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ from .factors import (
 )
 from .measured import Measured, own_totals
 from .missing import ENTRIES, Missing, row_inputs, totals_of_rows
+from .penalty import Penalty
 from .rows_pass import LaneBlocks, RowsPass
 from .slices import pieces, sliced_counts
 
@@ -50,6 +51,8 @@ _EM_STEPS, _EM_A_STEP = 8, 2
 # A row is finished if its residual is small and no EM step would raise a loading by more than this
 # share: residuals are products with the loadings, and do not show errors of loadings near zero.
 _LIFTS = 1e-3
+# Convex problems that are solved in turn for a row with a concave penalty.
+_TANGENTS = 10
 # Copies of the loadings of a block and of F; numbers for every row of a block, and for every row.
 _COPIES_BLOCK, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 6, 5, 8, 4
 
@@ -208,6 +211,7 @@ class ProjectRows(Step):
     tol: float = TOL
     n_features: int = 0
     how: RowSteps | None = None
+    penalty: Penalty | None = None
 
     reads = "rows"
     shared = ("F",)
@@ -241,10 +245,11 @@ class ProjectRows(Step):
         unfinished = 0
         for piece in pieces(block.counts, self.n_components, n_threads, whole):
             lanes = lanes_of(piece)
-            unfinished += projector.move(
+            given = (
                 sliced_counts(block.counts.slices(piece), len(self.F)), values[lanes],
                 totals[lanes], {name: array[lanes] for name, array in with_own.items()},
             )  # fmt: skip
+            unfinished += self._move(projector, block.get("L") is None, *given)
             progress.advance(max(0, min(lanes.stop, block.n_rows) - lanes.start))
         if own is not None:
             best = np.zeros_like(values)
@@ -252,6 +257,23 @@ class ProjectRows(Step):
                 np.divide(prior["pseudo"], prior["rate"], out=best, where=prior["rate"] > 0)
             np.copyto(values, best, where=own == 0)
         return {"unfinished": float(unfinished)}
+
+    def _move(
+        self, projector: Projector, new: bool, sliced: Any, values: Array, totals: Array,
+        prior: dict[str, Array],
+    ) -> int:  # fmt: skip
+        """Move some rows; with a concave penalty, to the optimum of one tangent after the other."""
+        if self.penalty is None:
+            return projector.move(sliced, values, totals, prior)
+        if new and self.penalty.exponent < 1:  # a start on which later tangents depend
+            projector.move(sliced, values, totals, prior)
+        pseudo = prior.get("pseudo", aligned_copy(np.zeros_like(values)))
+        for _ in range(1 if self.penalty.exponent == 1 else _TANGENTS):
+            rate = self.penalty.slopes(values, self.n_components)
+            both = {"pseudo": pseudo, "rate": aligned_copy(rate + prior.get("rate", 0))}
+            np.maximum(values[:, : self.n_components], MINVAL, out=values[:, : self.n_components])
+            unfinished = projector.move(sliced, values, totals, both)
+        return unfinished
 
     def _equal(self, totals: Array, n_rows: int, total: Array) -> Array:
         K = self.n_components
@@ -302,7 +324,7 @@ def projection(
     tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
     prior: tuple[Array, Array] | None = None, total: Array | None = None,
     measured: Measured | Missing | None = None, scored: bool = False,
-    how: RowSteps | None = None,
+    how: RowSteps | None = None, penalty: Penalty | None = None,
 ) -> RowsPass:  # fmt: skip
     """Return the pass that finds loadings (n, K) of rows with factors F (m, K) fixed.
 
@@ -315,6 +337,8 @@ def projection(
     scales, dtype = balancing_scales(counts.total, counts.shape, L, F), np.dtype(dtype)
     F, L = F / scales, None if L is None else L * scales
     total = None if total is None else total / scales
+    if penalty is not None:
+        penalty = penalty.scaled(scales)
     layout, K = counts.layout(n_threads), F.shape[1]
     design, sums = design_of(F, layout.column_order, np.float64)
     if total is not None:
@@ -329,9 +353,9 @@ def projection(
     if prior is not None:
         inputs["pseudo"] = lanes(plain=prior[0], empty=0)
         inputs["rate"] = lanes(plain=prior[1] / scales, empty=0)
+    step = ProjectRows(design, sums, K, n_steps, tol, len(F), how, penalty)
     found = RowsPass(
-        counts, (ProjectRows(design, sums, K, n_steps, tol, len(F), how),), "projected", K, inputs,
-        projection_needs(counts, K), n_threads,
+        counts, (step,), "projected", K, inputs, projection_needs(counts, K), n_threads,
         (lambda rows, loadings: (loadings / scales).astype(dtype, copy=False),),
     )  # fmt: skip
     if not scored:

@@ -17,6 +17,7 @@ from ..counts.names import matched, names_of_topics
 from ..engine.protocol import Executor, Method
 from ..methods.entries import memory_of_entries
 from ..methods.factors import Constraints
+from ..methods.penalty import Penalty
 from ..methods.poisson.initialize import STARTS, check_factors
 from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.scaled_fit import ScaledFit
@@ -57,6 +58,8 @@ class CountFactorization(HeldFactors):
     prior_factors: Any = None
     prior_loadings: Any = None
     l1_penalty: float = 0.0
+    penalty_exponent: float = 1.0
+    factor_norm: str = "l1"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -69,6 +72,8 @@ class CountFactorization(HeldFactors):
         "prior_factors": [Interval(Real, 1, None, closed="left"), "array-like", None],
         "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
         "l1_penalty": [Interval(Real, 0, None, closed="left")],
+        "penalty_exponent": [Interval(Real, 0, 1, closed="right")],
+        "factor_norm": [StrOptions({"l1", "l2"})],
     }
     _method = FactorModel
     _of_topics = "prior_factors", "prior_loadings"
@@ -224,7 +229,8 @@ class CountFactorization(HeldFactors):
         fixed_topics: Any, fixed_features: Any, fixed_samples: Any, measured: Any, batch: Any,
         data_weights: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
-        check_penalty(self.l1_penalty, self.solver)
+        penalty = self._penalty
+        check_penalty(penalty, self.solver)
         X, data_weights = without_nan(X, data_weights)
         counts, options = self._counts_of_fit(X, options)
         topics = names_of_topics(L, F)
@@ -256,7 +262,9 @@ class CountFactorization(HeldFactors):
         needs = poisson_needs(
             counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
             constraints.weights is not None or self.n_moves > 0,
-            not constraints.all_observed or constraints.prior_loadings is not None,
+            not constraints.all_observed
+            or constraints.prior_loadings is not None
+            or not penalty.only_rescales,
         )  # fmt: skip
         if missing is not None:
             needs = needs._replace(shared=needs.shared + memory_of_entries(missing.less_one))
@@ -269,8 +277,10 @@ class CountFactorization(HeldFactors):
                 try_moves, n_starts=self.n_init, weights=constraints.weights, verbose=self.verbose
             ),
             solver=self.solver, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+            **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
-        given.finish(fitted.arrays, fitted.history, self.solver, self.l1_penalty)
+        rescaling = penalty.weight if penalty.only_rescales else 0.0
+        given.finish(fitted.arrays, fitted.history, self.solver, rescaling)
         self._keep(fitted, sizes)
         self.has_size_factors_ = sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
@@ -331,13 +341,21 @@ class CountFactorization(HeldFactors):
         )  # fmt: skip
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
-            extrapolate=self.extrapolate,
+            extrapolate=self.extrapolate, penalty=self._penalty,
         )  # fmt: skip
         constraints = given.constraints
         if weights is not None:
             constraints = replace(constraints, weights=weights)
         made: Method = make(counts, executor, start, K, dtype, constraints)
         return made
+
+    @property
+    def _penalty(self) -> Penalty:
+        return Penalty(float(self.l1_penalty), float(self.penalty_exponent), self.factor_norm)
+
+    def _penalty_of(self, unit: Array | float) -> Penalty | None:
+        penalty = self._penalty
+        return None if penalty.only_rescales else penalty.scaled(unit)
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
         """Set the attributes of a fit."""

@@ -14,6 +14,7 @@ from ..counts.warn import warn_caller
 from ..kernels.functions import exp
 from ..methods.measured import Measured
 from ..methods.missing import Missing
+from ..methods.penalty import Penalty
 from ..methods.poisson.priors import gamma_prior
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import projection, projection_needs
@@ -311,14 +312,20 @@ class HeldFactors(CountModel):
         self._check_memory(counts, needs, gathered=gathered)
         shape = counts.shape[0], self.n_components_
         F, unit = self._held()
+        penalty = self._penalty_of(unit)
         if sizes is not None:
             unit = unit * sizes[:, None]
         prior = gamma_prior(
             self.prior_loadings, shape, "prior_loadings", unit=unit, names=counts.sample_names
         )
         return projection(
-            counts, F, n_threads=n_threads, prior=prior, measured=self._measured, scored=scored
-        )
+            counts, F, n_threads=n_threads, prior=prior, measured=self._measured, scored=scored,
+            penalty=penalty,
+        )  # fmt: skip
+
+    def _penalty_of(self, unit: Array | float) -> Penalty | None:
+        """Return the penalty on loadings that are divided by `unit`."""
+        return None
 
     def _loadings_of(self, L: Array) -> Array:
         """Convert the loadings of a Poisson NMF into those of this model."""

@@ -75,10 +75,23 @@ class PoissonNMF(CountFactorization):
         is at least 1: a number, one for each component, or an array of the shape of F (n_features,
         n_components) or L. The default rate is 1, but 0 for an alpha of 1, which means no prior.
     l1_penalty : float, default=0.0
-        Penalty on the sum of the loadings (times known sizes) with solver="joint-em", which keeps
-        the sums of components at one. It only divides the loadings by ``1 + l1_penalty``:
-        components and shares do not change, and no loading becomes zero (Lemma 6.1 of [3]_).
-        `callback` and progress show the fit without the penalty.
+        Weight of a penalty ``l1_penalty * sum_ik l_ik ** penalty_exponent`` on the loadings (times
+        known sizes) with solver="joint-em", which holds the norms of components at one. With the
+        defaults of the next two parameters it only divides the loadings by ``1 + l1_penalty``:
+        components and shares do not change, and no loading becomes zero (Lemma 6.1 of [3]_);
+        `callback` and progress show the fit without the penalty. With other values, the share of
+        loadings that are zero grows with the weight. For sparse components in place of loadings,
+        fit the transposed counts.
+    penalty_exponent : float, default=1.0
+        Exponent of the penalty, above 0 and at most 1. Below 1, the penalty is steepest for small
+        loadings, and these become zero. It is not convex: a fit that starts from the factors of a
+        fit without a penalty (``fit(X, L=L, F=F)``) often ends higher.
+    factor_norm : {"l1", "l2"}, default="l1"
+        Norm of components that is held at one: their sum, or their Euclidean norm. At the same
+        Euclidean norm, components of many features explain more counts. So with "l2" the penalty
+        makes loadings sparse and components dense. Without norms, the same optimum has the penalty
+        ``l1_penalty * sum_k ||f_k|| ** q * sum_i l_ik ** q`` with q the exponent (equation 37 and
+        Theorem F.1 of [3]_).
     integer : {"warn", "allow", "require"}, default="warn"
         How to treat counts that are not whole numbers.
     dtype : {"float32", "float64"}, default=None
@@ -126,7 +139,7 @@ class PoissonNMF(CountFactorization):
         the last measurement. ``pandas.DataFrame(model.history_)`` gives a table.
     loglik_ : float
         Poisson log-likelihood of the fit; with priors, plus the log prior without its constant;
-        minus the l1 penalty.
+        minus the penalty of `l1_penalty`.
     converged_, interrupted_ : bool
         Whether the fit converged (see `tol`), and whether Ctrl-C ended it.
     stop_reason_ : {"converged", "plateau", "precision", "max_iter", "callback", "interrupted"}
@@ -266,7 +279,8 @@ class PoissonNMF(CountFactorization):
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
-        return L / (1 + self.l1_penalty) if self.l1_penalty else L
+        only_rescales = self.l1_penalty and self._penalty.only_rescales
+        return L / (1 + self.l1_penalty) if only_rescales else L
 
     def _held(self) -> tuple[NDArray[Any], NDArray[Any] | float]:
         return self.components_.T, 1.0

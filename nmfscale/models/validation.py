@@ -24,6 +24,7 @@ from ..counts.names import (
 )
 from ..methods.factors import Constraints
 from ..methods.measured import Measured
+from ..methods.penalty import Penalty
 from ..methods.poisson.priors import gamma_prior, real_numbers
 from ..methods.variational.mean_field import points_of
 from ..storage.atomic import user_path
@@ -209,12 +210,17 @@ def npy_target(out: str | os.PathLike[str]) -> Path:
     return target
 
 
-def check_penalty(l1_penalty: float, solver: str) -> None:
+def check_penalty(penalty: Penalty, solver: str) -> None:
     """Refuse a penalty on L if F is not normalised: it would shrink L and grow F without end."""
-    if l1_penalty and solver != "joint-em":
+    if not penalty.weight and not penalty.only_rescales:
         raise ValueError(
-            f"l1_penalty={l1_penalty} cannot be combined with solver={solver!r}, which does not "
-            "normalise F; use solver='joint-em', or prior_loadings and prior_factors."
+            f"penalty_exponent={penalty.exponent} and factor_norm={penalty.norm!r} are those of "
+            "a penalty, which l1_penalty=0 turns off: set l1_penalty to a positive number."
+        )
+    if penalty.weight and solver != "joint-em":
+        raise ValueError(
+            f"l1_penalty={penalty.weight} cannot be combined with solver={solver!r}, which does "
+            "not normalise F; use solver='joint-em', or prior_loadings and prior_factors."
         )
 
 

@@ -41,7 +41,8 @@ EM, NOT_AHEAD = {"solver": "em", "inner_iter": 1}, {"extrapolate": False}
 OPTIONS = {
     nmfscale.PoissonNMF: [
         EM | HELD, EM | MEASURED | PRIORS,
-        {"solver": "joint-em", "l1_penalty": 1.0}, {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
+        {"solver": "joint-em", "l1_penalty": 1.0, "factor_norm": "l2", "penalty_exponent": 0.5},
+        {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
         PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1}, MEASURED | PRIORS | ROW_WEIGHTS,
         MISSING | PRIORS | ROW_WEIGHTS,
     ],
@@ -72,6 +73,7 @@ OPTIONS = {
 MORE_OPTIONS = {
     nmfscale.PoissonNMF: [
         EM, EM | NOT_AHEAD | ROW_WEIGHTS, NOT_AHEAD, {"dtype": "float32"},
+        {"solver": "joint-em", "l1_penalty": 1.0, "penalty_exponent": 0.5} | ROW_WEIGHTS,
         {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS, PRIORS | ROW_WEIGHTS,
         MEASURED, MISSING | {"F": START["F"], "dtype": "float32"}, MISSING | EM,
     ],

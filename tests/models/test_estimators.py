@@ -135,6 +135,8 @@ def test_dtype(model):
         ({"prior_factors": np.full(30, 1.5)}, r"prior_factors: alpha has shape \(30,\)"),
         ({"prior_loadings": (2.0,)}, "prior_loadings is a tuple of 1"),
         ({"l1_penalty": 0.5}, "l1_penalty=0.5 cannot be combined with solver='auto'"),
+        ({"factor_norm": "l2"}, "factor_norm='l2' are those of a penalty, which l1_penalty=0"),
+        ({"penalty_exponent": 1.5}, "penalty_exponent"),
         ({"callback": 3}, "callback"),
         ({"random_state": "seed"}, "random_state"),
         ({"init": np.zeros(3)}, "init"),

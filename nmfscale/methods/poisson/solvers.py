@@ -18,11 +18,13 @@ from ...engine.protocol import Executor, Needs
 from ..factors import MINVAL, Array, Constraints
 from ..measured import Measured
 from ..missing import Missing
+from ..penalty import Penalty
 from ..transform import fit_rows
 from .alternating import UPDATES, Alternating
 from .initialize import initialize
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
+from .penalised_em import PenalisedEM
 from .row_update import SAMPLED_TOGETHER
 
 SOLVERS = ("auto", "joint-em", *UPDATES)
@@ -40,13 +42,19 @@ _START_BYTES = 4_000_000 * 8 * 3
 
 
 def method_of(
-    solver: str, *, max_iter: int, inner_iter: int | None = None, extrapolate: bool = True
-) -> Any:
-    """Return a function with the arguments of `FactorModel` that returns the method."""
+    solver: str, *, max_iter: int, inner_iter: int | None = None, extrapolate: bool = True,
+    penalty: Penalty | None = None,
+) -> Any:  # fmt: skip
+    """Return a function with the arguments of `FactorModel` that returns the method.
+
+    "joint-em" has a `penalty`, unless that only rescales its result.
+    """
     if solver == "auto":
         return partial(Newton, max_iter=max_iter, momentum=extrapolate)
     if solver == "joint-em":
-        return JointEM
+        if penalty is None or penalty.only_rescales:
+            return JointEM
+        return partial(PenalisedEM, penalty=penalty)
     return partial(Alternating, solver=solver, inner_iter=inner_iter, extrapolate=extrapolate)
 
 
