@@ -67,7 +67,6 @@ html_css_files = ["site.css"]
 LINKS = {
     "](../../benchmarks/README.md": "](../benchmarks.md",
     "](../benchmarks/README.md": "](benchmarks.md",
-    "](../../benchmarks/README.md": "](../benchmarks.md",
     "](benchmarks/README.md": "](benchmarks.md",
     "](../CONTRIBUTING.md": "](contributing.md",
     "](../RELIABILITY.md": "](reliability.md",
