@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...engine.protocol import Values
 from ...kernels.functions import log1p
@@ -26,6 +27,8 @@ from .objective import FactorModel
 from .row_update import EM
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
+# Lanes of F that stay in the cache while they are divided and summed.
+_PIECE = 1 << 9
 # Number of counts from which a column of F that sums to one may have entries near the floor that
 # still explain counts.
 _MANY = 2.0**26
@@ -104,12 +107,17 @@ class JointEM(FactorModel):
 
     def _normalise(self, F: Array) -> None:
         """Divide the columns of the new F by their sums; entries at the floor stay there."""
-        floored, K = at_floor(F), self.n_components
+        K, n_rows, total = self.n_components, self.state.F.n_rows, np.zeros(F.shape[1])
         scales, floor = np.ones(F.shape[1], F.dtype), np.zeros(F.shape[1], F.dtype)
         scales[:K], floor[:K] = self._column_scales(), MINVAL
-        F /= scales  # whole lanes: several times as fast as their first K numbers
-        np.copyto(F, floor, where=floored)
-        self.state.total_F = self.state.F.column_sums()
+        for first in range(0, len(F), _PIECE):
+            lanes = F[first : first + _PIECE]
+            floored = at_floor(lanes)
+            lanes /= scales  # whole lanes: several times as fast as their first K numbers
+            np.copyto(lanes, floor, where=floored)
+            of_rows = lanes[: max(0, n_rows - first)]
+            kernels.sum_slices(of_rows.astype(np.float64, copy=False), total)
+        self.state.total_F = total
 
     def finish(self, settled: bool) -> Values:
         """Restore exact zeros, and scale the columns of F to sum to one."""
