@@ -66,7 +66,7 @@ def cluster_samples(
     Notes
     -----
     Clusters are numbered along a hierarchical clustering of their centers, so that similar ones are
-    neighbours; ``pl.structure_plot(model, groups=found.groups)`` draws them in this order.
+    neighbours; ``pl.structure_plot(model, groups=found)`` draws them in this order.
 
     Clusters are found even in proportions that vary continuously: look at the plot, and at the
     silhouettes, which are near 1 for separate clusters and below 0.3 for a continuum. Clusters

@@ -127,10 +127,11 @@ def structure_plot(
         Those of a model are the expected counts of each topic in the samples of the fit.  An
         AnnData object has a fit by :func:`nmfscale.tl.topics` or loadings by
         :func:`nmfscale.tl.transform`.
-    groups : array-like of shape (n_samples,), default=None
-        Label of each sample.  A Series, or a dict of labels by name, is matched by name with the
-        index of `proportions`, if that is a DataFrame, or with the samples of a model.  A pandas
-        categorical keeps the order of its categories; other labels are sorted, numbers by size.
+    groups : array-like of shape (n_samples,) or SampleClusters, default=None
+        Label of each sample, or the result of :func:`nmfscale.cluster_samples` for these samples.
+        A Series, or a dict of labels by name, is matched by name with the index of `proportions`,
+        if that is a DataFrame, or with the samples of a model.  A pandas categorical keeps the
+        order of its categories; other labels are sorted, numbers by size.
         Samples without a label form the group "(no group)".  None draws one group.  If there is no
         space for all labels, those of larger groups are shown.
     groupby : str, default=None
@@ -186,6 +187,8 @@ def structure_plot(
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['old', 'young']
     """
+    if hasattr(type(groups), "groups"):  # clusters; a Series may have an entry of this name
+        groups = groups.groups
     check_arguments("structure_plot", **locals())
     from matplotlib.collections import PolyCollection
 

@@ -18,6 +18,7 @@ from matplotlib.colors import to_rgba  # noqa: E402
 
 from nmfscale import (  # noqa: E402
     TopicModel,
+    cluster_samples,
     differential_features,
     match_topics,
     simulate_topic_counts,
@@ -172,6 +173,15 @@ class TestStructurePlot:
             ax = structure_plot(shares_of(4, 2), given)
             shown = [label.get_text() for label in ax.get_xticklabels()]
             assert shown == ["x", "a", "(no group)"]
+
+    def test_groups_may_be_clusters(self):
+        shares = np.vstack([shares_of(60, 3), np.zeros(3)])
+        with pytest.warns(UserWarning, match="left out"):
+            clusters = cluster_samples(shares, 3, random_state=0)
+        ax = structure_plot(shares, clusters)
+        shown = [label.get_text() for label in ax.get_xticklabels()]
+        assert shown == ["0", "1", "2", "(no group)"]
+        assert outlines(ax) == outlines(structure_plot(shares, clusters.groups))
 
     def test_labels_of_any_type(self):
         ax = structure_plot(shares_of(4, 2), [2, np.nan, 10, 1.5])
