@@ -182,6 +182,10 @@ def _results():
     yield nmfscale.bootstrap_weights, (model, GROUPS), resampled
     yield nmfscale.bootstrap_weights, (model,), resampled | pairs | {"loadings": "amounts"}
     yield nmfscale.bootstrap_fit, (model, X), drawn | {"n_replicates": 2}
+    drawn_samples = drawn | {"n_replicates": 2, "X": X}
+    lda, anchors = nmfscale.LDA(3, **FEW), nmfscale.AnchorNMF(3, n_threads=1)
+    yield nmfscale.bootstrap_fit, (), drawn_samples | {"estimator": lda, "groups": GROUPS}
+    yield nmfscale.bootstrap_fit, (), drawn_samples | {"estimator": anchors, "units": UNITS}
     converged = nmfscale.TopicModel(3, tol=1e-7, gain_tol=0, n_threads=1).fit(X, **THREE)
     yield nmfscale.jackknife_fit, (converged, X), {"groups": GROUPS}
     yield nmfscale.topic_quality, (model, X), {}

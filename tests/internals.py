@@ -381,7 +381,7 @@ def around_save(patch, function):
 
 def around_fit_of_replicate(patch, function):
     """Wrap the fit of a bootstrap: `function(original, task, drawn, n_threads, counts)`."""
-    _around(patch, "inference.refit.RefitTask._fit", function)
+    _around(patch, "inference.refits.WeightedRefits._fit", function)
 
 
 def around_fit_of_selection(patch, function):
@@ -482,3 +482,8 @@ def progress_at_once(patch):
 def around_advance(patch, function):
     """Wrap the function that counts finished samples."""
     _around(patch, "engine.progress.advance", function)
+
+
+def no_room_for_parts(patch):
+    """Read parts of counts from their source in every pass."""
+    _set(patch, "inference.shared_fits._SHARE", 0.0)

@@ -18,13 +18,11 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
-from ..counts.blocks import SLICE_BYTES
 from ..counts.cached import cached_property
-from ..engine.memory import free_bytes
 from ..readers.thinning import PartOfCounts, Thinning, thinned_in_memory
 from ..storage.store import StoredCounts
 from .seeds import child, generator
-from .shared_fits import file_of
+from .shared_fits import file_of, have_room
 
 Array = NDArray[Any]
 # Number of sums of samples from whose spread standard errors are estimated; more samples or units
@@ -32,8 +30,6 @@ Array = NDArray[Any]
 MOST_SUMS = 2000
 # The folds that this process used last: tasks of one job find their parts arranged.
 _latest: list[Folds] = []
-# Share of the free memory for parts of counts, and bytes of an entry beside its slices.
-_SHARE, _ENTRY_BYTES = 0.5, 12
 
 
 class Fold(NamedTuple):
@@ -84,8 +80,7 @@ class Folds:
         """Return the folds; parts that memory cannot hold are written to stores in a folder."""
         folds = cls(counts, n_folds, seed, unit)
         n_entries = counts.nnz * (2 if n_folds == 2 else n_folds)
-        limit = _SHARE * free_bytes(memory_limit)
-        if n_entries * (_ENTRY_BYTES + SLICE_BYTES) <= limit:
+        if have_room(n_entries, memory_limit):
             return folds
         folder.mkdir(parents=True, exist_ok=True)
         return cls(

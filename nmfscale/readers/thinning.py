@@ -69,7 +69,7 @@ class Thinning:
 class PartOfCounts(RowStream):
     """Some rows of counts, thinned or not.
 
-    `kept` are the numbers of the rows in increasing order, by default all. `parts` are the numbers
+    `kept` are the numbers of the rows, which do not fall, by default all. `parts` are the numbers
     of the parts of a thinning that are added up.
     """
 
@@ -98,7 +98,8 @@ class PartOfCounts(RowStream):
             drawn = self._thinning.draw(matrix, first)
             data = sum((drawn[part] for part in self._parts), np.zeros(matrix.nnz, np.int64))
             matrix = _with_data(matrix, data.astype(self._counts.dtype))
-        found = matrix if len(kept) == matrix.shape[0] else matrix[kept - first]
+        of_all = np.array_equal(kept - first, np.arange(matrix.shape[0]))
+        found = matrix if of_all else matrix[kept - first]
         return compressed_rows(found, self.entry_names(), first=start, sort=True)
 
     def chunks(

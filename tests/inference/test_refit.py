@@ -13,7 +13,6 @@ from oracle import draws_below
 from sklearn.base import clone
 
 from nmfscale import (
-    LDA,
     PoissonNMF,
     StoredCounts,
     TopicModel,
@@ -336,8 +335,6 @@ def test_fits_that_ran_out_of_iterations_are_warned_of_and_no_others(data):
 
 def test_what_cannot_be_done_is_refused(data):
     X, _, model = data
-    with pytest.raises(ValueError, match="estimator is a LDA"):
-        bootstrap_fit(LDA(2), X)
     with pytest.raises(ValueError, match="was fitted to counts of shape"):
         bootstrap_fit(model, X[:50])
     with pytest.raises(ValueError, match="features must be whole numbers from 0 to 19"):

@@ -40,12 +40,16 @@ class Estimates:
         """Return percentile intervals with this nominal coverage; NaN are left out."""
         if not np.isnan(replicates).any():
             return cls(estimate, replicates, *percentile(replicates, level))
-        lower, upper = np.full((2, *estimate.shape), np.nan)
-        known = ~np.isnan(replicates)
-        for entry in np.ndindex(estimate.shape):
-            here = replicates[(slice(None), *entry)][known[(slice(None), *entry)]]
-            if here.size:
-                lower[entry], upper[entry] = percentile(here, level)
+        # topics and groups are missing as a whole, so few patterns of missing entries occur
+        values, ends = replicates.reshape(len(replicates), -1), np.full((2, estimate.size), np.nan)
+        lost = np.isnan(values)
+        _, which = np.unique(np.packbits(lost, axis=0), axis=1, return_inverse=True)
+        for pattern in range(which.max() + 1):
+            alike = np.flatnonzero(which.ravel() == pattern)
+            known = ~lost[:, alike[0]]
+            if known.any():
+                ends[:, alike] = percentile(values[np.ix_(known, alike)], level)
+        lower, upper = ends.reshape(2, *estimate.shape)
         return cls(estimate, replicates, lower, upper)
 
     @property
@@ -71,15 +75,17 @@ class BootstrapFit(Result):
     Attributes
     ----------
     components : Estimates of shape (K, n_features)
-        Frequencies of the features in each topic; over all features they sum to one.
+        Frequencies of the features in each topic; over all features they sum to one. NaN in
+        replicates that lack the topic.
     group_means : Estimates of shape (K, n_groups) or None
         Mean proportions of the samples of each group, if groups were given. NaN in replicates
-        without units of a group; its intervals leave these out, and are NaN if no replicate has
-        any.
+        without units of a group, or without the topic. Intervals leave out NaN, and are NaN if no
+        replicate has a number.
     proportions : Estimates of shape (n_samples, K) or None
         Proportions of the requested samples.
     cosines : ndarray of shape (n_replicates, K)
-        Cosines between topics of the fit and the matched topics of each replicate.
+        Cosines between topics of the fit and the matched topics of each replicate; NaN if the
+        replicate lacks the topic (AnchorNMF only).
     matches : ndarray of shape (n_replicates, K)
         Which topics of the replicate were matched.
     n_iter, converged : ndarray of shape (n_replicates,)
@@ -128,6 +134,12 @@ class BootstrapFit(Result):
         """Number of replicates whose topics were reordered to match the fit."""
         return int((self.matches != np.arange(self.matches.shape[1])).any(axis=1).sum())
 
+    @property
+    def missing(self) -> Array:
+        """Share of the replicates that lack each topic, (K,)."""
+        found: Array = np.isnan(self.cosines).mean(axis=0)
+        return found
+
     def to_frame(self, what: str = "components") -> Any:
         """Return one kind of estimates as a table with a row for each.
 
@@ -170,6 +182,6 @@ class BootstrapFit(Result):
         K = self.cosines.shape[1]
         return (
             f"<BootstrapFit: {K} topics, {self.n_replicates} replicates, {self.n_reordered} put in "
-            f"another order, smallest cosine {self.cosines.min():.3f}"
+            f"another order, smallest cosine {np.nanmin(self.cosines, initial=1):.3f}"
             f"{said_of(self.weighting, self.units)}>"
         )

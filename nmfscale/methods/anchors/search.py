@@ -42,6 +42,17 @@ _MOST_KKT = 1e-9
 _PIECE, _PER_FEATURE, _COPIES_ROWS = 1 << 9, 24, 2
 
 
+class DependentAnchor(ValueError):
+    """A given anchor, `feature`, is a combination of those before it, or has no counts."""
+
+    def __init__(self, feature: int):
+        super().__init__(
+            f"anchors: feature {feature} is a combination of those before it, or has no counts: "
+            "leave it out."
+        )
+        self.feature = feature
+
+
 class AnchorSearch(Method):
     """Chooses one anchor in each iteration, and computes the topics at the end.
 
@@ -86,10 +97,7 @@ class AnchorSearch(Method):
         columns = self._gram.columns(self._given) if self._given else ()
         for p, column in zip(self._given, columns, strict=True):
             if self.pivots.left[p] == 0:
-                raise ValueError(
-                    f"anchors: feature {p} is a combination of those before it, or has no counts: "
-                    "leave it out."
-                )
+                raise DependentAnchor(p)
             self.pivots.add(p, column)
 
     def _look(self) -> Array:
