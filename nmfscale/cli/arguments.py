@@ -140,9 +140,9 @@ def _plot(command: argparse.ArgumentParser) -> None:
     add("models", type=PATH, metavar="MODEL", nargs="+", help=what)
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help=".png, .pdf or .svg")
     add(
-        "--kind", choices=("structure", "progress", "top"), default="structure",
-        help="topic proportions of the samples, progress of the fit, or leading features "
-        "(default: %(default)s)",
+        "--kind", choices=("structure", "progress", "top", "scree"), default="structure",
+        help="topic proportions of the samples, progress of the fit, leading features, or "
+        "distances of the anchors of an AnchorNMF (default: %(default)s)",
     )  # fmt: skip
     what = (
         "for structure: on each line a label, or name TAB label (comma in a .csv); or a column of "

@@ -344,7 +344,13 @@ def _draw(
 ) -> Any:
     """Draw on a new figure without pyplot, which needs no display."""
     from ..counts.names import names_of
-    from ..plots import detached_axes, progress_plot, structure_plot, top_features_plot
+    from ..plots import (
+        detached_axes,
+        progress_plot,
+        scree_plot,
+        structure_plot,
+        top_features_plot,
+    )
     from ..plots.features import size_of_panels
     from ..plots.progress import residuals
     from ..plots.structure import SIZE
@@ -358,6 +364,8 @@ def _draw(
         return progress_plot(histories, x=x, ax=left)
     model = next(iter(models.values()))
     topics = getattr(model, "topic_names_", None)
+    if kind == "scree":
+        return scree_plot(model, ax=detached_axes(6.0, 3.2)[0])
     if kind == "structure":
         axes = detached_axes(*SIZE)[0]
         return structure_plot(model.loadings_, groups, topic_names=topics, ax=axes)

@@ -13,12 +13,15 @@ from .embedding import embedding
 from .features import top_features, top_features_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
+from .replicates import bootstrap_plot
+from .scree import scree_plot
 from .selection import select_k_plot, stability_plot
 from .similarity import similarity_plot
 from .structure import structure_plot
 from .trends import trend_plot
 
 __all__ = [
+    "bootstrap_plot",
     "correlation_plot",
     "detached_axes",
     "embedding",
@@ -26,6 +29,7 @@ __all__ = [
     "ma_plot",
     "null_plot",
     "progress_plot",
+    "scree_plot",
     "select_k_plot",
     "similarity_plot",
     "stability_plot",

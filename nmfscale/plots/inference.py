@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,74 +13,16 @@ from .canvas import (
     axes_or_new,
     check_arguments,
     finished,
-    names_of_topics,
     shortened,
-    size_in_inches,
 )
 from .objects import result_in
+from .panels import Grid, Table, chosen_panels, table_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ABOVE, _BELOW, _NEUTRAL = PALETTE[0], PALETTE[5], "0.55"
-# In inches: the distance of two intervals, the space between panels, above and below each panel,
-# for the caption, and the largest width of a figure that the plot creates.
-_ROW, _BETWEEN, _TITLE, _TICKS, _CAPTION, _WIDEST = 0.155, 0.25, 0.36, 0.26, 0.5, 10.0
-
-
-class _Grid(NamedTuple):
-    """Panels of at least this size in inches, each with space for labels to its left."""
-
-    n_panels: int
-    width: float
-    height: float
-    labels: float = 0.0
-
-    def _shape(self, room: float) -> tuple[int, int]:
-        """Return the numbers of rows and columns of panels in this width in inches."""
-        n_columns = min(self.n_panels, max(1, round(room / self._wide)))
-        return -(-self.n_panels // n_columns), n_columns
-
-    @property
-    def _wide(self) -> float:
-        return self.labels + self.width + _BETWEEN
-
-    @property
-    def _high(self) -> float:
-        return _TICKS + self.height + _TITLE
-
-    @property
-    def size(self) -> tuple[float, float]:
-        """Width and height in inches of a figure for all panels."""
-        n_rows, n_columns = self._shape(_WIDEST)
-        return n_columns * self._wide + 0.3, n_rows * self._high + _CAPTION
-
-    def draw(self, ax: Axes, caption: str) -> list[Axes]:
-        """Divide Axes into panels, and write a caption below them."""
-        ax.set(xticks=[], yticks=[])
-        ax.spines[:].set_visible(False)
-        figure: Any = ax.figure.figure  # the whole figure, if the Axes are in a subfigure
-        if (layout := figure.get_layout_engine()) is not None:
-            layout.execute(figure)  # determines the size of the Axes
-        across, down = size_in_inches(ax)
-        # an inch holds about fourteen letters of this size
-        ax.set_xlabel(fill(caption, max(20, int(14 * across))), size=8, parse_math=False)
-        n_rows, n_columns = self._shape(across)
-        wide, high = across / n_columns, down / n_rows
-        width = max(0.3 * wide, wide - self.labels - _BETWEEN)
-        height = max(0.3 * high, high - _TICKS - _TITLE)
-        panels = []
-        for i in range(self.n_panels):
-            row, column = divmod(i, n_columns)
-            left = (column + 1) * wide - _BETWEEN / 2 - width
-            low = (n_rows - 1 - row) * high + _TICKS
-            place = left / across, low / down, width / across, height / down
-            panel = ax.inset_axes(place)
-            panel.locator_params(axis="x", nbins=3)
-            panel.tick_params(labelsize=7, length=2)
-            panel.spines[["top", "right", "left"]].set_visible(False)
-            panels.append(panel)
-        return panels
+_ROW = 0.155  # distance of two intervals in inches
 
 
 # Tests ----------------------------------------------------------------------------------------
@@ -166,8 +107,8 @@ def size_of_tests(test: Any) -> tuple[float, float]:
     return _grid_of_tests(len(_chosen_tests(test, "all", 44)[0])).size
 
 
-def _grid_of_tests(n_tests: int) -> _Grid:
-    return _Grid(n_tests, *((3.6, 2.2) if n_tests == 1 else (1.9, 1.1)))
+def _grid_of_tests(n_tests: int) -> Grid:
+    return Grid(n_tests, *((3.6, 2.2) if n_tests == 1 else (1.9, 1.1)))
 
 
 def _chosen_tests(test: Any, which: str, max_pairs: int) -> tuple[list[Any], int]:
@@ -203,21 +144,6 @@ def _rounded(pvalue: float) -> str:
 
 
 # Intervals ------------------------------------------------------------------------------------
-
-
-class _Table(NamedTuple):
-    """Arrays (n_panels, n_rows) to draw, with the names of panels and rows."""
-
-    estimate: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    panels: list[Any]
-    rows: list[Any]
-
-    def of(self, chosen: list[int]) -> _Table:
-        """Return a table with some of the panels."""
-        arrays = (self.estimate[chosen], self.lower[chosen], self.upper[chosen])
-        return _Table(*arrays, [self.panels[i] for i in chosen], self.rows)
 
 
 def forest_plot(
@@ -303,8 +229,8 @@ def forest_plot(
         topic_names=topic_names, group_names=group_names, ax=ax, tool=tool, key=key,
     )  # fmt: skip
     result = result_in(result, key, tool, groupby)
-    whole = _table_of(result, kind, topic_names, group_names)
-    table = whole.of(_chosen_panels(whole, panels, max_panels))
+    whole = table_of(result, kind, topic_names, group_names)
+    table = whole.of(chosen_panels(whole, panels, max_panels))
     neutral = getattr(result, "neutral", None)
     what = "mean proportion" if neutral is None else "balanced weight"
     if neutral == 0:
@@ -330,92 +256,18 @@ def forest_plot(
 
 def size_of_intervals(result: Any, kind: str) -> tuple[float, float]:
     """Return width and height in inches of a figure for the panels drawn by default."""
-    table = _table_of(result, kind, None, None)
-    return _grid_of_intervals(table.of(_chosen_panels(table, None, 8)), 10).size
+    table = table_of(result, kind, None, None)
+    return _grid_of_intervals(table.of(chosen_panels(table, None, 8)), 10).size
 
 
-def _table_of(
-    result: Any, kind: str, topic_names: Sequence[Any] | None, group_names: Sequence[Any] | None
-) -> _Table:
-    """Return the table of all panels, before a selection."""
-    arrays, topics, groups = _arrays_of(result)
-    T, R = arrays[0].shape
-    named = [
-        _names(topic_names if topic_names is not None else topics, names_of_topics(T), "topic"),
-        _names(
-            group_names if group_names is not None else groups,
-            [f"group {r}" for r in range(R)],
-            "group",
-        ),
-    ]
-    if kind == "RwT":
-        return _Table(arrays[0], arrays[1], arrays[2], named[0], named[1])
-    return _Table(arrays[0].T, arrays[1].T, arrays[2].T, named[1], named[0])
-
-
-def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
-    """Return estimates and limits of intervals (n_topics, n_groups), and names or None."""
-    source: Any = result
-    groups: Any = getattr(result, "groups", getattr(result, "terms", None))
-    if hasattr(result, "group_means"):
-        source = result.group_means
-        if source is None:
-            raise ValueError("result has no means of groups: pass groups= to bootstrap_fit.")
-    known = ("weights", "means", "differences", "coefficients", "estimate")
-    middle = next((name for name in known if hasattr(source, name)), None)
-    if middle is None or not (hasattr(source, "lower") and hasattr(source, "upper")):
-        raise ValueError(
-            f"result is a {type(result).__name__}: pass the result of bootstrap_weights, "
-            "group_effects or its differences, regress_proportions or bootstrap_fit, or an object "
-            "with arrays estimate, lower and upper."
-        )
-    arrays = [np.asarray(getattr(source, name), float) for name in (middle, "lower", "upper")]
-    if middle == "coefficients" and "Intercept" in groups and len(groups) > 1:
-        # the intercept is not a difference, and its scale would hide the other terms
-        kept = [j for j, name in enumerate(groups) if name != "Intercept"]
-        arrays, groups = [each[:, kept] for each in arrays], [groups[j] for j in kept]
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1 or arrays[0].ndim != 2 or not arrays[0].size:
-        raise ValueError(
-            f"{middle}, lower and upper have shapes {', '.join(str(a.shape) for a in arrays)}; "
-            "all need the shape (topics, groups)."
-        )
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise ValueError(f"{middle}, lower and upper must be finite: leave out unknown values.")
-    topics = next((t for n in ("topic_names", "topics") if (t := getattr(result, n, None))), None)
-    return arrays, topics, groups
-
-
-def _names(given: Any, default: list[str], what: str) -> list[Any]:
-    if given is None:
-        return list(default)
-    if len(given) != len(default):
-        raise ValueError(f"{what}_names has {len(given)} entries for {len(default)} {what}s.")
-    # replace topics' numbers, which are not names, by the default names
-    return [default[i] if name == i and what == "topic" else name for i, name in enumerate(given)]
-
-
-def _chosen_panels(table: _Table, panels: Sequence[Any] | None, most: int) -> list[int]:
-    if panels is not None:
-        number = {str(name): i for i, name in enumerate(table.panels)}
-        number |= {str(i): i for i, name in enumerate(table.panels) if name == f"topic {i}"}
-        unknown = [str(name) for name in panels if str(name) not in number]
-        if unknown or not len(panels):
-            known = ", ".join(map(str, table.panels[:6])) + (", ..." * (len(table.panels) > 6))
-            raise ValueError(f"panels has {', '.join(unknown) or 'no names'}: choose from {known}.")
-        return [number[str(name)] for name in panels]
-    apart = table.lower.max(axis=1) - table.upper.min(axis=1)
-    return sorted(np.argsort(-apart, kind="stable")[:most].tolist())
-
-
-def _grid_of_intervals(table: _Table, n_top: int) -> _Grid:
+def _grid_of_intervals(table: Table, n_top: int) -> Grid:
     # an inch holds about 17 letters of this size
     labels = 0.1 + max(len(shortened(str(name), 24)) for name in table.rows) / 16
     n_rows = min(len(table.rows), 2 * n_top + 1)
-    return _Grid(len(table.panels), 1.7, _ROW * (n_rows + 0.6), labels)
+    return Grid(len(table.panels), 1.7, _ROW * (n_rows + 0.6), labels)
 
 
-def _limits(table: _Table, neutral: float | None) -> tuple[float, float]:
+def _limits(table: Table, neutral: float | None) -> tuple[float, float]:
     """Return the limits of a common scale for all intervals."""
     known = [table.lower.min(), table.estimate.min(), table.upper.max(), table.estimate.max()]
     known += [] if neutral is None else [neutral]
@@ -423,7 +275,7 @@ def _limits(table: _Table, neutral: float | None) -> tuple[float, float]:
     return min(known) - margin, max(known) + margin
 
 
-def _draw_intervals(panel: Axes, table: _Table, i: int, n_top: int, neutral: float | None) -> None:
+def _draw_intervals(panel: Axes, table: Table, i: int, n_top: int, neutral: float | None) -> None:
     """Draw the intervals of one panel, the largest at the top."""
     order = np.argsort(-table.estimate[i], kind="stable")
     n_rows, y = len(order), np.arange(len(order), dtype=float)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .canvas import PALETTE, axes_or_new, check_arguments, finished
-from .inference import _Grid
 from .objects import result_in
+from .panels import Grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SCORE, _BEST, _TOPIC = PALETTE[0], PALETTE[5], "0.65"
-_GRID = _Grid(3, 2.1, 2.2, 0.35)
+_GRID = Grid(3, 2.1, 2.2, 0.35)
 
 
 def select_k_plot(

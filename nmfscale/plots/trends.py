@@ -9,8 +9,8 @@ import numpy as np
 
 from ..annotated.scheme import KEY
 from .canvas import axes_or_new, check_arguments, finished, shortened, topic_colors
-from .inference import _chosen_panels, _Grid, _table_of
 from .objects import result_in
+from .panels import Grid, chosen_panels, table_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,10 +83,10 @@ def trend_plot(
         return_fig=return_fig,
     )  # fmt: skip
     result = result_in(result, key, "group_effects", groupby)
-    whole = _table_of(result, "RwT", topic_names, group_names)
+    whole = table_of(result, "RwT", topic_names, group_names)
     if len(whole.rows) < 2:
         raise ValueError("there is one group: a trend needs two points of time at least.")
-    chosen = _chosen_panels(whole, panels, max_panels)
+    chosen = chosen_panels(whole, panels, max_panels)
     colors = topic_colors(len(whole.panels))
     times, labels = _points_of_time(whole.rows)
     order = np.argsort(times, kind="stable")
@@ -94,7 +94,7 @@ def trend_plot(
     caption = ["means", "intervals" if level is None else f"{level:.0%} intervals"]
     if panels is None and len(chosen) < len(whole.panels):
         caption.append(f"{len(chosen)} of {len(whole.panels)} topics")
-    grid = _Grid(len(chosen), 2.0, 1.1, 0.35)
+    grid = Grid(len(chosen), 2.0, 1.1, 0.35)
     host = axes_or_new(ax, *grid.size)
     for topic, panel in zip(chosen, grid.draw(host, "; ".join(caption)), strict=True):
         low, middle, high = (

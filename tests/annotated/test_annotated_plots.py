@@ -85,6 +85,7 @@ def pairs(adata):
     yield pl.forest_plot(adata), pl.forest_plot(result(adata, "group_effects", "type"))
     weights = result(adata, "bootstrap_weights", "type")
     yield pl.forest_plot(adata, "TwR", tool="bootstrap_weights"), pl.forest_plot(weights, "TwR")
+    yield pl.bootstrap_plot(adata), pl.bootstrap_plot(weights)
     yield pl.select_k_plot(adata), pl.select_k_plot(result(adata, "select_k"))
     yield pl.progress_plot(adata), pl.progress_plot(model)
 

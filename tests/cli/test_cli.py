@@ -769,6 +769,14 @@ class TestPlot:
         assert main(["info", str(tmp_path / "batches.h5")]) == 0
         assert "iterations" not in capsys.readouterr().out
 
+    def test_distances_of_anchors(self, folder, tmp_path, capsys):
+        nmfscale.AnchorNMF(2).fit([[4, 0, 2], [0, 3, 1], [2, 1, 5]]).save(tmp_path / "anchors.h5")
+        target = tmp_path / "plot.png"
+        assert self.plot(tmp_path / "anchors.h5", "-o", target, "--kind", "scree") == 0
+        capsys.readouterr()
+        words = "plot", folder / "model.h5", "-o", target, "--force", "--kind", "scree"
+        assert "without distances_: pass a fitted AnchorNMF" in failure(capsys, *words)
+
     @pytest.mark.parametrize("n_topics", [1, 6])
     def test_figures_are_as_large_as_those_of_python(self, n_topics):
         plots = pytest.importorskip("matplotlib") and nmfscale.pl
