@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
     from .inference.cluster_samples import cluster_samples as cluster_samples
     from .inference.compare_fits import compare_fits as compare_fits
+    from .inference.correspondence import correspondence_analysis as correspondence_analysis
     from .inference.differential import differential_features as differential_features
     from .inference.effects import group_effects as group_effects
     from .inference.find_samples import find_samples as find_samples
@@ -83,6 +84,7 @@ _PLACES = {
     "inference.bootstrap": "bootstrap_weights",
     "inference.cluster_samples": "cluster_samples",
     "inference.compare_fits": "compare_fits",
+    "inference.correspondence": "correspondence_analysis",
     "inference.differential": "differential_features",
     "inference.effects": "group_effects",
     "inference.find_samples": "find_samples",

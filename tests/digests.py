@@ -181,6 +181,7 @@ def _results():
     yield nmfscale.regress_proportions, (model, WEIGHTS), tested | resampled
     yield nmfscale.bootstrap_weights, (model, GROUPS), resampled
     yield nmfscale.bootstrap_weights, (model,), resampled | pairs | {"loadings": "amounts"}
+    yield nmfscale.correspondence_analysis, (model, GROUPS), {}
     yield nmfscale.bootstrap_fit, (model, X), drawn | {"n_replicates": 2}
     drawn_samples = drawn | {"n_replicates": 2, "X": X}
     lda, anchors = nmfscale.LDA(3, **FEW), nmfscale.AnchorNMF(3, n_threads=1)

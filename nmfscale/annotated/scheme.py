@@ -29,7 +29,9 @@ from ..storage.version import package_version
 Array = NDArray[Any]
 KEY = "topics"
 # Results that belong to a fit: those of groups are dicts by the column of the groups.
-OF_GROUPS = "permutation_test", "group_effects", "bootstrap_weights"
+OF_GROUPS = (
+    "permutation_test", "group_effects", "bootstrap_weights", "correspondence_analysis"
+)  # fmt: skip
 OF_A_FIT = "differential_features", "quality", *OF_GROUPS
 _FITTED = "fitted"
 # Attributes with positions of samples, which change with the observations of an object.

@@ -6,6 +6,7 @@ default on a new pyplot figure, and returns the Axes.  No function calls ``pyplo
 need matplotlib: ``pip install 'nmfscale[plot]'``; ``embedding`` also needs scanpy.
 """
 
+from .biplots import biplot
 from .canvas import detached_axes, topic_colors
 from .correlation import correlation_plot
 from .differential import ma_plot, topic_scatter, volcano_plot
@@ -21,6 +22,7 @@ from .structure import structure_plot
 from .trends import trend_plot
 
 __all__ = [
+    "biplot",
     "bootstrap_plot",
     "correlation_plot",
     "detached_axes",

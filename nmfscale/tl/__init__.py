@@ -7,13 +7,18 @@ them, and the functions of ``nmfscale.pl`` draw them.
 """
 
 from .differential import differential_features
-from .groups import bootstrap_weights, group_effects, permutation_test
+from .groups import (
+    bootstrap_weights,
+    correspondence_analysis,
+    group_effects,
+    permutation_test,
+)
 from .in_file import write_h5ad
 from .quality import quality, select_k
 from .topics import topics
 from .transform import transform
 
 __all__ = [
-    "bootstrap_weights", "differential_features", "group_effects", "permutation_test", "quality",
-    "select_k", "topics", "transform", "write_h5ad",
+    "bootstrap_weights", "correspondence_analysis", "differential_features", "group_effects",
+    "permutation_test", "quality", "select_k", "topics", "transform", "write_h5ad",
 ]  # fmt: skip

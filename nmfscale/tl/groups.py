@@ -10,6 +10,7 @@ import numpy as np
 from ..annotated.places import annotated, column, masks_of, writable
 from ..annotated.scheme import KEY, entry_of, keep_result, read_model
 from ..inference.bootstrap import bootstrap_weights as bootstrap
+from ..inference.correspondence import correspondence_analysis as correspondence
 from ..inference.effects import group_effects as effects
 from ..inference.loadings import topics_of_samples
 from ..inference.permutation import permutation_test as test_groups
@@ -164,6 +165,48 @@ def bootstrap_weights(
     return _of_groups(
         bootstrap, "bootstrap_weights", adata, groupby, units, strata, mask_obs, key, mod, copy,
         options,
+    )  # fmt: skip
+
+
+def correspondence_analysis(
+    adata: Any,
+    groupby: str,
+    *,
+    units: Any = None,
+    mask_obs: Any = None,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Place topics and groups in one space: :func:`nmfscale.correspondence_analysis`.
+
+    Parameters
+    ----------
+    adata, groupby, units, mask_obs, key, mod, copy
+        As in :func:`permutation_test`.
+    **options
+        Further arguments of :func:`nmfscale.correspondence_analysis`.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["topics"]["correspondence_analysis"][groupby]`` is set, which
+        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.biplot` draws.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit or column, or as :func:`nmfscale.correspondence_analysis`.
+
+    Examples
+    --------
+    See :func:`permutation_test`.
+    """
+    options = {"topic_names": topics_of(adata, key, mod)} | options
+    return _of_groups(
+        correspondence, "correspondence_analysis", adata, groupby, units, None, mask_obs, key, mod,
+        copy, options,
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ def adata():
         for tool in (nmfscale.tl.permutation_test, nmfscale.tl.group_effects):
             tool(found, "type", units="donor", random_state=0, n_permutations=50)
         nmfscale.tl.bootstrap_weights(found, "type", units="donor", n_replicates=20, random_state=0)
+        nmfscale.tl.correspondence_analysis(found, "type", units="donor")
     return found
 
 
@@ -85,6 +86,7 @@ def pairs(adata):
     yield pl.forest_plot(adata), pl.forest_plot(result(adata, "group_effects", "type"))
     weights = result(adata, "bootstrap_weights", "type")
     yield pl.forest_plot(adata, "TwR", tool="bootstrap_weights"), pl.forest_plot(weights, "TwR")
+    yield pl.biplot(adata), pl.biplot(result(adata, "correspondence_analysis", "type"))
     yield pl.bootstrap_plot(adata), pl.bootstrap_plot(weights)
     yield pl.select_k_plot(adata), pl.select_k_plot(result(adata, "select_k"))
     yield pl.progress_plot(adata), pl.progress_plot(model)

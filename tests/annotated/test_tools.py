@@ -17,7 +17,7 @@ FIT = {"random_state": 0, "max_iter": 30, "tol": 1e-3}
 RESULTS = [
     ("differential_features", None), ("permutation_test", "condition"),
     ("group_effects", "condition"), ("bootstrap_weights", "condition"), ("quality", None),
-    ("select_k", None),
+    ("select_k", None), ("correspondence_analysis", "condition"),
 ]  # fmt: skip
 # Small counts: few units, rare topics.
 pytestmark = [
@@ -56,6 +56,7 @@ def fitted():
         nmfscale.tl.permutation_test(adata, "condition", n_permutations=99, **groups)
         nmfscale.tl.group_effects(adata, "condition", n_permutations=99, **groups)
         nmfscale.tl.bootstrap_weights(adata, "condition", n_replicates=20, **groups)
+        nmfscale.tl.correspondence_analysis(adata, "condition", units="donor")
     nmfscale.tl.quality(adata)
     return adata
 
@@ -120,6 +121,9 @@ def test_results_are_those_of_the_functions_of_arrays(fitted):
         ),
         nmfscale.topic_quality(model, fitted, layer="counts"),
         nmfscale.select_k(fitted, [2, 3], layer="counts", units=obs["donor"], random_state=0),
+        nmfscale.correspondence_analysis(
+            model, obs["condition"], units=obs["donor"], topic_names=names
+        ),
     ]
     for (name, groupby), result in zip(RESULTS, expected, strict=True):
         found = nmfscale.get.result(fitted, name, groupby)

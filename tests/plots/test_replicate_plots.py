@@ -1,4 +1,4 @@
-"""bootstrap_plot and scree_plot draw what is in results and models."""
+"""bootstrap_plot, scree_plot and biplot draw what is in results and models."""
 
 from types import SimpleNamespace
 
@@ -9,8 +9,14 @@ from scipy.stats import gaussian_kde
 
 pytest.importorskip("matplotlib").use("Agg")
 
-from nmfscale import AnchorNMF, PoissonNMF, bootstrap_weights, group_effects  # noqa: E402
-from nmfscale.plots import bootstrap_plot, detached_axes, scree_plot  # noqa: E402
+from nmfscale import (  # noqa: E402
+    AnchorNMF,
+    PoissonNMF,
+    bootstrap_weights,
+    correspondence_analysis,
+    group_effects,
+)
+from nmfscale.plots import biplot, bootstrap_plot, detached_axes, scree_plot  # noqa: E402
 
 SHARES = np.random.default_rng(0).dirichlet([1, 2, 3, 4], size=150)
 GROUPS = np.repeat(["a", "b", "c"], 50)
@@ -92,3 +98,33 @@ def test_scree_plot_draws_the_distances_of_the_anchors():
     assert [text.get_text() for text in scree_plot(model).get_xticklabels()] == list("abcdef")
     with pytest.raises(ValueError, match="model is a PoissonNMF without distances_"):
         scree_plot(PoissonNMF(2).fit(X))
+
+
+@pytest.mark.parametrize("scaling", ["symmetric", "topics", "groups"])
+def test_biplot_draws_coordinates(scaling):
+    found = correspondence_analysis(SHARES, GROUPS, topic_names=list("wxyz"))
+    ax = biplot(found, scaling=scaling, axes=(2, 1), n_labels=2)
+    standard = {"topics": "groups", "groups": "topics"}.get(scaling)
+    for of, points in zip(("topics", "groups"), ax.collections, strict=True):
+        expected = found.masses_and_coordinates(of)[1][:, ::-1]
+        scale = np.sqrt(found.inertias[::-1]) if of == standard else 1
+        assert_allclose(points.get_offsets(), expected / scale)
+    names = [label.get_text() for label in ax.texts]
+    assert names[:3] == list("abc") and len(names) <= 5
+    assert ax.get_ylabel() == f"axis 1 ({found.explained[0]:.0%} of the inertia)"
+
+
+def test_biplot_of_one_axis_and_of_none():
+    found = correspondence_analysis(SHARES[:100], GROUPS[:100])
+    ax = biplot(found)
+    assert_allclose(ax.collections[0].get_offsets()[:, 1], 0)
+    assert {label.get_text() for label in ax.texts} <= {"a", "b", *(f"topic {t}" for t in range(4))}
+    with pytest.raises(ValueError, match=r"axes=\[1, 3\]: the result has axes 1 to 1"):
+        biplot(found, axes=(1, 3))
+    with pytest.raises(ValueError, match=r"axes=\[1, 1\]: two different whole numbers"):
+        biplot(found, axes=(1, 1))
+    alike = correspondence_analysis(np.tile(SHARES[:2], (9, 1)), np.repeat(["a", "b"], 9).tolist())
+    with pytest.raises(ValueError, match="result has no axes|the result has axes"):
+        biplot(alike, axes=(1, 3))
+    with pytest.raises(ValueError, match="result is a dict: pass what correspondence_analysis"):
+        biplot({})

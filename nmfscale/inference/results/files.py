@@ -53,7 +53,8 @@ FORMAT, FORMAT_VERSION = "nmfscale-result", 2
 _MODULES = (
     "inference.consensus", "inference.least_squares", "inference.robust", "inference.term_tests",
     "inference.results.bootstrap", "inference.results.cluster_samples",
-    "inference.results.compare_fits", "inference.results.differential",
+    "inference.results.compare_fits", "inference.results.correspondence",
+    "inference.results.differential",
     "inference.results.effects", "inference.results.jackknife", "inference.results.permutation",
     "inference.results.refit", "inference.results.regression", "inference.results.select_k",
     "inference.results.stability", "inference.results.topic_quality", "models.comparison",

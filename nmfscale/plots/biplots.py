@@ -1,0 +1,142 @@
+"""biplot: topics and groups on two axes of a correspondence analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..annotated.scheme import KEY
+from .canvas import PALETTE, axes_or_new, check_arguments, finished, legend_of_names, shortened
+from .differential import label_points
+from .objects import result_in
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = {"topics": PALETTE[0], "groups": PALETTE[5]}
+
+
+def biplot(
+    result: Any,
+    *,
+    groupby: str | None = None,
+    key: str = KEY,
+    axes: Sequence[int] = (1, 2),
+    scaling: str = "symmetric",
+    n_labels: int = 20,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
+    """Draw topics and groups on two axes of a correspondence analysis.
+
+    The area of a point grows with the mass of its topic or group. The centre is the profile of the
+    whole table: a topic or group far from it has a profile of its own.
+
+    Parameters
+    ----------
+    result : CorrespondenceAnalysis or AnnData
+        Result of :func:`nmfscale.correspondence_analysis`, or an object with a result of
+        ``nmfscale.tl.correspondence_analysis``.
+    groupby : str, default=None
+        For an AnnData object, the column of ``obs`` with the groups; not needed if there is only
+        one result.
+    key : str, default="topics"
+        For an AnnData object, the key of the fit.
+    axes : sequence of two int, default=(1, 2)
+        Numbers of the axes, from 1. If there is only one, the points are drawn on it.
+    scaling : {"symmetric", "topics", "groups"}, default="symmetric"
+        Coordinates. "symmetric": principal coordinates of both, so that distances between topics
+        and distances between groups are chi-square distances, but those between a topic and a group
+        have no meaning. "topics" or "groups": principal coordinates of these, and standard
+        coordinates of the other ones, at whose weighted means they lie.
+    n_labels : int, default=20
+        Largest number of names of topics: those with the largest parts of the inertia of both axes.
+        All groups have names.
+    ax : matplotlib.axes.Axes, default=None
+        Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. Its first collection are the topics, its second the groups.
+
+    Raises
+    ------
+    ValueError
+        If the result has no such axes, or an argument has a wrong type or value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nmfscale import correspondence_analysis
+    >>> from nmfscale.plots import biplot
+    >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1, 1], size=90)
+    >>> found = correspondence_analysis(shares, np.repeat(["a", "b", "c"], 30))
+    >>> ax = biplot(found)
+    >>> bool(np.allclose(ax.collections[0].get_offsets(), found.topic_coordinates))
+    True
+    """
+    check_arguments(
+        "biplot", scaling=scaling, n_labels=n_labels, ax=ax, key=key, groupby=groupby, axes=axes
+    )
+    result = result_in(result, key, "correspondence_analysis", groupby)
+    chosen = _chosen_axes(result, axes)
+    ax = axes_or_new(ax, 5.0, 4.4)
+    points = {}
+    for of in ("topics", "groups"):
+        masses, coordinates = result.masses_and_coordinates(of)
+        if scaling not in ("symmetric", of):
+            coordinates = coordinates / np.sqrt(result.inertias)
+        drawn = np.zeros((len(masses), 2))
+        drawn[:, : len(chosen)] = coordinates[:, chosen]
+        points[of] = drawn
+        ax.scatter(
+            drawn[:, 0], drawn[:, 1], s=15 + 120 * masses / masses.max(), color=_COLORS[of],
+            marker="o" if of == "topics" else "s", alpha=0.75, linewidth=0,
+        )  # fmt: skip
+    for side in (ax.axhline, ax.axvline):
+        side(0, color="0.8", linewidth=0.8, zorder=0)
+    part = (result.contributions("topics") * result.inertias)[:, chosen].sum(axis=1)
+    named = np.sort(np.argsort(-part, kind="stable")[:n_labels])
+    for name, a in zip("xy", chosen, strict=False):
+        getattr(ax, f"set_{name}label")(f"axis {a + 1} ({result.explained[a]:.0%} of the inertia)")
+    if scaling == "symmetric" and len(chosen) == 2:
+        ax.set_aspect("equal", adjustable="datalim")
+    ax.tick_params(labelsize=7)
+    ax.spines[["top", "right"]].set_visible(False)
+    legend_of_names(ax, ax.collections[:2], ["topics", "groups"], loc="best", fontsize=7)
+    names = [*result.groups, *_names_of_topics(result, named)]
+    x, y = np.vstack([points["groups"], points["topics"][named]]).T
+    label_points(ax, x, y, [shortened(str(name), 24) for name in names])
+    return finished(ax, show, save, return_fig)
+
+
+def _chosen_axes(result: Any, axes: Sequence[int]) -> list[int]:
+    """Return the numbers, from 0, of one or two axes."""
+    n_axes = len(getattr(result, "inertias", ()))
+    if not hasattr(result, "topic_coordinates"):
+        raise ValueError(
+            f"result is a {type(result).__name__}: pass what correspondence_analysis returns."
+        )
+    if not n_axes:
+        raise ValueError("result has no axes: all groups have the same shares of topics.")
+    given = list(axes)
+    if len(given) != 2 or given[0] == given[1] or not all(isinstance(a, Integral) for a in given):
+        raise ValueError(f"axes={given}: two different whole numbers are needed, such as (1, 2).")
+    if n_axes == 1 and sorted(given) == [1, 2]:
+        return [0]
+    if not all(1 <= a <= n_axes for a in given):
+        raise ValueError(f"axes={given}: the result has axes 1 to {n_axes}.")
+    return [int(a) - 1 for a in given]
+
+
+def _names_of_topics(result: Any, chosen: np.ndarray) -> list[Any]:
+    numbered = result.topics == tuple(range(len(result.topics)))
+    return [f"topic {t}" if numbered else result.topics[t] for t in chosen]
