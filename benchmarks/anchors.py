@@ -4,6 +4,9 @@ The programs are run in turn on one thread. A time is the median over the repeat
 because other programs on the machine affect these less than elapsed time. SciPy's `nnls` is timed
 on some of the columns and scaled up: once on the counts, and once on the Cholesky factor.
 
+A second table has combinations by a randomized Hadamard transform of the samples (`sketch_size`):
+the seconds after the choice of the anchors, and residuals of the features compared with the least.
+
     python benchmarks/anchors.py                 6,427 documents, 9,567 words, 100 anchors
     python benchmarks/anchors.py --smoke         a few seconds, writes nothing
 
@@ -64,6 +67,44 @@ def problem(n: int, m: int, K: int):
     return nmfscale.as_counts(X), np.asarray(X.toarray(), float)
 
 
+def sketches(counts, K: int) -> list[dict[str, float]]:
+    """Return seconds and residuals of exact combinations, and of sketches of several sizes."""
+    dense, rows = counts.take_rows().toarray().astype(np.float32), []
+    for size in (None, 2 * K, 4 * K, 10 * K):
+        clock: list[float] = []
+        model = nmfscale.AnchorNMF(
+            K, sketch_size=size, n_threads=1, random_state=0,
+            callback=lambda _, clock=clock: clock.append(time.process_time()),
+        ).fit(counts)  # fmt: skip
+        taken = time.process_time() - clock[-2]
+        topics = (model.components_ / model.diffuseness_[:, None]).astype(np.float32)
+        left = np.sqrt(((dense - dense[:, model.anchors_] @ topics) ** 2).sum(axis=0))
+        if size is None:
+            exact, some = left, left > 1e-3 * left.max()
+        ratio = left[some] / exact[some]
+        rows.append({
+            "samples": counts.shape[0], "features": counts.shape[1], "K": K, "sketch_size": size,
+            "nonzero": counts.nnz / counts.shape[0] / counts.shape[1], "seconds": taken,
+            "mean_ratio": float(ratio.mean()), "largest_ratio": float(ratio.max()),
+        })  # fmt: skip
+    return rows
+
+
+def table_of_sketches(rows: list[dict[str, float]]) -> str:
+    """Return the table of sketches."""
+    lines = [
+        "| samples x features, K | nonzero | sketch_size | s | residual / least: mean | largest |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['samples']:,} x {row['features']:,}, {row['K']} | {row['nonzero']:.0%} "
+        f"| {row['sketch_size'] or 'none: exact'} | {row['seconds']:.2f} "
+        f"| {row['mean_ratio']:.3f} | {row['largest_ratio']:.2f} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
 def markdown(table: dict[str, float], repeats: int) -> str:
     """Return the table and a description of the machine."""
     ours = {"LAPACK's QR": "anchors"}
@@ -91,11 +132,15 @@ def main() -> None:
         counts, dense = problem(n, m, K)
         turns = [turn(counts, dense, K, min(m, options.columns)) for _ in range(options.repeats)]
     table = {name: median(each[name] for each in turns) for name in turns[0]}
-    text = markdown(table, options.repeats)
+    dense_one = (400, 60, 5) if options.smoke else (20_000, 300, 20)
+    others, _ = nmfscale.simulate_topic_counts(*dense_one, size=3000, random_state=1)
+    rows_of_sketches = sketches(counts, K) + sketches(nmfscale.as_counts(others), dense_one[2])
+    text = f"{markdown(table, options.repeats)}\n\n{table_of_sketches(rows_of_sketches)}"
     print(text)
     if not options.smoke:
         rows = [{"program": name, "seconds": taken} for name, taken in table.items()]
         report.write_csv(report.HERE / "results" / "anchors.csv", rows)
+        report.write_csv(report.HERE / "results" / "anchors_sketches.csv", rows_of_sketches)
         report.write_readme(text, MARKERS)
 
 

@@ -120,6 +120,7 @@ class Drawing:
 def refit_task(fitted: Any, counts: CountMatrix, given: GivenToFit, drawing: Drawing) -> RefitTask:
     """Return the replicates of a fitted model; its loadings are matched with the counts."""
     how: dict[str, Any] = {"n_init": 1, "n_moves": 0, "verbose": 0, "callback": None}
+    how["validation_fraction"] = None  # a replicate ends by `tol`
     if isinstance(fitted, PoissonNMF):
         L, F = fitted.poisson_factors()
         estimator = with_options(fitted, random_state=0, **how)

@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from types import SimpleNamespace
 
 import internals
 import numpy as np
@@ -21,6 +22,7 @@ from small_fits import StopError, X, stop_at
 
 import nmfscale
 from nmfscale.methods.anchors.pivots import Pivots
+from nmfscale.methods.anchors.steps import sampled_transform
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* loadings that are all 0:UserWarning")
 SEEDS = st.integers(0, 1 << 30)
@@ -199,6 +201,62 @@ def test_a_projection_finds_nearly_the_same_anchors(weighting):
     assert_array_equal(found.loadings_, given.loadings_)
 
 
+# A Hadamard transform of the samples ----------------------------------------------------------
+
+
+def transform_of(found, n_lanes, seed=0):
+    """Return the transform (d, lanes) that a fit with this many samples has drawn."""
+    drawn = int(np.random.RandomState(seed).randint(1 << 31))
+    blocks = [SimpleNamespace(first=0)]
+    step = sampled_transform(np.arange(0), blocks, n_lanes, found.sketch_size, drawn)
+    return step, np.vstack([part for _, part in step._directions(0, n_lanes // 16)]).T
+
+
+@pytest.mark.parametrize("first", [0, 512 + 32])
+def test_the_transform_is_that_of_hadamard_and_walsh(first):
+    blocks = [SimpleNamespace(first=0), SimpleNamespace(first=first)]
+    step = sampled_transform(np.arange(0), blocks, first + 512, 9, 3)
+    N = 1 << (first + 511).bit_length()
+    rows = np.vstack([part for _, part in step._directions(1, 32)]) * 3
+    expected = scipy.linalg.hadamard(N)[step.sampled][:, first : first + 512].T
+    signs = rows[:, :1] * expected[:, :1]
+    assert_array_equal(rows, signs * expected)
+    assert abs(signs.sum()) < 120 and len(set(step.sampled)) == 9
+
+
+def test_a_whole_transform_changes_nothing():
+    exact, found = fit(), fit(sketch_size=1 << 20, random_state=0)
+    assert_allclose(found.components_, exact.components_, rtol=1e-9, atol=1e-12)
+    assert_allclose(found.reconstruction_err_, exact.reconstruction_err_)
+
+
+@pytest.mark.parametrize("n_sampled", [40, 120])
+def test_residuals_in_a_sketch_are_within_its_distortion(n_sampled):
+    """|A y - x| <= s_max / s_min of the least, for singular values s of the sketch of [A, x]."""
+    counts = counts_of(0, 320, 60)
+    exact = fit(counts, 5)
+    found = fit(counts, 5, sketch_size=n_sampled, random_state=0)
+    assert_array_equal(found.anchors_, exact.anchors_)
+    order = nmfscale.as_counts(counts).layout(1).row_order
+    S = transform_of(found, len(order))[1][:, order >= 0]
+    here, A = counts[order[order >= 0]].astype(float), counts[:, found.anchors_].astype(float)
+    left = [
+        np.linalg.norm(A @ (model.components_ / model.diffuseness_[:, None]) - counts, axis=0)
+        for model in (found, exact)
+    ]
+    for j in range(60):
+        basis = scipy.linalg.orth(here[:, [*found.anchors_, j]])
+        s = np.linalg.svd(S @ basis, compute_uv=False)
+        assert left[0][j] <= (s[0] / s[-1] + 1e-9) * left[1][j] + 1e-9
+    # far from the bound in practice, and better with more rows
+    assert np.linalg.norm(left[0]) < (1 + 8 / n_sampled) * np.linalg.norm(left[1])
+
+
+def test_a_sketch_that_is_too_small_is_refused():
+    with pytest.raises(ValueError, match="sketch_size=5 is less than n_components=6"):
+        fit(sketch_size=5)
+
+
 # Given anchors --------------------------------------------------------------------------------
 
 
@@ -309,7 +367,9 @@ def test_new_samples_have_the_counts_of_their_anchors():
     assert -20 < found.score(new, completion=0.5, random_state=0) < 0
 
 
-@pytest.mark.parametrize("options", [{"weighting": "tf-idf"}, {"projection": 40}])
+@pytest.mark.parametrize(
+    "options", [{"weighting": "tf-idf"}, {"projection": 40}, {"sketch_size": 50}]
+)
 def test_other_options_have_the_same_numbers_in_a_store(monkeypatch, tmp_path, options):
     internals.small_blocks(monkeypatch, 300)
     one = fit(random_state=0, **options)

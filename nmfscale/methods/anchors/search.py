@@ -29,11 +29,11 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Method, Needs
-from ...kernels import decompositions
+from ...kernels import decompositions, dense
 from ..factors import Array
 from ..rows_pass import RowsPass
 from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
-from .steps import GramColumns, Project, Squares, TakeColumns
+from .steps import GramColumns, Project, Squares, TakeColumns, sampled_transform
 
 # Largest accepted violation of the KKT conditions, relative to the right-hand side.
 _MOST_KKT = 1e-9
@@ -67,6 +67,8 @@ class AnchorSearch(Method):
     weights : Weights
     n_directions : int or None
         Dimensions of a Gaussian projection in which anchors are chosen; None means no projection.
+    sketch_size : int or None
+        Rows of a randomized Hadamard transform in which combinations are computed; None means none.
     rng : RandomState
     dtype : float32 or float64
         Type of topics and loadings.
@@ -78,16 +80,16 @@ class AnchorSearch(Method):
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, n_components: int, given: Sequence[int],
-        weights: Weights, n_directions: int | None, rng: Any, dtype: Any,
+        weights: Weights, n_directions: int | None, sketch_size: int | None, rng: Any, dtype: Any,
     ):  # fmt: skip
         self.counts, self.executor, self.n_components = counts, executor, n_components
         self._given, self._weights, self._n_directions = list(given), weights, n_directions
-        self._rng, self._dtype, self._seed = rng, dtype, 0
+        self._sketch_size, self._rng, self._dtype, self._seed = sketch_size, rng, dtype, 0
         self._checked: set[int] = set()
 
     def start(self) -> None:
         """Compute the norms of all features, and add the given anchors."""
-        if self._n_directions is not None:
+        if self._n_directions is not None or self._sketch_size is not None:
             self._seed = int(self._rng.randint(1 << 31))
         squares = self._look()
         if not squares.any():
@@ -156,17 +158,17 @@ class AnchorSearch(Method):
         }
         del self.pivots, self._gram  # as large as the arrays that follow
         order, lanes = self._exact.order, self._exact.lanes[chosen]
-        steps = [
-            TakeColumns(len(order), lanes, str(type_of_counts(self.counts))),
-            GramColumns(order, lanes, weighted=False),
-        ]
-        plain = self._weights.are_one and self._n_directions is None
-        if not plain:
+        take = TakeColumns(len(order), lanes, str(type_of_counts(self.counts)))
+        if not self._weights.are_one:
             self.executor.drop("scales")
-            steps.append(Squares(order))
-        outcomes = self.executor.run(*steps)
-        products = outcomes[1].sums[0]
-        total = math.fsum(squares if plain else outcomes[2].sums[0][0])
+        if self._sketch_size is None:
+            plain = self._weights.are_one and self._n_directions is None
+            others = [] if plain else [Squares(order)]
+            outcomes = self.executor.run(take, GramColumns(order, lanes, weighted=False), *others)
+            products = outcomes[1].sums[0]
+            total = math.fsum(squares if plain else outcomes[2].sums[0][0])
+        else:
+            products, total = self._sketched(take, chosen)
         topics, gain = combinations(products, chosen, self.executor.n_threads)
         # one by one: the squares of all would be as large as the topics
         weights = 1 / np.sqrt([(topic * topic).sum() for topic in topics])
@@ -174,6 +176,22 @@ class AnchorSearch(Method):
         error = math.sqrt(max(0.0, total - math.fsum(gain)))
         self._end |= {"components": topics, "diffuseness": weights, "error": np.array(error)}
         return end | {"bytes_read": self.executor.bytes_read}
+
+    def _sketched(self, take: TakeColumns, chosen: list[int]) -> tuple[Array, float]:
+        """Return products of the anchors with all features in a sketch of the samples (K, m).
+
+        Also return the sum of the squares of all features there.
+        """
+        assert self._sketch_size is not None
+        layout = self.executor.layout
+        step = sampled_transform(
+            self._exact.order, layout.blocks, len(layout.row_order), self._sketch_size, self._seed
+        )
+        Y = self.executor.run(take, step)[1].sums[0]
+        products = dense.product(
+            Y[chosen], np.ascontiguousarray(Y.T), n_threads=self.executor.n_threads
+        )
+        return products, math.fsum((Y * Y).sum(axis=1))
 
     def result(self) -> dict[str, Array]:
         """Return topics (K, m), loadings (n, K), anchors (K,) and further arrays of the anchors."""
@@ -227,7 +245,8 @@ def combinations(products: Array, anchors: Sequence[int], n_threads: int) -> tup
     """
     gram = products[:, anchors]
     gram = (gram + gram.T) / 2
-    largest, m = products.max(axis=0), products.shape[1]
+    # products of a sketch may be negative
+    largest, m = np.maximum(products.max(axis=0), -products.min(axis=0)), products.shape[1]
     gain, kkt = np.empty(m), np.empty(m)
     kernels.nnls(gram, products, gain, kkt, n_threads=n_threads)
     worst = int(np.argmax(kkt - _MOST_KKT * largest))
@@ -255,19 +274,21 @@ def anchor_loadings(
 
 
 def anchor_needs(
-    counts: CountMatrix, n_components: int, dtype: Any, n_given: int, n_directions: int | None
-) -> Needs:
+    counts: CountMatrix, n_components: int, dtype: Any, n_given: int, n_directions: int | None,
+    sketch_size: int | None = None,
+) -> Needs:  # fmt: skip
     """Return the memory of a fit: a factor of the size of the topics, then the topics."""
     m, K, itemsize = counts.shape[1], n_components, np.dtype(dtype).itemsize
     own, topics = type_of_counts(counts).itemsize, m * n_components * 8
-    directions = 0 if n_directions is None else m * n_directions * 8
+    directions = m * (n_directions or 0) * 8
+    sums = max(topics, directions, m * (sketch_size or 0) * 8 * 2)
     return Needs(
         row=K * (own + itemsize) + 16,
         shared=m * _PER_FEATURE * 8 + n_given * m * 8 + (topics // 2 if itemsize == 4 else 0),
-        sums=max(topics, directions),
+        sums=sums,
         start=directions * 2,
         task_row=K * own * 2 + 16,
-        task_shared=m * _PER_FEATURE * 8 + max(topics, directions),
+        task_shared=m * _PER_FEATURE * 8 + sums,
         saved_row=K * own + 8,
     )
 

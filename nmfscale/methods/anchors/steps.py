@@ -232,3 +232,53 @@ class Project(Step):
             found = rng.standard_normal((n_rows, self.n_directions))
             found /= np.sqrt(self.n_directions)
             yield first, found
+
+
+@dataclass(frozen=True)
+class Hadamard(Project):
+    """Sums a randomized Hadamard transform of the features, at some of its rows, (m, d).
+
+    With N a power of two from the number of lanes on, H the Hadamard-Walsh matrix of order N and D
+    a diagonal of random signs: ``sqrt(N / d) (H / sqrt(N))_q D X`` for the d rows q of `sampled`.
+    Lanes are numbered over all blocks; `starts` is the first of each block. The entries of X are
+    multiplied one by one: a fast transform of each column would need ``N log2 N`` operations for
+    it, in place of d for each of its nonzeros.
+    """
+
+    starts: tuple[int, ...] = ()
+    sampled: Any = None
+
+    shared = ("order", "sampled")
+
+    def _directions(self, number: int, n_slices: int) -> Iterator[tuple[int, Array]]:
+        """Yield the first slice of groups of rows, and the signs of their lanes over sqrt(d)."""
+        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(number, 1)))
+        low = _walsh(np.arange(LANES), self.sampled % LANES) / np.sqrt(self.n_directions)
+        for first in range(0, n_slices, _SLICES):
+            slices = np.arange(first, min(first + _SLICES, n_slices)) + self.starts[number] // LANES
+            # H is a Kronecker product: signs of slices times those of lanes within a slice
+            high = _walsh(slices, self.sampled // LANES)
+            signs = 1.0 - 2.0 * rng.integers(0, 2, (len(slices), LANES, 1))
+            yield first, (high[:, None] * low * signs).reshape(-1, self.n_directions)
+
+
+def _walsh(rows: Array, columns: Array) -> Array:
+    """Return the entries of Hadamard-Walsh matrices, -1 to the number of common bits."""
+    common: Array = rows[:, None] & columns[None, :]
+    for shift in (32, 16, 8, 4, 2, 1):
+        common = common ^ common >> shift
+    return 1.0 - 2.0 * (common & 1)
+
+
+def sampled_transform(
+    order: Array, blocks: Any, n_rows: int, n_sampled: int, seed: int
+) -> Hadamard:
+    """Return the step for blocks with `n_rows` lanes in all, with rows drawn without replacement.
+
+    There are at most as many rows as the transform has: with all of them it is orthonormal.
+    """
+    N = 1 << max(0, n_rows - 1).bit_length()
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, 2)))
+    sampled = np.sort(rng.choice(N, min(n_sampled, N), replace=False, shuffle=False))
+    starts = tuple(int(block.first) for block in blocks)
+    return Hadamard(order, len(sampled), seed, starts=starts, sampled=sampled.astype(np.int64))
