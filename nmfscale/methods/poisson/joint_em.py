@@ -108,13 +108,17 @@ class JointEM(FactorModel):
     def _normalise(self, F: Array) -> None:
         """Divide the columns of the new F by their sums; entries at the floor stay there."""
         K, n_rows, total = self.n_components, self.state.F.n_rows, np.zeros(F.shape[1])
-        scales, floor = np.ones(F.shape[1], F.dtype), np.zeros(F.shape[1], F.dtype)
-        scales[:K], floor[:K] = self._column_scales(), MINVAL
+        # of whole pieces: operations on short rows, or on selected entries, take several times as
+        # long
+        scales, floor = (np.full((_PIECE, F.shape[1]), value, F.dtype) for value in (1, 0))
+        scales[:, :K], floor[:, :K] = self._column_scales(), MINVAL
         for first in range(0, len(F), _PIECE):
             lanes = F[first : first + _PIECE]
-            floored = at_floor(lanes)
-            lanes /= scales  # whole lanes: several times as fast as their first K numbers
-            np.copyto(lanes, floor, where=floored)
+            numbers, n = lanes.reshape(-1), lanes.size
+            floored = at_floor(numbers)
+            numbers /= scales.reshape(-1)[:n]
+            numbers *= ~floored
+            np.maximum(numbers, floor.reshape(-1)[:n] * floored, out=numbers)
             of_rows = lanes[: max(0, n_rows - first)]
             kernels.sum_slices(of_rows.astype(np.float64, copy=False), total)
         self.state.total_F = total
