@@ -56,6 +56,7 @@ RUNS = """
     papers/phelan_units.py --smoke
     papers/geiger_joint.py --smoke
     papers/geiger_models.py --smoke
+    papers/geiger_sparsity.py --smoke
 """
 
 

@@ -163,7 +163,8 @@ def draw_curves(found: dict[int, tuple[float, dict[str, Curve]]]) -> Any:
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False
     )
-    figure.supxlabel("iteration after the EM updates of the start", fontsize=9)
+    for ax in axes[-across:]:
+        ax.set_xlabel("iteration after the start", fontsize=8)
     return figure
 
 

@@ -152,15 +152,17 @@ def draw_panels(found: dict[str, list[Draw]]) -> Any:
 
 def main() -> None:
     """Run all draws of both data sets."""
-    options = experiment.parse(__doc__)
-    n_draws, n_iter, n_after = (2, 10, 5) if options.smoke else (8, 750, 200)
-    if options.full:
-        n_draws = 50
+    parser = experiment.parser(__doc__)
+    parser.add_argument("--draws", type=int, help="of A and B")
+    options = parser.parse_args()
+    n_iter, n_after = (10, 5) if options.smoke else (750, 200)
+    n_draws = options.draws or (2 if options.smoke else 50 if options.full else 8)
     warnings.simplefilter("ignore")  # fits do not converge in a fixed number of iterations
-    found = {
-        name: [draw_of(name, seed, n_iter, n_after) for seed in range(1, n_draws + 1)]
-        for name in "AB"
-    }
+    found: dict[str, list[Draw]] = {"A": [], "B": []}
+    for seed in range(1, n_draws + 1):
+        for name, draws in found.items():
+            draws.append(draw_of(name, seed, n_iter, n_after))
+            print(row_of(name, seed, draws[-1]), flush=True)
     rows = [
         row_of(name, seed, draw)
         for name, draws in found.items()

@@ -157,6 +157,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
     ("name", "least"),
     [
         ("engine", 9), ("report", 5), ("files", 20), ("where_counts_live", 5),
+        ("papers/carbonetto_2021", 12), ("papers/geiger_park_2024", 10),
         ("papers/haddock_2020", 5), ("papers/noisy_topics_note", 5),
         pytest.param("papers/phelan_thesis", 8, marks=pytest.mark.slow),
         pytest.param("cluster", 7, marks=pytest.mark.slow),
