@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .models.pipelines import model_of as model_of
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
     from .models.ssnmf import SSNMF as SSNMF
+    from .models.supervised import supervision_from_variances as supervision_from_variances
     from .models.topic_model import TopicModel as TopicModel
     from .readers.convert import write_store as write_store
     from .readers.open import as_counts as as_counts
@@ -113,6 +114,7 @@ _PLACES = {
     "models.pipelines": "model_of",
     "models.poisson_nmf": "PoissonNMF",
     "models.ssnmf": "SSNMF",
+    "models.supervised": "supervision_from_variances",
     "models.topic_model": "TopicModel",
     "readers.convert": "write_store",
     "readers.open": "as_counts concat read_counts",

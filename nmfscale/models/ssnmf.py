@@ -18,9 +18,9 @@ from ..engine.protocol import Executor
 from ..methods.entries import constant_of
 from ..methods.merging import averaged, merged_factors
 from ..methods.ssnmf import descent, multiplicative
-from ..methods.ssnmf.descent import CoordinateDescent
+from ..methods.ssnmf.descent import CoordinateDescent, DescentToRelativeError
 from ..methods.ssnmf.labels import Supervision
-from ..methods.ssnmf.multiplicative import SemiSupervised, Start
+from ..methods.ssnmf.multiplicative import RelativeError, SemiSupervised, Start
 from ..readers.options import SOURCE, SourceOptions
 from .base import CountModel, Fitted
 from .entry_weights import weighted_entries, without_nan
@@ -33,7 +33,11 @@ Array = NDArray[Any]
 
 # The tolerances of the paper, by the loss of the data.
 _TOLERANCES = {"frobenius": 1e-4, "kl": 1e-3}
-_SOLVERS: dict[str, type[SemiSupervised]] = {"mu": SemiSupervised, "cd": CoordinateDescent}
+# Methods by solver, then by criterion.
+_METHODS: dict[str, dict[str, type[SemiSupervised]]] = {
+    "mu": {"decrease": SemiSupervised, "relative-error": RelativeError},
+    "cd": {"decrease": CoordinateDescent, "relative-error": DescentToRelativeError},
+}
 # Options that transform shares with fit.
 _OF_BOTH = "client", "layer", "raw", "data_weights", *SOURCE
 
@@ -60,6 +64,8 @@ class SSNMF(SupervisedModel):
     supervision : float, default=100.0
         Weight of the labels in the loss, lambda in the paper. Its best value depends on the scale
         of the data: for TF-IDF rows of norm one the paper uses 100 (FF, DF), 10 (FD) and 1000 (DD).
+        Choose it by validation, as by scikit-learn's GridSearchCV, or for known variances by
+        :func:`supervision_from_variances`.
     solver : {"mu", "cd"}, default="mu"
         Algorithm. "mu": multiplicative updates, as in the paper. "cd": coordinate descent on the
         joint loss of data and labels, which is HALS if both losses are norms; it reaches a lower
@@ -72,6 +78,12 @@ class SSNMF(SupervisedModel):
         value of the paper, 1e-3 if the loss of the data is the divergence, otherwise 1e-4. A
         suitable value depends on the start and on `supervision`. With 0, exactly `max_iter`
         iterations are run.
+    criterion : {"decrease", "relative-error"}, default="decrease"
+        What is compared with `tol`. "decrease": the decrease of the loss in an iteration, as above,
+        which is the rule of the program of the authors. "relative-error": the loss divided by that
+        of the start, equation 10 of the paper, which its text names. This ratio depends on the
+        scale of the start, cannot fall below that of the best fit, and does not show whether the
+        fit has converged; it serves to compare fits of one relative error.
     validation_fraction : float, default=None
         Share of the labels of each class that are held out. The fit returns the iteration that
         predicts them best; it ends by `tol`, or after `n_iter_no_change` iterations without an
@@ -107,7 +119,8 @@ class SSNMF(SupervisedModel):
         One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
         ``minus_loss``, ``loss``, ``loss_data`` and ``loss_labels`` (without their weight
         `supervision`), ``decrease`` (see `tol`), ``validation``: the number of correct held-out
-        labels, or minus the squared error of targets; and ``bytes_read`` from files so far.
+        labels, or minus the squared error of targets; ``bytes_read`` from files so far; and with
+        ``criterion="relative-error"``, ``relative_error``.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
 sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
         As in :class:`PoissonNMF`.
@@ -151,6 +164,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     solver: str = "mu"
     max_iter: int = 50
     tol: float | None = None
+    criterion: str = "decrease"
     validation_fraction: float | None = None
     n_iter_no_change: int = 10
     transform_iter: int = 20
@@ -160,14 +174,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "losses": [StrOptions(set(LOSSES)), tuple],
-        "solver": [StrOptions(set(_SOLVERS))],
+        "solver": [StrOptions(set(_METHODS))],
+        "criterion": [StrOptions({"decrease", "relative-error"})],
         "supervision": [Interval(Real, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "transform_iter": [Interval(Integral, 1, None, closed="left")],
     }
-    _method: ClassVar[type[SemiSupervised]] = SemiSupervised
     gain_tol = 0.0  # only the tolerance of the paper
     _axes: ClassVar[dict[str, str]] = {
         "target_components_": "ck",
@@ -276,6 +290,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         return self.fit(X, y, **fit_params).transform(X, **both)
 
     @property
+    def _method(self) -> type[SemiSupervised]:  # type: ignore[override]
+        return _METHODS[self.solver][self.criterion]
+
+    @property
     def _tolerance(self) -> float:
         return _TOLERANCES[self._pair.data] if self.tol is None else self.tol
 
@@ -323,7 +341,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
                 found = multiplicative.random_start(rng, counts.shape, known.n_targets, K)
                 return found._replace(**given)
 
-            return _SOLVERS[self.solver](
+            return self._method(
                 counts, executor, begin, K, losses, float(self.supervision), known, dtype,
                 weights=entries, constant=constant, patience=self.n_iter_no_change,
             )  # fmt: skip

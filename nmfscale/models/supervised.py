@@ -35,6 +35,88 @@ LOSSES = {
 _NAMED = 5
 
 
+def supervision_from_variances(
+    losses: Any, *, data_variance: float | None = None, target_variance: float | None = None
+) -> float:
+    """Return the `supervision` with which an :class:`SSNMF` maximises a likelihood [1]_.
+
+    The entries of X and Y are independent with means ``S A^T`` and ``S B^T``. Those whose loss is a
+    norm are Gaussian with a known variance, those whose loss is a divergence are Poisson. Then the
+    loss is minus the log-likelihood, up to a factor and a constant, if lambda is
+
+        FF   data_variance / target_variance
+        FD   2 data_variance
+        DF   1 / (2 target_variance)
+        DD   1
+
+    Parameters
+    ----------
+    losses : {"FF", "FD", "DF", "DD"} or tuple of two of {"frobenius", "kl"}
+        As in :class:`SSNMF`.
+    data_variance : float, default=None
+        Variance of an entry of X around its mean, if the loss of the data is a norm.
+    target_variance : float, default=None
+        Variance of an entry of Y around its mean, if the loss of the labels is a norm.
+
+    Returns
+    -------
+    float
+        The weight of the labels, lambda in the paper.
+
+    Raises
+    ------
+    ValueError
+        If a variance is missing, not positive, or given for a divergence.
+
+    Notes
+    -----
+    In the paper an entry is a sum of one variable for each of the r topics, with variance sigma:
+    the variances here are ``r sigma``, those of entries. They are known from repeated measurements,
+    or from the residuals of a fit. For labels of classes, whose entries are 0 or 1, no such model
+    holds, and lambda is best chosen by validation.
+
+    References
+    ----------
+    .. [1] Haddock et al. Semi-supervised NMF models for topic modeling in learning tasks, section
+       2.1 and appendix A.
+
+    Examples
+    --------
+    >>> from nmfscale import SSNMF, supervision_from_variances
+    >>> supervision = supervision_from_variances("FD", data_variance=0.25)
+    >>> supervision
+    0.5
+    >>> X, Y = [[4.1, 0.2], [0.3, 2.8], [7.9, 0.1]], [[2, 0], [0, 5], [3, 0]]
+    >>> SSNMF(2, losses="FD", supervision=supervision, random_state=0).fit(X, Y).loss_ < 10
+    True
+    """
+    pair, scales = _pair_of(losses), []
+    given = {"data_variance": data_variance, "target_variance": target_variance}
+    for loss, (name, variance) in zip(pair, given.items(), strict=True):
+        gaussian = loss == "frobenius"
+        if gaussian != (variance is not None):
+            raise ValueError(
+                f"losses={shown(losses)} and {name}={variance}: a positive variance is needed for "
+                "a Frobenius norm, whose entries are Gaussian, and none for a divergence, whose "
+                "entries are Poisson."
+            )
+        if variance is not None and not (variance > 0 and np.isfinite(variance)):
+            raise ValueError(f"{name}={variance}: a positive finite number is needed.")
+        # of a squared error in minus the log-likelihood; that of a divergence is 1
+        scales.append(1.0 if variance is None else 1 / (2 * variance))
+    return scales[1] / scales[0]
+
+
+def _pair_of(losses: Any) -> Losses:
+    pair = LOSSES[losses] if isinstance(losses, str) and losses in LOSSES else losses
+    if pair not in LOSSES.values():
+        raise ValueError(
+            f"losses={shown(losses)}: give the loss of the data and that of the labels, "
+            "each 'frobenius' or 'kl', or one of 'FF', 'FD', 'DF', 'DD'."
+        )
+    return Losses(*pair)
+
+
 class SupervisedModel(ClassifierMixin, CountModel):
     """Base of a model whose loadings S explain data, ``S A^T``, and labels, ``S B^T``."""
 
@@ -46,13 +128,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
     @property
     def _pair(self) -> Losses:
-        pair = LOSSES[self.losses] if isinstance(self.losses, str) else self.losses
-        if pair not in LOSSES.values():
-            raise ValueError(
-                f"losses={shown(self.losses)}: give the loss of the data and that of the labels, "
-                "each 'frobenius' or 'kl', or one of 'FF', 'FD', 'DF', 'DD'."
-            )
-        return Losses(*pair)
+        return _pair_of(self.losses)
 
     def transform(
         self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str | None = None,

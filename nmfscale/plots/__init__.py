@@ -8,6 +8,7 @@ need matplotlib: ``pip install 'nmfscale[plot]'``; ``embedding`` also needs scan
 
 from .biplots import biplot
 from .canvas import detached_axes, topic_colors
+from .classes import class_heatmap
 from .correlation import correlation_plot
 from .differential import ma_plot, topic_scatter, volcano_plot
 from .embedding import embedding
@@ -24,6 +25,7 @@ from .trends import trend_plot
 __all__ = [
     "biplot",
     "bootstrap_plot",
+    "class_heatmap",
     "correlation_plot",
     "detached_axes",
     "embedding",

@@ -36,6 +36,8 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "group_names": ["array-like", None],
     "panels": ["array-like", None],
     "curves": ["array-like", None],
+    "class_names": ["array-like", None],
+    "sort": ["boolean"],
     "names_a": ["array-like", None],
     "names_b": ["array-like", None],
     "colors": ["array-like", None],

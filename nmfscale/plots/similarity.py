@@ -11,20 +11,16 @@ from ..annotated.scheme import KEY
 from ..models.comparison import match_topics
 from ..models.pipelines import model_of
 from .canvas import (
-    axes_or_new,
     check_arguments,
     finished,
     names_of_topics,
     nonnegative_matrix,
-    shortened,
 )
+from .heat_map import heat_map
 from .objects import model_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-# Cells show numbers if a map has at most this many rows and columns.
-_MOST_WRITTEN = 12
 
 
 def similarity_plot(
@@ -102,19 +98,11 @@ def similarity_plot(
     rows = _names(names_a, getattr(match, "names_a", None), K_a, "names_a")
     columns = _names(names_b, getattr(match, "names_b", None), K_b, "names_b")
 
-    cell = 0.45 if max(K_a, K_b) <= _MOST_WRITTEN else 0.22
-    ax = axes_or_new(ax, 2.2 + cell * K_b, 1.4 + cell * K_a)
-    ax.imshow(values[np.ix_(at_a, at_b)], cmap="Blues", vmin=0, vmax=1)
-    for axis, names, order in ((ax.yaxis, rows, at_a), (ax.xaxis, columns, at_b)):
-        shown = [shortened(names[k], 24) for k in order]
-        axis.set_ticks(range(len(shown)), shown, size=8, parse_math=False)
-    ax.tick_params(length=0)
-    ax.tick_params(axis="x", rotation=90)
-    if max(K_a, K_b) <= _MOST_WRITTEN:
-        _write(ax, values[np.ix_(at_a, at_b)])
+    ax = heat_map(
+        values[np.ix_(at_a, at_b)], [rows[k] for k in at_a], [columns[k] for k in at_b],
+        "similarity", ax,
+    )  # fmt: skip
     _frame(ax, len(pairs))
-    scale = ax.inset_axes((1.03, 0, 0.3 / max(K_b, 6), 1))
-    ax.figure.colorbar(ax.images[-1], cax=scale, label="similarity")
     return finished(ax, show, save, return_fig)
 
 
@@ -125,15 +113,6 @@ def _names(given: Any, known: Any, n_topics: int, argument: str) -> list[str]:
     if len(names) != n_topics:
         raise ValueError(f"{argument} has {len(names)} entries for {n_topics} topics.")
     return [str(name) for name in names]
-
-
-def _write(ax: Axes, values: np.ndarray) -> None:
-    """Write each number into its cell, in dark or light colour for contrast."""
-    for (row, column), value in np.ndenumerate(values):
-        ax.text(
-            column, row, f"{value:.2f}", ha="center", va="center", size=7,
-            color="white" if value > 0.6 else "0.25",
-        )  # fmt: skip
 
 
 def _partners_first(partners: np.ndarray, n_topics: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import internals
 import numpy as np
+import oracle_ssnmf as oracle
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -98,6 +99,28 @@ def test_the_default_tolerance_is_that_of_the_paper(losses, tol):
     decrease = (loss[:-1] - loss[1:]) / loss[0]
     assert_allclose(history["decrease"][1:], decrease, atol=1e-12)
     assert decrease[-1] <= tol and np.all(decrease[:-1] > tol)
+
+
+@pytest.mark.parametrize("solver", ["mu", "cd"])
+def test_a_fit_ends_by_its_relative_error(solver, tmp_path):
+    """Equation 10 of the paper, with the data in place of the unknown truth."""
+    rng = np.random.default_rng(0)
+    A, B, S = (rng.uniform(0.1, 1, (size, 4)) for size in (40, 3, 150))
+    start = {"components": A.T, "target_components": B, "loadings": S}
+    first = oracle.objective(X.T, np.eye(3)[LABELS].T, A, B, S.T, ("kl", "frobenius"), 10.0)
+    fitted = model(losses="DF", solver=solver, supervision=10.0, criterion="relative-error")
+    ratios = fitted.set_params(tol=0, max_iter=8).fit(X, LABELS, **start).history_["relative_error"]
+    assert_allclose(ratios, fitted.history_["loss"] / first, rtol=1e-10)
+    fitted.set_params(tol=ratios[4], callback=stop_at(2))
+    state = {"checkpoint": tmp_path, "checkpoint_every": 0}
+    with pytest.raises(StopError):
+        fitted.fit(X, LABELS, **start, **state)
+    fitted.set_params(callback=None).fit(X, LABELS, **start, **state, resume=True)
+    assert fitted.converged_ and fitted.n_iter_ == 5
+    assert_array_equal(fitted.history_["relative_error"], ratios[:5])
+    # without an improvement for held-out labels the fit ends as well
+    early = fitted.set_params(tol=1e-9, max_iter=50, validation_fraction=0.3, n_iter_no_change=2)
+    assert early.fit(X, LABELS).converged_ and early.n_iter_ < 50
 
 
 def test_validation_ends_the_fit_at_its_best():

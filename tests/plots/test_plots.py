@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.pipeline import make_pipeline
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.colors import to_rgba  # noqa: E402
 
 from nmfscale import (  # noqa: E402
+    SSNMF,
     TopicModel,
     cluster_samples,
     differential_features,
@@ -24,6 +26,7 @@ from nmfscale import (  # noqa: E402
     simulate_topic_counts,
 )
 from nmfscale.plots import (  # noqa: E402
+    class_heatmap,
     detached_axes,
     progress_plot,
     similarity_plot,
@@ -629,6 +632,42 @@ class TestTopFeatures:
         ax = top_features_plot([[0, 0], [1, 3]], ["a", "b"])
         ax.figure.canvas.draw()
         assert len(ax.patches) == 2
+
+
+# --- class_heatmap ----------------------------------------------------------------------------
+
+
+def test_shares_of_classes_in_topics():
+    weights = np.array([[1.0, 0.0, 3.0, 0.0], [3.0, 0.0, 1.0, 2.0]])
+    names = ["a", "_b", "$c", "d"]
+    ax = class_heatmap(weights, class_names=["no", "yes"], topic_names=names)
+    drawn = np.asarray(ax.images[-1].get_array())
+    # topics of one class are neighbours, that with the largest share first; empty ones stay empty
+    assert drawn.tolist() == [[0.75, 0.0, 0.0, 0.25], [0.25, 0.0, 1.0, 0.75]]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["$c", "_b", "d", "a"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["no", "yes"]
+    ax.figure.canvas.draw()
+    ax = class_heatmap(weights, sort=False, ax=detached_axes(4, 4)[0])
+    assert np.asarray(ax.images[-1].get_array())[0].tolist() == [0.25, 0, 0.75, 0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["class 0", "class 1"]
+
+
+def test_classes_of_a_fit():
+    X = np.random.default_rng(0).poisson(2.0, (12, 8))
+    fitted = SSNMF(3, random_state=0, tol=0, max_iter=4).fit(X, ["x", "y"] * 6)
+    ax = class_heatmap(make_pipeline(fitted.rename_topics(["one", "two", "three"])), sort=False)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["one", "two", "three"]
+    B = fitted.target_components_
+    np.testing.assert_allclose(np.asarray(ax.images[-1].get_array()), B / B.sum(axis=0))
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["x", "y"]
+    with pytest.raises(ValueError, match="fitted without labels"):
+        class_heatmap(fitted.fit(X))
+    for wrong, message in (
+        ({"class_names": ["x"]}, "class_names has 1 entries for 2 classes"),
+        ({"topic_names": ["x"]}, "topic_names has 1 entries for 3 topics"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            class_heatmap(B, **wrong)
 
 
 # --- similarity_plot --------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from ..factors import Array, aligned_copy, in_lane_order, to_lanes
 from ..slices import sliced_counts
 from . import labels
 from .labels import Supervision
-from .multiplicative import SemiSupervised, rows_of_block
+from .multiplicative import RelativeError, SemiSupervised, rows_of_block
 from .steps import FLOOR, Losses, MoveRows, gram, in_lanes, problem_of, rows_in_float64
 
 # Sweeps over the coordinates of a row of S, by the loss of the data, and of A or B with a norm.
@@ -158,6 +158,12 @@ class CoordinateDescent(SemiSupervised):
     def saved_points(self) -> tuple[str, ...]:
         """Return the names of the points that a snapshot has."""
         return (*super().saved_points(), "before")
+
+
+class DescentToRelativeError(CoordinateDescent, RelativeError):
+    """Coordinate descent that ends by the relative error."""
+
+    numbers = (*CoordinateDescent.numbers, "initial")
 
 
 def _padded(rows: Array, empty: float = 0.0) -> Array:

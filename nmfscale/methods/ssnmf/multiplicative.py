@@ -70,7 +70,7 @@ class SemiSupervised(PointMethod):
     best, once `patience` iterations have found no better one.
     """
 
-    record = (
+    record: ClassVar[tuple[str, ...]] = (
         "minus_loss", "loss", "loss_data", "loss_labels", "decrease", "validation", "bytes_read",
     )  # fmt: skip
     residuals = ("decrease",)
@@ -169,9 +169,14 @@ class SemiSupervised(PointMethod):
                 self.best, self.best_iteration = seen["validation"], iteration
                 self.copy("S", "best")
             elif iteration - self.best_iteration >= self.patience:
-                decrease = 0.0
-        self._seen = seen | {"decrease": decrease}
-        return self._seen
+                return self._noted(
+                    seen | {"decrease": decrease} | dict.fromkeys(self.residuals, 0.0)
+                )
+        return self._noted(seen | {"decrease": decrease})
+
+    def _noted(self, record: dict[str, Any]) -> dict[str, Any]:
+        self._seen = record
+        return record
 
     def update(self, iteration: int, ending: bool) -> None:
         """Move A and B by the current sums, then S."""
@@ -223,8 +228,10 @@ class SemiSupervised(PointMethod):
             self.executor.copy("before", "S")
             self.points["S"], seen = before, known
         self.executor.drop("before")
-        decrease = self._seen.get("decrease", 1.0) if settled else self._decrease(seen["loss"])
-        return seen | {"decrease": decrease}
+        seen |= {"decrease": self._decrease(seen["loss"])}
+        if settled:
+            seen |= {name: self._seen.get(name, 1.0) for name in self.residuals}
+        return seen
 
     def _decrease(self, loss: float) -> float:
         """Return the relative decrease of the loss in an iteration that ended at this loss."""
@@ -249,6 +256,23 @@ class SemiSupervised(PointMethod):
     def saved_points(self) -> tuple[str, ...]:
         """Return the names of the points that a snapshot has."""
         return ("S",) if self.known.held_out is None else ("S", "best")
+
+
+class RelativeError(SemiSupervised):
+    """A fit that ends when its loss is at most `tol` times that of the start: equation 10."""
+
+    record = (*SemiSupervised.record, "relative_error")
+    residuals = ("relative_error",)
+    residual_name = "loss relative to that of the start"
+    numbers: ClassVar[tuple[str, ...]] = (*SemiSupervised.numbers, "initial")
+    initial = math.nan
+
+    def look(self) -> dict[str, Any]:
+        """Return the record of the current point; the first one is the start."""
+        seen = super().look()
+        if math.isnan(self.initial):
+            self.initial = seen["loss"]
+        return seen | {"relative_error": seen["loss"] / self.initial if self.initial > 0 else 0.0}
 
 
 def _multiplied(values: Array, up: Array, down: Array) -> Array:

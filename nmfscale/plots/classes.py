@@ -1,0 +1,103 @@
+"""class_heatmap: which classes each topic of a semi-supervised fit predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..models.pipelines import model_of
+from .canvas import check_arguments, finished, nonnegative_matrix, rows_to_one
+from .heat_map import heat_map
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def class_heatmap(
+    weights: Any,
+    *,
+    class_names: Sequence[str] | None = None,
+    topic_names: Sequence[str] | None = None,
+    sort: bool = True,
+    ax: Axes | None = None,
+    show: bool | None = None,
+    save: Any = None,
+    return_fig: bool = False,
+) -> Any:
+    """Draw the distribution of each topic over the classes as a heat map.
+
+    A row is a class or target, a column a topic. A column is the column of B, the weights of a
+    topic in the classes, divided by its sum, as in figures 2 to 4 of Haddock et al.: a topic whose
+    column has one dark cell belongs to one class, others are shared. Columns of topics without
+    weights are empty.
+
+    Parameters
+    ----------
+    weights : fitted SSNMF, pipeline that ends with one, or array-like of shape (n_classes, K)
+        The model, or non-negative weights, such as its ``target_components_`` or the positive
+        coefficients of a linear classifier of loadings.
+    class_names : sequence of str, default=None
+        Names of the rows; by default ``classes_`` of the model, or "class 0", "class 1", ...
+    topic_names : sequence of str, default=None
+        Names of the topics in the order of the model; by default those of the model, or "topic 0",
+        "topic 1", ...
+    sort : bool, default=True
+        Whether topics are arranged by the class in which they have the largest share, then by this
+        share; otherwise they are in the order of the model.
+    ax : matplotlib.axes.Axes, default=None
+        Axes to draw on; by default a new pyplot figure.
+    show, save, return_fig
+        As in :func:`structure_plot`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes, matplotlib.figure.Figure or None
+        As in :func:`structure_plot`. The map is ``ax.images[-1]``, its color bar
+        ``ax.child_axes[-1]``.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not a matrix of non-negative numbers, the model was fitted without
+        labels, or the number of names is wrong.
+
+    Examples
+    --------
+    >>> from nmfscale import SSNMF
+    >>> from nmfscale.plots import class_heatmap
+    >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [0, 1, 0, 2]]
+    >>> model = SSNMF(n_components=2, random_state=0).fit(X, ["fruit", "tools", None, None])
+    >>> ax = class_heatmap(model)
+    >>> [label.get_text() for label in ax.get_yticklabels()]
+    ['fruit', 'tools']
+    """
+    check_arguments(
+        "class_heatmap", class_names=class_names, topic_names=topic_names, sort=sort, ax=ax,
+        show=show, save=save, return_fig=return_fig,
+    )  # fmt: skip
+    model = model_of(weights)
+    given = getattr(model, "target_components_", weights)
+    if len(given) == 0:
+        raise ValueError("the model was fitted without labels: its topics have no classes.")
+    B = nonnegative_matrix(given, "weights", "classes x topics", "a fitted SSNMF")
+    shares = rows_to_one(B.T).T
+    known = getattr(model, "classes_", None), getattr(model, "topic_names_", None)
+    classes = _names(class_names, known[0], "class", "classes", len(B))
+    topics = _names(topic_names, known[1], "topic", "topics", B.shape[1])
+    order = np.arange(B.shape[1])
+    if sort:
+        order = np.lexsort((-shares.max(axis=0), shares.argmax(axis=0)))
+    ax = heat_map(shares[:, order], classes, [topics[k] for k in order], "share of the topic", ax)
+    return finished(ax, show, save, return_fig)
+
+
+def _names(given: Any, known: Any, one: str, several: str, size: int) -> list[str]:
+    """Return the names that are given, those of the model, or numbered ones."""
+    names = known if given is None else given
+    if names is None:
+        names = [f"{one} {i}" for i in range(size)]
+    if len(names) != size:
+        raise ValueError(f"{one}_names has {len(names)} entries for {size} {several}.")
+    return [str(name) for name in names]
