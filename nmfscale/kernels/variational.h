@@ -134,7 +134,7 @@ static VEC NAME(nonzero)(VEC mean, VEC squares)
 
 /* Applies a function to each of the n numbers of x; FURTHER extrapolates the logarithm: x (x / before)^momentum; NONZERO takes
  * means from x and squares from before. */
-static void NAME(elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out)
+static void NAME(any_numbers)(int function, int64_t n, const void *x, const void *before, double momentum, void *out)
 {
     const VEC least = SET1(MU_MIN);
     REAL lanes[2][WIDTH] ALIGNED;
@@ -164,4 +164,31 @@ static void NAME(elementwise)(int function, int64_t n, const void *x, const void
                 lanes[1][j] = NAME(at_limits)(function, lanes[0][j], lanes[1][j]);
         memcpy((REAL *)out + i, lanes[1], here * sizeof(REAL));
     }
+}
+
+/* Logarithms of 64 numbers; returns 0 if one of them is not a positive normal number, and then writes nothing. */
+static int NAME(logarithms)(const REAL *x, REAL *out)
+{
+    int odd = 0;
+    for (int j = 0; j < 64; j++)
+        odd |= !(x[j] >= SMALLEST) | !(x[j] < (REAL)INFINITY);
+    for (int j = 0; !odd && j < 64; j += WIDTH) {
+        VEC value;
+        memcpy(&value, x + j, sizeof value);
+        value = NAME(vlog)(value);
+        memcpy(out + j, &value, sizeof value);
+    }
+    return !odd;
+}
+
+static void NAME(elementwise)(int function, int64_t n, const void *x, const void *before, double momentum, void *out)
+{
+    int64_t done = 0;
+    for (; function == LOG && done + 64 <= n; done += 64) {
+        const REAL *from = (const REAL *)x + done;
+        REAL *to = (REAL *)out + done;
+        if (!NAME(logarithms)(from, to))
+            NAME(any_numbers)(function, 64, from, NULL, 0, to);
+    }
+    NAME(any_numbers)(function, n - done, (const REAL *)x + done, before, momentum, (REAL *)out + done);
 }

@@ -140,6 +140,8 @@ def _targets(array: Array, weights: Any) -> Supervision:
             f"y[:, {nothing[0]}] has no target that is known and of positive weight: leave this "
             "column out of y, or give it a target or a weight."
         )
+    if (given == given[:, :1]).all():  # one weight for all targets of a sample
+        given = given[:, 0].copy()
     return Supervision(np.where(unknown, 0.0, targets), given, targets.shape[1])
 
 
