@@ -83,6 +83,14 @@ def in_blocks(less_one: sp.csr_array, layout: Any) -> list[Array]:
     return out
 
 
+def matrix_of(entries: Array, values: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """Return values at the entries of a block, which are in the order of rows, as a matrix."""
+    ends = np.searchsorted(entries["lane"], np.arange(shape[0] + 1))
+    return sp.csr_array(
+        (np.ascontiguousarray(values), entries["column"].astype(np.int32), ends), shape
+    )
+
+
 class BlockEntries:
     """The entries of one block, with S (n_rows, K) and A (m, K) in float64."""
 
@@ -94,8 +102,8 @@ class BlockEntries:
             here = slice(first, first + (1 << 16))
             mu[here] = dense.dots(S, lane[here], A, column[here])
         values = v * mu if loss == "frobenius" else v
-        self._weights = sp.csr_array((v, (lane, column)), shape)
-        self._matrix = sp.csr_array((values, (lane, column)), shape)
+        self._weights = matrix_of(entries, v, shape)
+        self._matrix = matrix_of(entries, values, shape)
         # sum over the entries of v mu^2, or v mu
         self.loss = float((values * mu).sum())
 

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from ..engine.protocol import Block, RowArrays, Step, Sums, Values
 from ..kernels import dense
-from .entries import columns_left, in_blocks, sums_left
+from .entries import columns_left, in_blocks, matrix_of, sums_left
 from .factors import LEAST, Array, per_lane
 from .measured import Measured, totals_of_groups
 
@@ -68,17 +68,13 @@ def totals_of_rows(block: Block, total: Array, F: Array, n_features: int, n_lane
     found = block.get(ENTRIES)
     if found is None:
         return None
-    missing = _matrix(found, (n_lanes, n_features))
+    missing = matrix_of(found, found["v"], (n_lanes, n_features))
     return np.maximum(_sums_of_rows(missing, F[:n_features].astype(np.float64)), LEAST)
 
 
 def _sums_of_rows(less_one: sp.csr_array, F: Array) -> Array:
     total = np.broadcast_to(F.sum(axis=0), (less_one.shape[0], F.shape[1]))
     return sums_left(less_one, F, total)
-
-
-def _matrix(found: Array, shape: tuple[int, int]) -> sp.csr_array:
-    return sp.csr_array((found["v"], (found["lane"], found["column"])), shape)
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,8 @@ class MissingSums(Step):
         L, weights = block[self.source][: block.n_rows].astype(np.float64), block.get("weights")
         if weights is not None:
             L *= weights[: block.n_rows, None]
-        missing = _matrix(block[ENTRIES], (len(L), self.n_features))
+        found = block[ENTRIES]
+        missing = matrix_of(found, found["v"], (len(L), self.n_features))
         sums[0][: self.n_features] += dense.of_sparse(missing.T.tocsr(), L, n_threads=n_threads)
         return {}
 
