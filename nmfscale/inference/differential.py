@@ -21,6 +21,7 @@ from ..methods.differential import (
     Regressions,
     regression_needs,
 )
+from ..models.names import feature_names_of
 from ..models.pipelines import model_and_input
 from ..models.validation import sizes_of
 from ..readers.open import as_counts
@@ -235,8 +236,8 @@ def differential_features(
             prior = Prior(pseudocount, design.totals, totals / design.totals.sum())
             errors = bootstrap_errors(replicates[:, :, features], found, compared, weights, prior)
         return _result(
-            found, tests, errors, compared, topics, counts, features, pseudocount, family,
-            None if bootstrap is None else bootstrap.units, split,
+            found, tests, errors, compared, topics, counts, feature_names_of(model, counts),
+            features, pseudocount, family, None if bootstrap is None else bootstrap.units, split,
         )  # fmt: skip
 
 
@@ -328,8 +329,8 @@ def _checked_replicates(found: Any, counts: CountMatrix, n_topics: int) -> Array
 
 def _result(
     found: Regressions, tests: Tests, bootstrap_error: Array | None, compared: Reference,
-    topics: SampleTopics, counts: CountMatrix, features: Array, pseudocount: float, family: str,
-    units: str | None, split: float | None,
+    topics: SampleTopics, counts: CountMatrix, names: Array | None, features: Array,
+    pseudocount: float, family: str, units: str | None, split: float | None,
 ) -> DifferentialFeatures:  # fmt: skip
     """Return the result: p, q and shrunken changes of the tests."""
     z, least = tests.z, tests.least
@@ -357,7 +358,7 @@ def _result(
         found.frequencies.T, None if least_extreme is None else least_extreme.T,
         counts.column_totals[features] / counts.shape[0], found.dispersion,
         None if bootstrap_error is None else (bootstrap_error / _LOG_2).T, features,
-        None if counts.feature_names is None else counts.feature_names[features],
+        None if names is None else names[features],
         topics.topic_names, compared.label, compared.own, pseudocount, family, counts.shape[1],
         units, None if split is None else float(split),
     )  # fmt: skip

@@ -18,6 +18,7 @@ from ..methods.conversion import poisson_to_multinomial
 from ..methods.poisson.priors import gamma_prior
 from ..methods.poisson.profile import ProfileHessian
 from ..methods.transform import project_rows
+from ..models.names import feature_names_of
 from ..models.pipelines import model_and_input
 from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
@@ -172,7 +173,8 @@ def jackknife_fit(
     counts = as_counts(X, integer="allow", subject="X", layer=layer, raw=raw)
     counts, given = counts_of_fit(model, X, counts)
     n, m = counts.shape
-    chosen = _checked_entries(entries, model, counts.feature_names, m)
+    feature_names = feature_names_of(model, counts)
+    chosen = _checked_entries(entries, model, feature_names, m)
     named: Any = {"sample_names": given.sample_names, "subject": "X"}
     labels = None if groups is None else checked_labels(groups, n, "groups", **named)
     if not len(chosen) and labels is None:
@@ -203,7 +205,7 @@ def jackknife_fit(
             means = _estimates(found, (F.shape[1], len(labels.names)), design, level)
     _warn(solver, hessian, chosen)
     return JackknifeFit(
-        components, means, chosen, counts.feature_names, None if labels is None else labels.names,
+        components, means, chosen, feature_names, None if labels is None else labels.names,
         level, hessian.kkt, hessian.least, np.array(solver.residuals), solver.n_products,
         numbers_or_names(model), "samples" if units is None else "units", weighting,
     )  # fmt: skip

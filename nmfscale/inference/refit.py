@@ -12,6 +12,7 @@ from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..counts.warn import warn_caller
 from ..engine.workers import resolve_client
+from ..models.names import feature_names_of
 from ..models.pipelines import model_and_input
 from .fit_counts import counts_of_fit
 from .groups import check_resampled, checked_design, checked_labels
@@ -160,6 +161,7 @@ def bootstrap_fit(
     counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
     fitted = _fitted(estimator, counts, n_threads)
     counts, given = counts_of_fit(fitted, X, counts)
+    feature_names = feature_names_of(fitted, counts)
     n, m = counts.shape
     design = checked_design(
         checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False,
@@ -172,7 +174,7 @@ def bootstrap_fit(
     chosen = [
         _checked_indices(wanted, size, name, names)
         for wanted, size, name, names in (
-            (features, m, "features", counts.feature_names),
+            (features, m, "features", feature_names),
             (samples, n, "samples", counts.sample_names),
         )
     ]
@@ -200,7 +202,7 @@ def bootstrap_fit(
         estimates["components"], estimates.get("group_means"), estimates.get("proportions"),
         cosines=job["cosine"], matches=job["match"], n_iter=job["n_iter"],
         converged=job["converged"], features=chosen[0], samples=chosen[1],
-        feature_names=counts.feature_names, groups=None if labels is None else labels.names,
+        feature_names=feature_names, groups=None if labels is None else labels.names,
         level=level, random_state=job.seed.entropy, topic_names=numbers_or_names(fitted),
         units="samples" if units is None else "units", weighting=weighting,
     )  # fmt: skip

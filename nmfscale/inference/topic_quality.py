@@ -20,7 +20,7 @@ from ..methods.coherence import Cooccurrences, coherences
 from ..methods.feature_scores import best_features, frex_of
 from ..methods.residual_deviance import ResidualDeviance
 from ..models.base import CountModel
-from ..models.names import default_missing, matched_counts
+from ..models.names import default_missing, feature_names_of, matched_counts
 from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
 from ..storage.store import StoredCounts
@@ -184,8 +184,8 @@ def _measured(
         tuple(leading), tuple(leading_samples(shares, amounts, n_top)),
         sums["samples"], sums["features"], sums["null_samples"], sums["null_features"],
         np.asarray(counts.row_totals, np.float64), np.asarray(counts.column_totals, np.float64),
-        tuple(topic_names_of(model, len(leading))), counts.sample_names, counts.feature_names,
-        n_top, rows is not None,
+        tuple(topic_names_of(model, len(leading))), counts.sample_names,
+        feature_names_of(model, counts), n_top, rows is not None,
     )  # fmt: skip
 
 

@@ -42,6 +42,14 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
         estimator.of_text_ = True
 
 
+def feature_names_of(model: Any, counts: CountMatrix) -> Array | None:
+    """Return the names of the features of counts, or those of the fit if only it has names."""
+    if counts.feature_names is not None or not hasattr(model, "components_"):
+        return counts.feature_names
+    known = names_of(model, 1)
+    return known if known is not None and len(known) == counts.shape[1] else None
+
+
 def _is_frame(X: Any) -> bool:
     """Whether X is a DataFrame whose columns scikit-learn checks; it refuses duplicates."""
     return hasattr(X, "columns") and bool(getattr(X.columns, "is_unique", True))

@@ -247,3 +247,19 @@ def test_counts_of_topic_quality():
         table = found.to_frame(what).loc[names]
         pd.testing.assert_frame_equal(table, expected.to_frame(what), check_names=False)
     pd.testing.assert_frame_equal(found.to_frame("features"), expected.to_frame("features"))
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.filterwarnings("ignore:topics of .* replicates")
+def test_features_have_the_names_of_the_fit_if_the_counts_have_none():
+    model = nmfscale.TopicModel(K, random_state=0).fit(X, feature_names=FEATURES)
+    found = (
+        nmfscale.differential_features(model, X),
+        nmfscale.topic_quality(model, X),
+        nmfscale.bootstrap_fit(model, X, n_replicates=2, random_state=0),
+        nmfscale.jackknife_fit(model, X, entries=[(0, "gene3")]),
+    )
+    for result in found:
+        assert list(result.feature_names) == list(FEATURES)
+    other = nmfscale.differential_features(model, nmfscale.as_counts(X, feature_names=range(M)))
+    assert other.to_frame().feature.max() == M - 1
