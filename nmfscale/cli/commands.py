@@ -89,6 +89,8 @@ def fit(arguments: argparse.Namespace) -> int:
     if drawn and arguments.seed is not None:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
+    if not arguments.quiet:
+        log(f"next: nmfscale plot {arguments.output} -o structure.png")
     return code
 
 
