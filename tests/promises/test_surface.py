@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from count_files import write_h5ad, write_tenx
 
 import nmfscale
 from nmfscale.cli import main
@@ -213,6 +214,30 @@ def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
         if "-o" in words:
             assert Path(words[words.index("-o") + 1]).stat().st_size > 0
     assert {shlex.split(command)[2] for command in commands} == set(COMMANDS) - {"demo", "cluster"}
+
+
+def test_commands_of_the_page_on_your_own_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    counts, truth = nmfscale.simulate_topic_counts(60, 40, 10, random_state=0)
+    write_h5ad("cells.h5ad", counts)
+    write_tenx("filtered_feature_bc_matrix.h5", counts[:, ::6], 2)
+    sp.save_npz("counts.npz", counts)
+    Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
+    Path("labels.txt").write_text("odd\neven\n" * 30)
+    for number, row in enumerate(counts.toarray()):
+        path = Path("texts", f"group {number % 3}", f"{number}.txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(" ".join(f"word{j} " * count for j, count in enumerate(row)))
+    found = blocks("console", page_of("your_data"))
+    commands = [line.removeprefix("$ ") for block in found for line in block.splitlines()]
+    assert len(commands) == 10
+    for command in commands:
+        program, *words = shlex.split(command)
+        assert program == "nmfscale" and main(words) == 0, command
+    out, err = capsys.readouterr()
+    lines = page_of("your_data").split("|---|---|")[1].split("## Next")[0]
+    for words in re.findall(r"^\| (\w[\w ]*)", lines, re.MULTILINE):
+        assert words.strip() in out + err or words.strip() == "seed", words
 
 
 def test_links_of_the_readme():
