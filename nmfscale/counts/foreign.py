@@ -88,16 +88,16 @@ def known_matrix(X: Any, subject: str = "X") -> Any:
     _refuse(X, subject, remedy or _remedy_of_collection(kind))
 
 
-def refuse_annotated(values: Any, argument: str) -> None:
+_REMEDY_OF_ANNOTATED = "pass an array, such as one of its obsm or varm, or a column of its obs."
+
+
+def refuse_annotated(values: Any, argument: str, remedy: str = _REMEDY_OF_ANNOTATED) -> None:
     """Refuse an AnnData or MuData object as an argument other than counts.
 
     NumPy would make an object of each row, and of each of its rows again.
     """
     if hasattr(type(values), "obs_names"):
-        raise ObjectTypeError(
-            f"{argument} is {_type_name(type(values))} object: pass an array, such as one of its "
-            "obsm or varm, or a column of its obs."
-        )
+        raise ObjectTypeError(f"{argument} is {_type_name(type(values))} object: {remedy}")
 
 
 def _refuse(X: Any, subject: str, remedy: str) -> NoReturn:

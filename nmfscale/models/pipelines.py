@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.foreign import refuse_annotated
 from ..counts.names import names_of, shown
 
 Array = NDArray[Any]
+_GET_MODEL = (
+    "pass nmfscale.get.model(adata), the model of a fit in it. Functions of nmfscale.tl take the "
+    "object itself."
+)
 
 
 def is_pipeline(fit: Any) -> bool:
@@ -87,6 +92,7 @@ def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
     it. The counts have names where the steps have them. Without a pipeline, both are returned
     unchanged.
     """
+    refuse_annotated(fit, "model", _GET_MODEL)
     if not is_pipeline(fit):
         return fit, X
     model = _last_step(fit)

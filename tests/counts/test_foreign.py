@@ -151,6 +151,13 @@ def test_annotated_objects_are_no_arguments_but_counts(argument, ask):
         ask(A)
 
 
+@pytest.mark.parametrize("ask", [nmfscale.topic_quality, nmfscale.differential_features])
+def test_annotated_objects_are_no_models(ask):
+    A = of("anndata", "AnnData", obs_names=property(lambda self: [*"ab"]))
+    with pytest.raises(ValueError, match="^model is an AnnData object: pass nmfscale.get.model"):
+        ask(A, TABLE)
+
+
 @pytest.mark.parametrize(
     "draw", [nmfscale.pl.structure_plot, nmfscale.pl.top_features, nmfscale.pl.similarity_plot]
 )
