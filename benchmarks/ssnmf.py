@@ -26,8 +26,8 @@ import report
 from nmfscale import SSNMF, as_counts
 
 sys.path.append(str(report.HERE / "papers"))
-import haddock_news  # noqa: E402
-from haddock_news import CHOSEN, K, ssnmf  # noqa: E402
+import haddock_fits  # noqa: E402
+from haddock_fits import CHOSEN, K, ssnmf  # noqa: E402
 
 
 class ReachedError(Exception):
@@ -156,8 +156,8 @@ def main() -> None:
     warnings.simplefilter("ignore")  # max_iter reached; empty documents
     if options.smoke:
         options.starts, options.peer_iterations = 1, 1
-        data = haddock_news.simulated()
-    elif (path := haddock_news.archive()) is None:
+        data = haddock_fits.simulated()
+    elif (path := haddock_fits.archive()) is None:
         return
     else:
         data = newsgroups_text.split(newsgroups_text.texts(path))

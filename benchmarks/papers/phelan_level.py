@@ -1,6 +1,6 @@
-"""Chapter 4 of Phelan's thesis: level and power of its permutation tests, and its propositions.
+"""Chapter 4 of Phelan's thesis: level of its permutation tests, and its propositions.
 
-    python benchmarks/papers/phelan_level.py            about three minutes
+    python benchmarks/papers/phelan_level.py            about five minutes
     python benchmarks/papers/phelan_level.py --full     10,000 permutations of 2,000 sets: hours
     python benchmarks/papers/phelan_level.py --smoke    a few seconds, writes nothing
 
@@ -8,8 +8,8 @@ Level: the share of simulated sets in which tests at the 5 % level reject, altho
 the same mean mixture of topics. By Proposition 4.2.1 it is 5 % where documents are exchangeable;
 the other sets are those in which they are not. The tests are Algorithm 3 (all regions) and
 Algorithm 4 (one pair, by permuting the documents of all regions), the same pair by permuting its
-own documents, and Welch's distance of proportions, the default of the package. Power: the cosine
-against the chi-square of section 4.4, which the thesis expects to be the more powerful one.
+own documents, and Welch's distance of proportions, the default of the package. The power of the
+cosine and of the chi-square of section 4.4 is measured by benchmarks/permutation.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import experiment
 import numpy as np
-import permutation  # benchmarks/permutation.py
 from scipy.linalg import qr
 
 import nmfscale
@@ -131,44 +130,6 @@ def level(n_sets: int, n: int, processes: int) -> tuple[list[dict[str, Any]], An
     return rows, figure
 
 
-# Power ------------------------------------------------------------------------------------------
-
-
-def one_difference(kind: str, effect: float, n: int, seed: int) -> list[float]:
-    """Return p-values of the cosine and of the chi-square for one set with a difference."""
-    warnings.simplefilter("ignore")
-    rng = np.random.default_rng([seed, list(permutation.EFFECTS).index(kind)])
-    samples, labels = permutation.simulate(kind, effect, rng)
-    return [
-        nmfscale.permutation_test(
-            samples, labels, loadings="amounts", statistic=statistic, scope="all",
-            n_permutations=n, n_threads=1, random_state=seed,
-        ).overall.pvalue
-        for statistic in ("cosine", "balanced")
-    ]  # fmt: skip
-
-
-def power(n_sets: int, n: int, processes: int) -> tuple[list[dict[str, Any]], Any]:
-    """Return the power of both statistics, and a picture."""
-    figure, axes = experiment.panels(len(permutation.EFFECTS), 3, (3.2, 2.7))
-    rows = []
-    with ProcessPoolExecutor(processes) as pool:
-        for ax, (kind, effects) in zip(axes, permutation.EFFECTS.items(), strict=True):
-            for effect in effects[::2] + effects[-1:]:
-                work = partial(one_difference, kind, effect, n)
-                p = np.array(list(pool.map(work, range(n_sets), chunksize=4)))
-                cosine, chi_square = (p <= LEVEL).mean(axis=0).tolist()
-                rows.append({"what differs": kind, "effect": effect, "cosine": cosine,
-                             "chi-square of section 4.4": chi_square})  # fmt: skip
-            here = [row for row in rows if row["what differs"] == kind]
-            for name in ("cosine", "chi-square of section 4.4"):
-                ax.plot([r["effect"] for r in here], [r[name] for r in here], "o-", label=name)
-            ax.set(title=kind, xlabel="effect (log ratio of weights)", ylim=(0, 1.02))
-    axes[0].set_ylabel("power")
-    axes[0].legend(frameon=False, fontsize="small")
-    return rows, figure
-
-
 # Propositions -----------------------------------------------------------------------------------
 
 
@@ -207,16 +168,12 @@ def propositions(seed: int = 0) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run the script from the command line."""
-    parser = experiment.parser(__doc__)
-    parser.add_argument("--sets", type=int, help="default: 400 for levels, 200 for power")
-    options = parser.parse_args()
-    n_sets, n_power, n = (2_000, 2_000, 9_999) if options.full else (400, 200, 199)
+    options = experiment.parse(__doc__)
+    n_sets, n = (2_000, 9_999) if options.full else (400, 199)
     if options.smoke:
-        n_sets, n_power, n = 2, 1, 19
-    n_sets, n_power = options.sets or n_sets, options.sets or n_power
+        n_sets, n = 2, 19
     experiment.keep("phelan_propositions", propositions(), None, options)
     experiment.keep("phelan_level", *level(n_sets, n, options.threads), options)
-    experiment.keep("phelan_power", *power(n_power, n, options.threads), options)
 
 
 if __name__ == "__main__":
