@@ -104,6 +104,10 @@ def test_a_response_that_is_not_fitted_is_reported():
     [
         ({"A": A[:-1]}, rf"A has shape \({N - 1}, {K}\); it needs \({N}, at least 1\)"),
         ({"A": -A}, r"A\[0, 0\] is -"),
+        ({"y": -Y}, r"y\[0, 0\] is -\d+.0; all entries must be finite and not negative"),
+        ({"y": sp.csr_array(-Y)}, r"data of sparse y\[0\] is -"),
+        ({"y": [np.nan] * N}, r"y\[0\] is nan"),
+        ({"y": ["a"] * N}, "y has type <U1; pass real numbers"),
         ({"y": Y[:, :, None]}, "y has 3 axes; it needs one, or two"),
         ({"A": A * (np.arange(N) != 4)[:, None]}, "Row 4 of A is all zero, but y is not"),
         ({"solver": "newton"}, "solver='newton' must be one of auto, em, ccd, scd, sn"),

@@ -128,15 +128,20 @@ def poisson_regression(
 
 def _responses(y: Any) -> tuple[CountMatrix, bool]:
     """Return responses as counts with a row for each, and whether `y` has an axis for them."""
-    if getattr(y, "ndim", 2) == 1 and hasattr(y, "to_frame"):  # a Series
-        return as_counts(y.to_frame().T, integer="allow"), False
-    if hasattr(y, "iloc"):
-        return as_counts(y.T, integer="allow"), True
-    y = y if sp.issparse(y) else np.asarray(y)
+    labelled = hasattr(y, "iloc")
+    y = y if sp.issparse(y) or labelled else np.asarray(y)
     if y.ndim not in (1, 2):
         raise ValueError(f"y has {y.ndim} axes; it needs one, or two for several responses.")
+    # so that messages name y, and not the rows of counts that are made of it
+    if not sp.issparse(y):
+        non_negative(np.asarray(y), "y", (None,) * y.ndim)
+    elif y.nnz:
+        non_negative(y.tocoo().data, "data of sparse y", (None,))
+    several = y.ndim == 2
+    if labelled and not several:  # a Series
+        y = y.to_frame()
     rows = y.T if y.ndim == 2 else y.reshape((1, -1))
-    return as_counts(rows, integer="allow"), y.ndim == 2
+    return as_counts(rows, integer="allow"), several
 
 
 def _check_explained(counts: CountMatrix, A: Array) -> None:
