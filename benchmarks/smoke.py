@@ -33,6 +33,7 @@ RUNS = """
     convergence.py --smoke
     optima.py --smoke
     calibration.py --smoke
+    ssnmf_dense.py --smoke
     ssnmf.py --smoke
     many_topics.py --smoke
     kernels.py --problem simulated-small --topics 6 18 --repeats 1 --results RESULTS
