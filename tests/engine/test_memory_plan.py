@@ -91,6 +91,7 @@ for line in sys.stdin:
 LABELS = "{'y': y}"
 # weights 2 of some entries that are 0
 ENTRIES = "{'y': y, 'data_weights': np.where((X.toarray() == 0) & (np.arange(m) < 30), 2, 1)}"
+MISSING = "{'data_weights': sp.csr_array((X.toarray() == 0) & (np.arange(m) < 30))}"
 MEASURED = (
     "{'measured': np.arange(m) > [[-1], [0], [0]], "
     "'batch': np.where(X[:, [0]].toarray()[:, 0] > 0, 0, 1 + np.arange(n) % 2)}"
@@ -106,6 +107,7 @@ FITS = {
         "{'row_weights': rng.uniform(0.5, 1, n)}",
     ),
     "PoissonNMF measured": ("PoissonNMF(K, **how)", MEASURED),
+    "PoissonNMF missing": ("PoissonNMF(K, **how)", MISSING),
     "PoissonNMF moves": ("PoissonNMF(K, n_moves=2, **how)", "{}"),
     "LDA": ("LDA(K, **how)", "{}"),
     "LDA collapsed": ("LDA(K, inference='collapsed', **how)", "{}"),
