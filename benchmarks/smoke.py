@@ -28,6 +28,7 @@ RUNS = """
     gamma_poisson.py --smoke
     noisy_topics.py --smoke
     anchors.py --smoke
+    frobenius.py --smoke
     bootstrap.py --smoke
     permutation.py --smoke
     convergence.py --smoke

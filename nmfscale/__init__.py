@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .methods.poisson.regression import poisson_regression as poisson_regression
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
     from .models.comparison import match_topics as match_topics
+    from .models.frobenius_nmf import FrobeniusNMF as FrobeniusNMF
     from .models.gamma_poisson import GammaPoisson as GammaPoisson
     from .models.lda import LDA as LDA
     from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
@@ -107,6 +108,7 @@ _PLACES = {
     "methods.poisson.regression": "poisson_regression",
     "models.anchor_nmf": "AnchorNMF",
     "models.comparison": "match_topics",
+    "models.frobenius_nmf": "FrobeniusNMF",
     "models.gamma_poisson": "GammaPoisson",
     "models.lda": "LDA",
     "models.noisy_topic_model": "NoisyTopicModel",

@@ -88,6 +88,14 @@ def of_anchors(fitted, counts):
     return oracle.share_spanned(counts, fitted.anchors_)
 
 
+def of_frobenius(fitted, counts):
+    alpha = fitted.alpha_W
+    return -oracle.frobenius_loss(
+        oracle.weighted_counts(counts, fitted.weighting), fitted.loadings_, fitted.components_,
+        alpha, alpha if fitted.alpha_H == "same" else fitted.alpha_H, fitted.l1_ratio,
+    )  # fmt: skip
+
+
 LABELS = np.resize(["b", "a", "", "a"], len(X)).astype(object)
 LABELS[LABELS == ""] = None
 
@@ -115,6 +123,8 @@ MODELS = [
     Model(nmfscale.GammaPoisson, of_gamma_poisson, variant={"hierarchical": True}),
     Model(nmfscale.NoisyTopicModel, of_noisy_topics),
     Model(nmfscale.AnchorNMF, of_anchors, 18, options={}),
+    Model(nmfscale.FrobeniusNMF, of_frobenius),
+    Model(nmfscale.FrobeniusNMF, of_frobenius, variant={"weighting": "tf-idf"}),
     Model(nmfscale.SSNMF, of_ssnmf, given={"y": LABELS}),
     Model(nmfscale.SSNMF, of_ssnmf, variant={"solver": "cd"}, given={"y": LABELS}),
     Model(BackgroundNMF, of_background_nmf),

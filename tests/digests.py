@@ -133,6 +133,7 @@ def _fits():
         yield nmfscale.GammaPoisson, FEW | {"dtype": dtype}, {}
         yield nmfscale.NoisyTopicModel, FEW | {"dtype": dtype}, {}
         yield nmfscale.AnchorNMF, {"random_state": 0, "dtype": dtype}, {}
+        yield nmfscale.FrobeniusNMF, {"random_state": 0, "dtype": dtype}, {}
         yield nmfscale.SSNMF, FEW | {"dtype": dtype}, {"y": LABELS}
     yield poisson, start | {"n_components": 20}, {}
     yield poisson, start | {"n_components": 35}, {}
@@ -158,6 +159,7 @@ def _fits():
     yield nmfscale.NoisyTopicModel, start, {}
     yield nmfscale.AnchorNMF, {"weighting": "tf-idf", "random_state": 0}, {}
     yield nmfscale.AnchorNMF, {"projection": 20, "random_state": 0}, {}
+    yield nmfscale.FrobeniusNMF, {"weighting": "tf-idf", "alpha_W": 1e-4, "l1_ratio": 0.5}, {}
     for losses in ("DF", "FD", "FF"):
         yield nmfscale.SSNMF, FEW | {"losses": losses}, {"y": LABELS}
     yield nmfscale.SSNMF, FEW | {"solver": "cd"}, {"y": LABELS}

@@ -233,7 +233,7 @@ def note_executors(patch):
 
 def draw_rows_of(patch, n_nonzeros):
     """Search anchors in random rows with about this many nonzeros."""
-    _set(patch, "methods.poisson.topic_score._MAX_NONZEROS", n_nonzeros)
+    _set(patch, "methods.poisson.topic_score.MAX_NONZEROS", n_nonzeros)
 
 
 def few_projection_steps(patch):

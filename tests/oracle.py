@@ -577,6 +577,37 @@ def factors_from_vertices(singular_vectors, vertices):
     return F / F.sum(axis=0)
 
 
+# NMF with the squared Frobenius norm -------------------------------------------------------------
+
+
+def descend_quadratic(G, num, b, n_sweeps, least):
+    """Return rows b after sweeps over the coordinates of ``b'Gb / 2 - b'num``."""
+    b = b.copy()
+    for _ in range(n_sweeps):
+        for k in range(len(G)):
+            b[:, k] = np.maximum(b[:, k] - (b @ G[k] - num[:, k]) / G[k, k], least)
+    return b
+
+
+def weighted_counts(X, weighting):
+    """Return counts as scikit-learn's TfidfTransformer weights them, or only normalises them."""
+    X = np.asarray(X, float)
+    if weighting == "counts":
+        return X
+    if weighting == "tf-idf":
+        X = X * (np.log((1 + len(X)) / (1 + (X > 0).sum(axis=0))) + 1)
+    norms = np.linalg.norm(X, axis=1, keepdims=True)
+    return X / np.where(norms > 0, norms, 1)
+
+
+def frobenius_loss(X, W, H, alpha_W=0.0, alpha_H=0.0, l1_ratio=0.0):
+    """Return the objective of scikit-learn's NMF for weighted counts X."""
+    loss = ((X - W @ H) ** 2).sum() / 2
+    for A, alpha in ((W, alpha_W * X.shape[1]), (H, alpha_H * X.shape[0])):
+        loss += alpha * (l1_ratio * A.sum() + (1 - l1_ratio) / 2 * (A**2).sum())
+    return loss
+
+
 # Anchors ----------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,11 @@ def check_estimator(estimator: Any) -> None:
             f"estimator is {shown(type(estimator).__name__)}: an unfitted model of counts is "
             "needed, such as TopicModel, LDA or GammaPoisson."
         )
+    if not hasattr(estimator, "perplexity"):
+        raise ValueError(
+            f"estimator is {shown(type(estimator).__name__)}, which has no likelihood by which to "
+            "score held-out counts: give TopicModel, LDA or GammaPoisson."
+        )
 
 
 def with_options(estimator: Any, **options: Any) -> Any:

@@ -86,9 +86,10 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
         memset(rows->loglik_start, 0, LANES * sizeof(double));
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         REAL lanes[WIDTH] ALIGNED;
-        NAME(load_rows)(rows->start, lane0, p->stride, b);
+        if (rows->start)
+            NAME(load_rows)(rows->start, lane0, p->stride, b);
         if (p->step == STEP_SQUARES)
-            NAME(linear_pass)(p, s, lane0, d);
+            NAME(linear_pass)(p, s, lane0, d, A);
         else if (p->step == STEP_COLLAPSED)
             NAME(collapsed_pass)(p, s, lane0, b, d, H, WORK_G(workspace), A, NULL);
         else if (wanted == FULL)
@@ -107,12 +108,16 @@ static void NAME(sums)(const row_problem *p, const slice_counts *s, const slice_
 
 /* One step of update_rows, from statistics that are already summed: an EM step from num (GRADIENT); or a second-order step, from
  * num and stored curvature (GRADIENT with CURVATURE_RESCALE), from H (FULL; stored if rows->curvature has room), or from num, the
- * diagonal of H, and stored or shared correlations (DIAGONAL). */
+ * diagonal of H, and stored or shared correlations (DIAGONAL). With STEP_SQUARES, the steps of update_rows from num. */
 static void NAME(step)(const row_problem *p, const double *sums, const slice_rows *rows, int wanted, void *workspace)
 {
     VEC *b = WORK_B(workspace), *g = WORK_G(workspace), *d = WORK_D(workspace), *A = WORK_A(workspace), *H = WORK_H(workspace);
     const int K = p->n_components, n_num = wanted == FULL ? 0 : K;
     const int n_curvature = wanted == FULL ? PACKED(K, 0) : wanted == DIAGONAL ? K : 0;
+    if (p->step == STEP_SQUARES) {
+        NAME(least_squares_of_sums)(p, sums, rows, workspace);
+        return;
+    }
     for (int lane0 = 0; lane0 < LANES; lane0 += WIDTH) {
         REAL lanes[WIDTH] ALIGNED;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
@@ -171,8 +176,6 @@ static void NAME(correlations)(const row_problem *p, const slice_counts *s, cons
     }
 }
 
-/* GROUP neighbouring coordinates of one row, at every level: work that needs no transposing uses rows as they are stored. */
-typedef REAL NAME(group) __attribute__((vector_size(GROUP * sizeof(REAL))));
 typedef double NAME(group_sum) __attribute__((vector_size(GROUP * sizeof(double))));
 #if REAL_IS_FLOAT
 typedef int32_t NAME(marks) __attribute__((vector_size(GROUP * sizeof(REAL))));      /* -1 where true, as comparisons return */

@@ -279,7 +279,7 @@ static void NAME(estimates)(NAME(regression) *r, const contrast_problem *to, REA
         NAME(write)(out + (K + k) * LANES, lane0, r->other[k]);
         NAME(write)(out + (2 * K + k) * LANES, lane0, NAME(standard_error)(r, k));
     }
-    NAME(linear_pass)(r->p, r->s, lane0, r->num);
+    NAME(linear_pass)(r->p, r->s, lane0, r->num, r->A);
     for (int k = 0; k < K; k++)
         products = FMA(r->fit[k], r->num[k], products);
     NAME(write)(out + 5 * K * LANES, lane0, products);

@@ -103,11 +103,11 @@ static void NAME(descend_jointly)(const row_problem *p, const slice_counts *s, c
         const VEC *before = columns;
         NAME(load_rows)(rows->start, lane0, p->stride, b);
         if (squares)
-            NAME(linear_pass)(p, s, lane0, num);
+            NAME(linear_pass)(p, s, lane0, num, A);
         else
             NAME(gather_columns)(p, s, lane0, b, A, y, mu, columns);
         for (int k = 0; k < K; k++) {
-            line[k] = SET1(squares ? 0 : total[k]);
+            line[k] = SET1(total ? total[k] : 0);
             if (squares)
                 line[k] -= num[k];
         }

@@ -96,7 +96,8 @@ class RowProblem:
         The held factor.
     total : real array of shape (stride,), or None
         Column sums of `design`. With GAMMA: rates of the posteriors. With COLLAPSED:
-        1 / (N_k + sum of the prior) of each topic. SQUARES and DIRICHLET do not use it.
+        1 / (N_k + sum of the prior) of each topic. With SQUARES: linear terms of coordinate
+        descent, such as an l1 penalty. DIRICHLET does not use it.
     n_components : int
         K.
     moves : real array of shape (stride,), or None
@@ -117,7 +118,7 @@ class RowProblem:
         Largest number of coordinate sweeps over the K x K quadratic of a second-order step.
     qp_tolerance : float
         A row's sweeps end when no coordinate lowers the quadratic by half of this; in units of the
-        log-likelihood.
+        log-likelihood, or with SQUARES of squared counts.
     margin : float
         Factor on the diagonal of the curvature with REUSE and RESCALE.
     correlation : real array of shape (K, K), or None

@@ -175,10 +175,10 @@ cdef class RowBuffers:
     def __cinit__(self, RowProblem problem, Py_ssize_t n_slices, start, end, pseudo=None,
                   rate=None, curvature=None, int curvature_mode=CURVATURE_FRESH, loglik_start=None,
                   kkt_start=None, loglik_end=None, kkt_end=None, theta=None, log_end=None,
-                  prior_end=None, up=None, down=None, quadratic=None, squares=None):
+                  prior_end=None, up=None, down=None, quadratic=None, squares=None,
+                  scale=None):
         if problem.c.step == STEP_SQUARES:
             unused = [theta, log_end, prior_end, curvature, kkt_start, kkt_end]
-            unused += [loglik_start, loglik_end]
         elif problem.c.step == STEP_FACTOR:
             unused = [theta, log_end, prior_end]
         elif problem.c.step == STEP_COLLAPSED:
@@ -189,6 +189,8 @@ cdef class RowBuffers:
             unused += [rate] if problem.c.step == STEP_DIRICHLET else []
         if problem.c.step != STEP_COLLAPSED:
             unused.append(squares)
+        if problem.c.step != STEP_SQUARES:
+            unused.append(scale)
         if any(array is not None for array in unused):
             raise ValueError("an array is given that this kind of step neither reads nor writes")
         shape = (n_slices * LANES, problem.c.stride)
@@ -199,6 +201,7 @@ cdef class RowBuffers:
         if pseudo is not None and rate is None:
             raise ValueError("pseudo needs rate")
         per_row = shape[:1]
+        self.first.scale = <const double *>address(scale, "float64", per_row, "scale")
         self.first.loglik_start = <double *>address(
             loglik_start, "float64", per_row, "loglik_start"
         )
@@ -232,7 +235,7 @@ cdef class RowBuffers:
 
     cdef void slice(self, Py_ssize_t s, slice_rows *out) noexcept nogil:
         cdef slice_rows *a = &self.first
-        out.start = <const char *>a.start + s * self.row_bytes
+        out.start = <const char *>a.start + s * self.row_bytes if a.start else NULL
         out.end = <char *>a.end + s * self.row_bytes if a.end else NULL
         out.pseudo = <const char *>a.pseudo + s * self.row_bytes if a.pseudo else NULL
         out.rate = <const char *>a.rate + s * self.row_bytes if a.rate else NULL
@@ -245,6 +248,7 @@ cdef class RowBuffers:
         if s < self.n_curvature:
             out.curvature = <uint16_t *>(<char *>a.curvature + s * self.curvature_bytes)
         out.curvature_mode = a.curvature_mode
+        out.scale = a.scale + s * LANES if a.scale else NULL
         out.loglik_start = a.loglik_start + s * LANES if a.loglik_start else NULL
         out.kkt_start = a.kkt_start + s * LANES if a.kkt_start else NULL
         out.loglik_end = a.loglik_end + s * LANES if a.loglik_end else NULL

@@ -20,13 +20,14 @@ def update_rows(
     curvature_mode: Any = ..., loglik_start: Array | None = None, kkt_start: Array | None = None,
     loglik_end: Array | None = None, kkt_end: Array | None = None, theta: Array | None = None,
     log_end: Array | None = None, prior_end: Array | None = None, squares: Array | None = None,
+    scale: Array | None = None,
 ) -> None:  # fmt: skip
     """Update every row while the held factor stays fixed.
 
     FACTOR: `em_steps` EM steps, then `newton_steps` second-order steps. DIRICHLET and GAMMA:
     mean-field steps. COLLAPSED: up to `inner_steps` passes that replace expected counts of topics.
-    SQUARES: `em_steps` multiplicative steps, then coordinate descent on the quadratic if
-    `newton_steps` is not 0.
+    SQUARES: `em_steps` multiplicative steps, then coordinate descent on the quadratic
+    ``b'Gb / 2 + total . b - b'num``, num = sum_j y_j a_j, if `newton_steps` is not 0.
 
     Below, mu_j = a_j . b is the mean of count y_j of a row b, and
     ``g_k = total_k + rate_k - sum_j y_j a_jk / mu_j - pseudo_k / max(b_k, floor)`` the gradient.
@@ -64,7 +65,8 @@ def update_rows(
         Poisson log-likelihood without ``sum_j mu_j`` over all columns (which is total . b) and
         without ``sum_j log y_j!``. The first step computes it: it is 0 if a slice takes no step.
         With DIRICHLET and GAMMA, mu_j = a_j . theta in the first pass. With COLLAPSED, mu_j is the
-        sum of the terms of gamma in the first pass: see collapsed.h.
+        sum of the terms of gamma in the first pass: see collapsed.h. With SQUARES: ``2 (b'num -
+        total . b) - b'Gb`` before and (`loglik_end`) after coordinate descent.
     kkt_start : float64 array of shape (n_lanes,), optional
         Output: ``max_k |b_k g_k|`` at `start`, over coordinates that `moves` does not hold; the KKT
         residual of the row. Not written if a slice takes no step. FACTOR only.
@@ -81,6 +83,8 @@ def update_rows(
         sum gamma and rates only. DIRICHLET and GAMMA only.
     squares : real array of shape (n_lanes, stride), aligned, optional
         Output: ``sum_j y_j gamma_jk ** 2`` of the last pass. COLLAPSED only.
+    scale : float64 array of shape (n_lanes,), optional
+        Factors of the counts of each row in coordinate descent. SQUARES only.
 
     Raises
     ------
@@ -107,10 +111,10 @@ def descend_jointly(
 ) -> None:  # fmt: skip
     """Update rows that explain both counts and labels, by `newton_steps` coordinate sweeps.
 
-    The loss of a row is that of its counts (FACTOR: Poisson divergence; SQUARES: least squares),
-    plus ``rate . b``, plus that of its labels: over the rows B_c of `problem`'s `labels`, with
-    mu_c = B_c . b, ``down_c mu_c^2 / 2 - up_c mu_c`` if `label_squares`, otherwise
-    ``down_c mu_c - up_c log mu_c``.
+    The loss of a row is that of its counts (FACTOR: Poisson divergence; SQUARES: least squares,
+    plus ``total . b``), plus ``rate . b``, plus that of its labels: over the rows B_c of
+    `problem`'s `labels`, with mu_c = B_c . b, ``down_c mu_c^2 / 2 - up_c mu_c`` if
+    `label_squares`, otherwise ``down_c mu_c - up_c log mu_c``.
 
     Parameters
     ----------
@@ -135,7 +139,7 @@ def solve_rows(
     """
 
 def sums(
-    counts: SlicedCounts, problem: RowProblem, start: Array, out: Array, *, wanted: int,
+    counts: SlicedCounts, problem: RowProblem, start: Array | None, out: Array, *, wanted: int,
     first: int, last: int, n_threads: int, loglik: Array | None = None,
 ) -> None:  # fmt: skip
     """Add the statistics of the rows of slices first:last, which `step` needs, to `out`.
@@ -143,7 +147,7 @@ def sums(
     Parameters
     ----------
     counts, problem, start, n_threads
-        As in `update_rows`.
+        As in `update_rows`; `start` may be None with SQUARES.
     out : float64 array of shape (last - first, n, 16), n at least ``statistics_size(K, wanted)``
         Input and output: sums of each slice, to which the statistics are added. Sums of several
         blocks accumulate here.
@@ -160,12 +164,14 @@ def step(
     problem: RowProblem, sums: Array, start: Array, end: Array | None, *, wanted: int, first: int,
     n_threads: int, extrapolation: Extrapolation | None = None, pseudo: Array | None = None,
     rate: Array | None = None, curvature: Array | None = None, curvature_mode: Any = ...,
-    kkt_start: Array | None = None,
+    kkt_start: Array | None = None, scale: Array | None = None, loglik_start: Array | None = None,
+    loglik_end: Array | None = None,
 ) -> None:  # fmt: skip
     """Take one step on slices first:first + len(sums), from statistics summed over all blocks.
 
     SUM_GRADIENT takes an EM step, or with curvature mode RESCALE a second-order step; SUM_FULL and
     SUM_DIAGONAL take a second-order step. SUM_DIAGONAL needs stored curvature or a `correlation`.
+    SQUARES takes the steps of `update_rows` from SUM_GRADIENT.
 
     Parameters
     ----------
@@ -179,6 +185,8 @@ def step(
         The first of the n slices.
     kkt_start : float64 array of shape (n_lanes,), optional
         Output: ``max_k |b_k g_k|`` at `start`, for the rows of these slices.
+    scale, loglik_start, loglik_end
+        As in `update_rows`. SQUARES only.
     """
 
 def extrapolate(

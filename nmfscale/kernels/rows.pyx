@@ -176,6 +176,8 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
     if not 0 <= first <= last <= counts.n_slices:
         raise ValueError(f"no slices {first}:{last} among {counts.n_slices}")
+    if start is None and problem.c.step != SQUARES:
+        raise ValueError("start is None: only sums of least squares do not use the rows")
     if loglik is not None and wanted == DIAGONAL:
         raise ValueError("loglik cannot be combined with wanted=SUM_DIAGONAL")
     cdef RowBuffers all_rows = RowBuffers(
@@ -207,6 +209,8 @@ def step(RowProblem problem, const double[:, :, ::1] sums, start, end, *, int wa
     cdef Py_ssize_t s, n = sums.shape[0]
     if sums.shape[2] != LANES or sums.shape[1] < statistics_size(problem.c.n_components, wanted):
         raise ValueError(f"sums have shape {(sums.shape[0], sums.shape[1], sums.shape[2])}")
+    if problem.c.step == SQUARES and wanted != GRADIENT:
+        raise ValueError("least squares need SUM_GRADIENT")
     cdef RowBuffers all_rows = RowBuffers(problem, len(start) // LANES, start, end, **rows)
     cdef bint needs_stored = wanted == DIAGONAL and not problem.c.correlation or (
         wanted == GRADIENT and all_rows.first.curvature_mode == CURVATURE_RESCALE)

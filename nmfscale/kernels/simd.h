@@ -412,6 +412,25 @@ INLINE void NAME(gather8)(const REAL *p, const uint32_t *at, VEC *a)
 }
 #endif
 
+/* GROUP neighbouring coordinates of one row, at every level: work that needs no transposing uses rows as they are stored. */
+typedef REAL NAME(group) __attribute__((vector_size(GROUP * sizeof(REAL))));
+
+/* y a + sum, rounded as by FMA */
+INLINE NAME(group) NAME(fma_group)(REAL y, NAME(group) a, NAME(group) sum)
+{
+#if LEVEL >= 2 && REAL_IS_FLOAT
+    return (NAME(group))_mm_fmadd_ps(_mm_set1_ps(y), (__m128)a, (__m128)sum);
+#elif LEVEL >= 2
+    return (NAME(group))_mm256_fmadd_pd(_mm256_set1_pd(y), (__m256d)a, (__m256d)sum);
+#elif LEVEL == 1
+    UNROLL for (int i = 0; i < GROUP; i++)
+        sum[i] = REAL_IS_FLOAT ? (REAL)__builtin_fmaf((float)y, (float)a[i], (float)sum[i]) : (REAL)__builtin_fma(y, a[i], sum[i]);
+    return sum;
+#else
+    return a * y + sum;
+#endif
+}
+
 /* Natural logarithm of positive normal numbers, by the same operations at every width: x = 2^e m with m in
  * [1/sqrt 2, sqrt 2).  float: log m = f - f^2 / 2 + f^3 p(f), f = m - 1, without a division; p minimises the largest relative
  * error (3e-8).  double: log m = 2 atanh((m - 1) / (m + 1)). */

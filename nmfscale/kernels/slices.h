@@ -52,6 +52,7 @@ typedef struct {
     const void *quadratic;         /* (K (K + 1) / 2, 16) quadratic term of each row, see descend_jointly; or NULL */
     uint16_t *curvature;           /* (K (K + 1) / 2, 16) curvature of an earlier update, see store_curvature; or NULL */
     int curvature_mode;
+    const double *scale;           /* (16) factors of num in least squares; or NULL */
     double *loglik_start, *kkt_start;   /* (16) sum y log mu and max_k |b_k g_k| at the start, or NULL */
     double *loglik_end, *kkt_end;       /* (16) the same at the end, or NULL */
     /* For mean-field steps, whose loglik_end belongs to their last pass; or NULL: */

@@ -43,6 +43,7 @@ cdef extern from "slices.h" nogil:
         const void *quadratic
         uint16_t *curvature
         int curvature_mode
+        const double *scale
         double *loglik_start
         double *kkt_start
         double *loglik_end

@@ -33,6 +33,8 @@
 #undef PACKED
 #undef REGISTERS
 #undef TOGETHER
+#undef AT_ONCE
+#undef ADD_ROWS
 #undef WORK_B
 #undef WORK_G
 #undef WORK_D

@@ -5,6 +5,7 @@ from .base import CountModel
 
 # isort: split
 from .anchor_nmf import AnchorNMF
+from .frobenius_nmf import FrobeniusNMF
 from .gamma_poisson import GammaPoisson
 from .lda import LDA
 from .noisy_topic_model import NoisyTopicModel
@@ -13,8 +14,8 @@ from .ssnmf import SSNMF
 from .topic_model import TopicModel
 
 __all__ = [
-    "LDA", "MODELS", "SSNMF", "AnchorNMF", "GammaPoisson", "NoisyTopicModel", "PoissonNMF",
-    "TopicModel",
+    "LDA", "MODELS", "SSNMF", "AnchorNMF", "FrobeniusNMF", "GammaPoisson", "NoisyTopicModel",
+    "PoissonNMF", "TopicModel",
 ]  # fmt: skip
 
 # Names for `nmfscale fit --model`, whose options are the parameters of the class.
@@ -25,5 +26,6 @@ MODELS: dict[str, type[CountModel]] = {
     "gamma-poisson": GammaPoisson,
     "noisy": NoisyTopicModel,
     "anchor": AnchorNMF,
+    "frobenius": FrobeniusNMF,
     "ssnmf": SSNMF,
 }

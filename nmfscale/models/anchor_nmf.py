@@ -17,10 +17,10 @@ from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine.protocol import Executor
-from ..methods.anchors.pivots import Weights, weights_of
 from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs, loadings_needs
 from ..methods.rows_pass import Finish, RowsPass
 from ..methods.transform import projection, projection_needs
+from ..methods.weighting import WEIGHTINGS, Weights, weights_of
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
@@ -144,7 +144,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": CountModel._parameter_constraints["n_components"],
         "anchors": ["array-like", None],
-        "weighting": [StrOptions({"counts", "tf-idf", "documents"}), callable],
+        "weighting": [StrOptions(set(WEIGHTINGS)), callable],
         "projection": [Interval(Integral, 1, None, closed="left"), None],
         "sketch_size": [Interval(Integral, 1, None, closed="left"), None],
         **{

@@ -47,8 +47,8 @@ def topics(
     n_topics : int, default=10
         Number of topics.
     model : str, class or estimator, default="topic"
-        One of "topic", "poisson", "lda", "gamma-poisson", "noisy", "anchor" and "ssnmf"; or an
-        estimator of this package, whose parameters are used.
+        One of "topic", "poisson", "lda", "gamma-poisson", "noisy", "anchor", "frobenius" and
+        "ssnmf"; or an estimator of this package, whose parameters are used.
     layer : str, optional
         Layer with the counts; by default they are ``adata.X``.
     raw : bool, default=False

@@ -117,6 +117,8 @@ FITS = {
     "AnchorNMF": ("AnchorNMF(K, n_threads=1)", "{}"),
     "AnchorNMF tf-idf": ("AnchorNMF(K, weighting='tf-idf', n_threads=1)", "{}"),
     "AnchorNMF projection": ("AnchorNMF(K, projection=60, n_threads=1)", "{}"),
+    "FrobeniusNMF": ("FrobeniusNMF(K, init='random', **how)", "{}"),
+    "FrobeniusNMF tf-idf": ("FrobeniusNMF(K, weighting='tf-idf', **how)", "{}"),
     "SSNMF": ("SSNMF(K, **how)", LABELS),
     "SSNMF validation": ("SSNMF(K, validation_fraction=0.2, **how)", LABELS),
     "SSNMF targets": ("SSNMF(K, **how)", "{'y': rng.uniform(0, 1, (n, 2))}"),
@@ -138,13 +140,13 @@ CASES = [
     *product([name for name in FITS if name not in WEIGHED], ["many samples"], ["fit"]),
     *product(WEIGHED, ["weights"], ["fit"]),
     *product(
-        ["PoissonNMF", "PoissonNMF em", "AnchorNMF", "SSNMF", "SSNMF cd FF"],
+        ["PoissonNMF", "PoissonNMF em", "AnchorNMF", "FrobeniusNMF tf-idf", "SSNMF", "SSNMF cd FF"],
         ["many samples in blocks"], ["fit"],
     ),
     *product(
         ["PoissonNMF", "PoissonNMF priors, weights", "PoissonNMF moves", "LDA",
          "GammaPoisson hierarchical", "NoisyTopicModel", "AnchorNMF tf-idf",
-         "AnchorNMF projection", "SSNMF", "SSNMF cd"],
+         "AnchorNMF projection", "FrobeniusNMF", "FrobeniusNMF tf-idf", "SSNMF", "SSNMF cd"],
         ["many features"], ["fit"],
     ),
     *product(
@@ -154,7 +156,7 @@ CASES = [
     ),
     *product(
         ["PoissonNMF", "PoissonNMF priors, weights", "LDA", "GammaPoisson hierarchical",
-         "NoisyTopicModel", "AnchorNMF", "SSNMF"],
+         "NoisyTopicModel", "AnchorNMF", "FrobeniusNMF tf-idf", "SSNMF"],
         ["many samples", "many samples in blocks"], ["transform"],
     ),
     *product(["PoissonNMF", "LDA", "AnchorNMF"], ["many samples"], ["score"]),

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from nmfscale import (
     LDA,
     SSNMF,
+    FrobeniusNMF,
     StoredCounts,
     TopicModel,
     as_counts,
@@ -209,6 +210,7 @@ def test_parts_of_counts(X, tmp_path, small_blocks):
         ({"n_components": "many"}, "n_components has 'm'"),
         ({"n_components": [2, 500]}, r"n_components has 500, and X has shape \(120, 60\)"),
         ({"estimator": SSNMF(2)}, "estimator is 'SSNMF'"),
+        ({"estimator": FrobeniusNMF(2)}, "'FrobeniusNMF', which has no likelihood"),
         ({"estimator": 3}, "estimator is 'int'"),
         ({"n_folds": 1}, "n_folds is 1"),
         ({"n_init": 0}, "n_init is 0"),

@@ -1208,9 +1208,34 @@ def test_multiplicative_steps(level, K, dtype):
 @pytest.mark.parametrize("K", [k for k in COMPONENTS if k < 18])
 def test_coordinate_descent_ends_at_the_optimum(level, K):
     p = Squares(K, np.float64)
-    expected = [nnls(p.a, x)[0] for x in p.X]
+    # min b'Gb / 2 - b'num as least squares of a triangular matrix
+    R, num = np.linalg.cholesky(p.gram).T, p.X @ p.a - p.u
+    expected = [nnls(R, np.linalg.solve(R.T, each))[0] for each in num]
     found = p.run(kernels.update_rows, newton_steps=1, qp_sweeps=5000, qp_tolerance=1e-22)
     assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", COMPONENTS)
+def test_sweeps_of_coordinate_descent(level, K, dtype):
+    p, rng = Squares(K, dtype), np.random.default_rng(0)
+    reports = {name: np.zeros(p.n_slices * LANES) for name in ("loglik_start", "loglik_end")}
+    rows = {"scale": rng.uniform(0, 2, p.n_slices * LANES)} | reports
+    how = {"newton_steps": 1, "qp_sweeps": 3, "qp_tolerance": 0.0}
+    found = p.run(kernels.update_rows, rows=rows, **how)
+    G, a, b = (x.astype(float) for x in (p.gram, p.a, p.b))
+    num = rows["scale"][: p.n, None] * (p.X @ a) - p.u
+    expected = oracle.descend_quadratic(G, num, b, 3, FLOOR)
+    assert_allclose(found, expected, rtol=20 * LOOSE[dtype], atol=20 * LOOSE[dtype])
+    for at, seen in ((b, rows["loglik_start"]), (expected, rows["loglik_end"])):
+        squares = (at * (2 * num - at @ G)).sum(axis=1)
+        assert_allclose(seen[: p.n], squares, rtol=50 * LOOSE[dtype], atol=50 * LOOSE[dtype])
+    sums = np.zeros((p.n_slices, K, LANES))
+    given = {"wanted": kernels.SUM_GRADIENT, "first": 0, "n_threads": 1}
+    kernels.sums(p.counts, p.problem(), None, sums, last=p.n_slices, **given)
+    end = aligned(np.zeros_like(p.start))
+    kernels.step(p.problem(**how), sums, p.start, end, scale=rows["scale"], **given)
+    assert_array_equal(end[: p.n, :K], found)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -1259,6 +1284,17 @@ def test_levels_and_threads_give_the_same_bits(K):
     for (name, _), bits in found.items():
         assert bits == found[name, 1]
     assert len({bits for (name, _), bits in found.items() if name != "baseline"}) <= 1
+
+
+def test_what_least_squares_refuse():
+    p, given = Squares(3, np.float64), {"first": 0, "n_threads": 1}
+    sums = np.zeros((p.n_slices, 6, LANES))
+    with pytest.raises(ValueError, match="least squares need SUM_GRADIENT"):
+        kernels.step(p.problem(), sums, p.start, p.start, wanted=kernels.SUM_FULL, **given)
+    with pytest.raises(ValueError, match="only sums of least squares"):
+        other = Problem(3, np.float64)
+        wanted = {"wanted": kernels.SUM_GRADIENT, "last": p.n_slices}
+        kernels.sums(other.counts, other.problem(), None, sums, **wanted, **given)
 
 
 def test_a_gram_matrix_goes_with_least_squares():
@@ -1312,7 +1348,8 @@ class Joint(Problem):
             (self.Y[i], self.w[i], self.B.astype(float), self.losses[1]),
             (0 * one, one, self.rate[i : i + 1], "kl"),
         ]
-        if self.losses[0] == "frobenius":
+        if self.losses[0] == "frobenius":  # column sums are a linear term
+            terms.append((0 * one, one, self.u[None].astype(float), "kl"))
             root = np.linalg.cholesky(self.more[i] + 1e-14 * np.eye(self.K)).T
             terms.append((np.zeros(self.K), np.ones(self.K), root, "frobenius"))
         return terms

@@ -62,6 +62,9 @@ OPTIONS = {
         {"weighting": "documents"}, {"weighting": "tf-idf", "projection": 20},
         {"anchors": [5, 9], "dtype": "float32"},
     ],
+    nmfscale.FrobeniusNMF: [
+        {"weighting": "tf-idf", "init": "random", "alpha_W": 1e-4, "l1_ratio": 0.5, "n_init": 2},
+    ],
     nmfscale.SSNMF: [
         TARGETS | {"losses": "FD", "solver": "mu"}, TARGETS | {"losses": "FD", "solver": "cd"},
         {"y": None}, TARGETS | {"dtype": "float32", "n_init": 2, "validation_fraction": 0.3},
@@ -86,6 +89,9 @@ MORE_OPTIONS = {
     ],
     nmfscale.NoisyTopicModel: [{"init": "random", "n_init": 2}, NOT_AHEAD],
     nmfscale.AnchorNMF: [{"weighting": "tf-idf"}, {"projection": 20}],
+    nmfscale.FrobeniusNMF: [
+        {"loadings": START["L"], "components": START["F"].T}, {"dtype": "float32"},
+    ],
     nmfscale.SSNMF: [
         TARGETS | {"losses": losses, "solver": solver} | entries
         for losses, entries in (("FF", ENTRIES), ("DF", MISSING), ("DD", ENTRIES))

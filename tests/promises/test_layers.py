@@ -54,6 +54,7 @@ PARTS = {
         "variational": {"poisson"},
         "ssnmf": {"poisson"},
         "anchors": set(),
+        "frobenius": {"anchors", "poisson"},
     },
     "inference": {"": {"results"}, "results": set()},
 }

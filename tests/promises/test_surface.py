@@ -165,6 +165,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
         pytest.param("cluster", 7, marks=pytest.mark.slow),
         ("models/topic_model", 7), ("models/poisson_nmf", 5), ("models/lda", 6),
         ("models/gamma_poisson", 5), ("models/noisy_topic_model", 4), ("models/anchor_nmf", 6),
+        ("models/frobenius_nmf", 5),
         pytest.param("models/ssnmf", 6, marks=pytest.mark.slow),
         pytest.param("groups", 8, marks=pytest.mark.slow),
     ],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +15,8 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor
 from ...kernels import decompositions
-from ...kernels.functions import log
 from ..factors import Array, per_lane
+from ..weighting import Weights
 from .steps import Distance, GramColumns, Squares
 
 # Relative difference below which distances are ties; relative error of a distance.
@@ -25,30 +24,6 @@ _TIES, _TOO_LARGE = 1e-12, 1e-8
 # Rounding error of squared distances for each anchor, in units of the last place of the column's
 # square.
 _ROUNDING = 16 * float(np.finfo(np.float64).eps)
-
-
-class Weights(NamedTuple):
-    """Weights of samples (n,) and features (m,) in the choice of anchors; None means 1.
-
-    With `unit`, samples are then scaled to norm 1.
-    """
-
-    samples: Array | None = None
-    features: Array | None = None
-    unit: bool = False
-
-    @property
-    def are_one(self) -> bool:
-        """Whether anchors are chosen among the plain counts."""
-        return self.samples is None and self.features is None and not self.unit
-
-
-def weights_of(counts: CountMatrix, word: str) -> Weights:
-    """Return the weights that a named option stands for."""
-    if word == "counts":
-        return Weights()
-    rarity = log((1 + counts.shape[0]) / (1 + counts.column_nnz.astype(np.float64))) + 1
-    return Weights(None, rarity if word == "tf-idf" else None, unit=True)
 
 
 class Pivots:

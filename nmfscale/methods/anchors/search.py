@@ -32,7 +32,8 @@ from ...engine.protocol import Executor, Method, Needs
 from ...kernels import decompositions, dense
 from ..factors import Array
 from ..rows_pass import RowsPass
-from .pivots import GramOfCounts, GramOfProjection, Pivots, Weights
+from ..weighting import Weights
+from .pivots import GramOfCounts, GramOfProjection, Pivots
 from .steps import GramColumns, Project, Squares, TakeColumns, sampled_transform
 
 # Largest accepted violation of the KKT conditions, relative to the right-hand side.

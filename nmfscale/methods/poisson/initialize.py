@@ -257,7 +257,7 @@ def _from_singular_vectors(
     L = level * rng.uniform(0.0, 2.0, size=(counts.shape[0], n_components))
     F = level * rng.uniform(0.0, 2.0, size=(counts.shape[1], n_components))
     for k, value in enumerate(values):
-        u, v, weight = _larger_part(left[:, k], right[:, k])
+        u, v, weight = larger_part(left[:, k], right[:, k])
         scale = np.sqrt(value * weight)
         if scale > 0.0:
             L[:, k] = np.where(u > ROUNDING, scale * u, level)
@@ -266,7 +266,7 @@ def _from_singular_vectors(
     return L * (counts.total / max(expected, MINVAL)), F
 
 
-def _larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
+def larger_part(u: Array, v: Array) -> tuple[Array, Array, float]:
     """Return the larger parts (by sign) of two vectors, normalised, and their weight."""
     parts = [(np.maximum(sign * u, 0.0), np.maximum(sign * v, 0.0)) for sign in (1.0, -1.0)]
     norms = [(np.sqrt((a * a).sum()), np.sqrt((b * b).sum())) for a, b in parts]

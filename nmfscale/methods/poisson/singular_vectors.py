@@ -6,6 +6,7 @@ SIAM Review 53, 217-288), as in scikit-learn's ``randomized_svd``, whose last bi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,17 +24,20 @@ _FURTHER, _ROUNDS, _FEWER_ROUNDS, _MANY = 10, 4, 2, 100
 
 
 def singular_vectors(
-    counts: CountMatrix, n_vectors: int, rows: Array | None = None, *, n_threads: int = 1
-) -> tuple[Array, Array, Array]:
+    counts: CountMatrix, n_vectors: int, rows: Array | None = None, *,
+    weigh: Callable[[Any], Any] | None = None, n_threads: int = 1,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """Return U (rows, k), decreasing singular values (k,) and V (features, k), k <= n_vectors.
 
     There are fewer if the counts, or the selected rows, have fewer rows or columns. The largest
-    entry of each column of U is positive.
+    entry of each column of U is positive. `weigh` replaces the matrix of counts by another one.
     """
     progress.stage("singular vectors")
     # Sums follow the order of storage, which must not influence the start: it is sorted. The type
     # does not depend on where the counts are.
     matrix = counts.take_rows(rows).astype(np.float64, copy=False)
+    if weigh is not None:
+        matrix = weigh(matrix)
     transposed, n_found = matrix.T.tocsr(), min(n_vectors, *matrix.shape)
     wide = matrix.shape[0] < matrix.shape[1]
     tall, flat = (transposed, matrix) if wide else (matrix, transposed)

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 # Rows are drawn until they hold this many nonzero counts: the vertices need no more, and a start
 # must not cost more than the fit.
-_MAX_NONZEROS = 4_000_000
+MAX_NONZEROS = 4_000_000
 # Features that are clustered: the most frequent ones, whose ratios are the least noisy.
 _MAX_POINTS = 10_000
 _MAX_SUBSETS = 5_000
@@ -95,10 +95,10 @@ def topic_score(
 
 def drawn_rows(counts: CountMatrix, rng: np.random.RandomState, least: int = 1) -> Array | None:
     """Return at least `least` random rows in increasing order; None if counts are few."""
-    if counts.nnz <= _MAX_NONZEROS:
+    if counts.nnz <= MAX_NONZEROS:
         return None
     order = rng.permutation(counts.shape[0])
-    reached = int(np.searchsorted(np.cumsum(counts.row_nnz[order]), _MAX_NONZEROS))
+    reached = int(np.searchsorted(np.cumsum(counts.row_nnz[order]), MAX_NONZEROS))
     drawn: Array = np.sort(order[: max(reached + 1, least)])
     return drawn
 

@@ -58,6 +58,7 @@ def problem_of(
     dtype = design.dtype
     if loss == "frobenius":
         how |= {"step": kernels.SQUARES, "gram": np.ascontiguousarray(G, dtype)}
+        return kernels.RowProblem(design, None, n_components, floor=FLOOR, **how)
     padded = np.zeros(design.shape[1], dtype)
     padded[:n_components] = total
     return kernels.RowProblem(design, padded, n_components, floor=FLOOR, **how)

@@ -1,0 +1,1 @@
+"""NMF with the squared Frobenius norm."""

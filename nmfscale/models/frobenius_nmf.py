@@ -1,0 +1,371 @@
+"""Non-negative matrix factorization with the squared Frobenius norm."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar, Self, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from ..counts.base import CountMatrix
+from ..counts.names import of_features, of_samples
+from ..counts.warn import warn_caller
+from ..engine import progress
+from ..engine.protocol import Executor
+from ..methods.frobenius.descent import (
+    Hals,
+    Penalties,
+    Start,
+    hals_needs,
+    loadings_needs,
+    loadings_pass,
+)
+from ..methods.frobenius.start import STARTS, needs_of_start, start_of
+from ..methods.merging import merged_factors
+from ..methods.rows_pass import RowsPass
+from ..methods.weighting import WEIGHTINGS, Weights, are_unit, sum_of_squares, weights_of
+from ..readers.columns import leave_out
+from ..readers.options import SourceOptions
+from .base import CountModel, Fitted
+from .fit_options import FitOptions
+from .validation import checked_array
+
+Array = NDArray[Any]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FrobeniusNMF(CountModel):
+    """Non-negative matrix factorization with the squared Frobenius norm, also of TF-IDF.
+
+    The model of scikit-learn's ``NMF`` with its default loss: non-negative loadings W and topics H
+    minimise
+
+        |X - W H|^2 / 2 + alpha_W m (r |W|_1 + (1 - r) |W|^2 / 2)
+                        + alpha_H n (r |H|_1 + (1 - r) |H|^2 / 2),
+
+    with n samples, m features and r = `l1_ratio`. The norm gives errors of all entries the same
+    weight, although large counts have larger errors: without `weighting`, topics describe the most
+    frequent features. With TF-IDF this is a base model for texts, whose topics are often more
+    coherent than others. Frequencies of words and log-likelihoods need a :class:`TopicModel`.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Number of topics K.
+    weighting : {"counts", "tf-idf", "documents"}, default="counts"
+        Weighting of the counts X. "counts": none; X may be numbers that were weighted before.
+        "tf-idf": feature j is multiplied by ``log((1 + n) / (1 + n_j)) + 1``, where n_j is the
+        number of samples with the feature, then samples are scaled to norm 1, as in scikit-learn's
+        ``TfidfTransformer``. "documents" only scales samples to norm 1. Weighted counts are not
+        stored: whole counts keep their small form. New samples have the weights of features of the
+        fit.
+    init : {"nndsvd", "random"}, default="nndsvd"
+        Start. "nndsvd": the positive or negative parts of singular vectors [1]_, whichever are
+        larger; they are those of a random subset of the samples if X has more than 4 million
+        nonzero numbers, and otherwise the same for every `random_state`. "random": uniform numbers.
+    max_iter : int, default=200
+        Maximum number of iterations, each one pass over the rows and one over the columns.
+    tol : float, default=1e-4
+        The fit has converged when the estimate of the decrease of the loss that is left (`gap_`) is
+        at most `tol` times the loss. With 0, exactly `max_iter` iterations are run.
+    n_init : int, default=1
+        Number of starts; the fit with the lowest loss is kept. Starts by "nndsvd" are equal unless
+        a subset of the samples is drawn.
+    alpha_W : float, default=0.0
+        Weight of the penalties of loadings.
+    alpha_H : float or "same", default="same"
+        Weight of the penalties of topics; "same" means `alpha_W`. Both are 0 or both are positive.
+    l1_ratio : float, default=0.0
+        Share of the l1 norm in the penalties, from 0 to 1; the remainder is the squared l2 norm.
+    integer : {"allow", "warn", "require"}, default="allow"
+        How to treat data that are not whole numbers.
+    dtype, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`. With "float32" a fit is up to twice as fast, and its loss is the
+        same to about six digits.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Topics H, those of the weighted counts. Without penalties each has norm 1.
+    loadings_ : ndarray of shape (n_samples, n_components)
+        Loadings W of the fitted samples, the optimum for these topics.
+    idf_ : ndarray of shape (n_features,), float64, or None
+        Weights of features with ``weighting="tf-idf"``.
+    loss_ : float
+        Final value of the objective above.
+    reconstruction_err_ : float
+        Frobenius norm of the weighted counts minus ``loadings_ @ components_``.
+    history_ : structured ndarray
+        One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
+        ``minus_loss``, ``loss`` (the lowest so far), ``relative_gap`` (see `tol`), ``momentum``,
+        and ``bytes_read`` from files so far. The loss of the last record is that after the loadings
+        were moved to their optimum.
+    converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
+        As in :class:`PoissonNMF`; `gap_` is for the loss.
+
+    Notes
+    -----
+    The algorithm is coordinate descent (HALS), as in scikit-learn, with four sweeps over the
+    loadings of a sample, or the topics of a feature, for each product with the counts [2]_, and
+    with extrapolation [3]_, which is undone when the loss rises: the loss never does. Time and
+    memory of an iteration are proportional to the nonzero counts, and the result has the same bits
+    for any number of threads, from files, and on a cluster.
+
+    References
+    ----------
+    .. [1] Boutsidis, Gallopoulos (2008). SVD based initialization: A head start for nonnegative
+       matrix factorization. Pattern Recognition 41, 1350-1362.
+    .. [2] Gillis, Glineur (2012). Accelerated multiplicative updates and hierarchical ALS
+       algorithms for nonnegative matrix factorization. Neural Computation 24, 1085-1105.
+    .. [3] Ang, Gillis (2019). Accelerating nonnegative matrix factorization algorithms using
+       extrapolation. Neural Computation 31, 417-439.
+
+    Examples
+    --------
+    >>> from nmfscale import FrobeniusNMF
+    >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+    >>> model = FrobeniusNMF(n_components=2).fit(X)
+    >>> (model.loadings_ @ model.components_).round(2) + 0
+    array([[4., 0., 2., 0.],
+           [0., 3., 0., 6.],
+           [8., 0., 4., 0.],
+           [4., 3., 2., 6.]])
+
+    Topics of texts by TF-IDF:
+
+    >>> from nmfscale import pl
+    >>> from sklearn.feature_extraction.text import CountVectorizer
+    >>> from sklearn.pipeline import make_pipeline
+    >>> texts = ["apples and pears", "pears, apples, plums", "hammer and nails", "nails, hammer"]
+    >>> model = FrobeniusNMF(n_components=2, weighting="tf-idf")
+    >>> pipeline = make_pipeline(CountVectorizer(min_df=2, stop_words=["and"]), model).fit(texts)
+    >>> sorted(sorted(words) for words in pl.top_features(pipeline, n_top=2))
+    [['apples', 'pears'], ['hammer', 'nails']]
+    """
+
+    weighting: str = "counts"
+    init: str = "nndsvd"
+    max_iter: int = 200
+    tol: float = 1e-4
+    n_init: int = 1
+    alpha_W: float = 0.0
+    alpha_H: float | str = "same"
+    l1_ratio: float = 0.0
+    integer: str = "allow"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CountModel._parameter_constraints,
+        "weighting": [StrOptions(set(WEIGHTINGS))],
+        "init": [StrOptions(set(STARTS))],
+        "alpha_W": [Interval(Real, 0, None, closed="left")],
+        "alpha_H": [Interval(Real, 0, None, closed="left"), StrOptions({"same"})],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+    }
+    _method: ClassVar[type[Hals]] = Hals
+    _axes: ClassVar[dict[str, str]] = {"idf_": "m"}
+    gain_tol = 0.0  # `tol` is the only tolerance
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        loadings: ArrayLike | None = None,
+        components: ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+        resume: bool = False,
+        client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
+        **source: Unpack[SourceOptions],
+    ) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : non-negative data of shape (n_samples, n_features)
+            Counts, or other non-negative numbers, in all the forms of :meth:`PoissonNMF.fit`.
+        y : None
+            Ignored.
+        loadings : array-like of shape (n_samples, n_components), default=None
+            W to start from, by default 0. The first iteration moves it towards its optimum for the
+            topics.
+        components : array-like of shape (n_components, n_features), default=None
+            H to start from; by default `init` determines it.
+        checkpoint, checkpoint_every, resume, client, layer, raw, **source
+            As in :meth:`PoissonNMF.fit`.
+
+        Returns
+        -------
+        self : object
+            Fitted.
+
+        Raises
+        ------
+        ValueError, OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
+            As in :meth:`PoissonNMF.fit`; a ValueError also if only one of `alpha_W` and `alpha_H`
+            is 0.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations were not enough, or Ctrl-C ended the fit.
+        UserWarning
+            If there are more components than samples or features; if counts were weighted by TF-IDF
+            before, and `weighting` does it again.
+
+        Examples
+        --------
+        A fit that continues another one:
+
+        >>> from nmfscale import FrobeniusNMF, simulate_topic_counts
+        >>> X, _ = simulate_topic_counts(100, 50, 3, random_state=0)
+        >>> model = FrobeniusNMF(3, max_iter=5, tol=0).fit(X)
+        >>> further = FrobeniusNMF(3, tol=1e-6)
+        >>> further.fit(X, components=model.components_).loss_ < model.loss_
+        True
+        """
+        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
+        self._fit(X, options, loadings=loadings, components=components)
+        return self
+
+    def _fit_counts(
+        self, X: Any, options: FitOptions, *, loadings: Any, components: Any
+    ) -> tuple[CountMatrix, Fitted]:
+        counts, options = self._counts_of_fit(X, options)
+        (n, m), K, dtype = counts.shape, self.n_components, self._dtype()
+        loadings = of_samples(loadings, counts, "loadings")
+        components = of_features(components, counts, "components", axis=1)
+        L = F = None
+        if loadings is not None:
+            L = checked_array(loadings, (n, K), "loadings", positive=False)
+        if components is not None:
+            F = checked_array(components, (K, m), "components", positive=False).T
+        weights, penalties = weights_of(counts, self.weighting), self._penalties(n, m)
+        square = sum_of_squares(counts, self.weighting)
+        if self.weighting == "tf-idf" and are_unit(counts):
+            warn_caller(
+                "all samples of X have norm 1, as after TF-IDF, and weighting='tf-idf' weights "
+                "them again: pass the counts, or set weighting='counts'."
+            )
+
+        def make(counts: CountMatrix, executor: Executor, rng: Any) -> Hals:
+            def begin() -> Start:
+                if F is not None:
+                    return Start(L, F)
+                found = start_of(counts, K, self.init, weights, square, rng, executor.n_threads)
+                return Start(L, found)
+
+            return Hals(counts, executor, begin, K, weights, square, penalties, dtype)
+
+        start = 0 if F is not None or self.init == "random" else needs_of_start(counts, K)
+        fitted = self._fit_blocks(
+            counts, hals_needs(counts, K, dtype, start), make, options,
+            parts={"start": (L, F)}, weighting=self.weighting, init=self.init,
+            penalties=list(penalties),
+        )  # fmt: skip
+        self.components_ = np.ascontiguousarray(fitted.arrays["F"].T)
+        self.loadings_, self.idf_ = fitted.arrays["L"], weights.features
+        self.loss_ = -fitted.objective
+        self.reconstruction_err_ = float(fitted.arrays["error"])
+        if not any(penalties):
+            self._normalise()
+        return counts, fitted
+
+    def _normalise(self) -> None:
+        """Scale topics to norm 1, and loadings so that their product stays the same."""
+        squares = [(row * row).sum(dtype=np.float64) for row in self.components_]
+        norms = np.sqrt(np.where(np.array(squares) > 0, squares, 1)).astype(self.components_.dtype)
+        self.components_ /= norms[:, None]
+        self.loadings_ *= norms
+
+    def _penalties(self, n: int, m: int) -> Penalties:
+        """Return the factors of the norms in the objective, for data (n, m)."""
+        alpha_H = self.alpha_W if self.alpha_H == "same" else float(self.alpha_H)
+        if (alpha_H > 0) != (self.alpha_W > 0):
+            raise ValueError(
+                f"alpha_W={self.alpha_W:g} and alpha_H={alpha_H:g}: a penalty of one factor alone "
+                "has no effect, because this factor can be divided by any number by which the "
+                "other one is multiplied. Give both a positive value, or both 0."
+            )
+        l1, l2 = self.l1_ratio, 1 - self.l1_ratio
+        of_L, of_F = self.alpha_W * m, alpha_H * n
+        return Penalties(of_L * l1, of_L * l2, of_F * l1, of_F * l2)
+
+    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+        L, F = merged_factors(self.loadings_, self.components_.T, parts)
+        return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
+
+    def _explained(self, counts: CountMatrix) -> CountMatrix:
+        """Return counts without the features that had no counts in the fit.
+
+        A feature that is in no topic stays: its counts are part of the norm of a sample.
+        """
+        return leave_out(counts, self.unseen_features_, "of which the fit had none")
+
+    def _pass(self, counts: CountMatrix, *, gathered: bool, explained: bool = False) -> RowsPass:
+        """Return the pass that finds loadings, or the squares that they explain."""
+        self._check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
+        L, F = self.loadings_, self.components_.T
+        weights = Weights(None, self.idf_, self.weighting != "counts")
+        penalties = self._penalties(len(L), self.n_features_in_)
+        return loadings_pass(
+            counts, L, F, weights, penalties, self._threads(counts), explained=explained
+        )
+
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        return self._pass(counts, gathered=gathered)
+
+    def score(  # type: ignore[override]
+        self, X: Any, y: Any = None, *, missing: str | None = None, client: Any = None,
+        layer: str | None = None, raw: bool = False, **source: Unpack[SourceOptions],
+    ) -> float:  # fmt: skip
+        """Return the share of the sum of squares of the weighted counts that is explained.
+
+        Parameters
+        ----------
+        X, missing, client, layer, raw, **source
+            As in :meth:`transform`.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            ``1 - |X' - W H|^2 / |X'|^2`` with X' the weighted counts and W their loadings; at most
+            1, and 0 if there are no counts. It rises with the number of topics.
+
+        Raises
+        ------
+        ValueError, MemoryLimitError, ClusterError
+            As :meth:`transform`.
+
+        Examples
+        --------
+        >>> from nmfscale import FrobeniusNMF
+        >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
+        >>> round(FrobeniusNMF(n_components=1).fit(X).score(X), 2)
+        0.66
+        """
+        check_is_fitted(self)
+        reading = {"layer": layer, "raw": raw, **source}
+        model, counts, client = self._arranged(X, missing, client, reading)
+        square = sum_of_squares(counts, model.weighting)
+        if not square:
+            return 0.0
+        with progress.shown(self.verbose, "score", counts.shape[0]):
+            found = model._pass(counts, gathered=False, explained=True)
+            return math.fsum(found.gather(**self._where(client))) / square
+
+    @property
+    def perplexity(self) -> Any:
+        """Not available: the loss is not a likelihood of counts."""
+        raise AttributeError("FrobeniusNMF has no perplexity: use score, or loss_ after a fit.")
