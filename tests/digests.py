@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy
+from sklearn.base import BaseEstimator
 
 import nmfscale
 from nmfscale import kernels
@@ -60,12 +61,20 @@ START = {"L": 1.0 + _integers(5, 72, 4) / 2**12, "F": 1.0 + _integers(6, 50, 4) 
 THREE = {name: array[:, :3] for name, array in START.items()}
 
 
+def _attributes(estimator):
+    """Return what a fit has found, by name."""
+    numbers = vars(estimator).items()
+    return {name: value for name, value in numbers if name.endswith("_") and name not in GIVEN}
+
+
 def _digest(value):
     """Return the digest of all numbers in a value, None if it has none."""
     found = hashlib.sha256()
 
     def add(value):
-        if is_dataclass(value):
+        if isinstance(value, BaseEstimator):
+            value = _attributes(value)
+        elif is_dataclass(value):
             value = [getattr(value, each.name) for each in fields(value)]
         elif getattr(getattr(value, "dtype", None), "names", None):
             value = [value[name] for name in value.dtype.names if name not in TIMED]
@@ -96,8 +105,7 @@ def _digests(values):
 def _fitted(estimator, given):
     """Return the digests of a fit's attributes, and of the loadings and score of new counts."""
     estimator.fit(X, **given)
-    numbers = vars(estimator).items()
-    values = {name: value for name, value in numbers if name.endswith("_") and name not in GIVEN}
+    values = _attributes(estimator)
     values["transform"] = estimator.transform(NEW)
     if "y" not in given:
         values["score"] = estimator.score(NEW)
