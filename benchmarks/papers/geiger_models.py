@@ -1,8 +1,8 @@
 """Geiger and Park (2024), sections 3 to 5: NMF, PLSA, LDA and Gamma-Poisson on the same counts.
 
 All models start from the same factors, after EM updates from a random start, and run until they
-have converged.  NMF and PLSA have the same topics (Lemma 4.2), and so have LDA and Gamma-Poisson
-with one rate (Lemma E.3); the priors are what separates the two pairs.
+have converged, at most 5,000 iterations.  NMF and PLSA have the same topics (Lemma 4.2), and so
+have LDA and Gamma-Poisson with one rate (Lemma E.3).  The priors separate the two pairs.
 
     python benchmarks/papers/geiger_models.py
     python benchmarks/papers/geiger_models.py --counts newsgroups --topics 20
