@@ -45,11 +45,10 @@ LEAST, CHANGED = 0.01, 0.1
 
 @dataclass
 class Curve:
-    """One fit: history of objective and residual, seconds per iteration, factors at the end."""
+    """One fit: history of objective and residual, and the factors at the end."""
 
     loglik: np.ndarray
     kkt: np.ndarray
-    seconds: float
     L: np.ndarray
     F: np.ndarray
 
@@ -75,8 +74,8 @@ def fit(
     ).fit(counts, L=L, F=F)  # fmt: skip
     history = model.history_
     kkt = np.maximum(history["kkt_loadings"], history["kkt_factors"])
-    seconds, F = history["seconds"][-1] / n_iter, np.ascontiguousarray(model.components_.T)
-    return Curve(history["loglik_multinomial"], kkt, seconds, model.loadings_, F)
+    F = np.ascontiguousarray(model.components_.T)
+    return Curve(history["loglik_multinomial"], kkt, model.loadings_, F)
 
 
 def compare(
@@ -130,8 +129,6 @@ def summary(found: dict[int, tuple[float, dict[str, Curve]]]) -> list[dict]:
             "CD, extrapolated ": f"{curves['CD, extrapolated'].kkt[-1]:.0e}",
             f"samples with a proportion off by {CHANGED}":
                 f"{(off.max(axis=1) > CHANGED).mean():.1%}",
-            "seconds per iteration, CD / EM":
-                f"{curves['CD'].seconds / curves['EM'].seconds:.2f}",
         })  # fmt: skip
     return lines
 
