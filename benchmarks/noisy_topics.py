@@ -3,7 +3,8 @@
 Counts are simulated with K = 5 topics, 10,000 features and 1,000 counts per sample. Some pairs of a
 feature and a topic are noisy, with variance 2 of u. Pairs are ranked by theta, and by
 abs(n - m) / sqrt(m), which measures how far the counts n of a feature in a topic are from their
-expected value m.
+expected value m. Every pair has a theta of its own (`noise_prior="none"`); with `--priors`, this is
+compared with a mixture prior of theta, the default of the model, for fewer features and samples.
 
 - ceiling: the likelihood ratio of n, with known counts of each topic, loadings and means; no method
   can exceed it. Also theta estimated from these n, and the ceiling with infinitely many samples.
@@ -13,14 +14,17 @@ expected value m.
   relative to that of fixed.
 
     python benchmarks/noisy_topics.py                 all settings, a few minutes
+    python benchmarks/noisy_topics.py --priors        both priors, 2,000 features, a few minutes
     python benchmarks/noisy_topics.py --smoke         a few seconds, writes nothing
 
-Writes results/noisy_topics.csv and the table in README.md. It measures no times.
+Writes results/noisy_topics.csv, or noisy_topics_priors.csv, and the table in README.md. It measures
+no times.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +35,10 @@ from scipy.stats import gamma, nbinom, poisson
 from sklearn.metrics import roc_auc_score
 
 MARKERS = ("<!-- noisy:start -->", "<!-- noisy:end -->")
+MARKERS_OF_PRIORS = ("<!-- noisy_priors:start -->", "<!-- noisy_priors:end -->")
 K, NOISY_VARIANCE = 5, 2.0
+# Largest number of samples of the settings with which priors are compared.
+MOST_SAMPLES = 1000
 
 
 class Setting(NamedTuple):
@@ -95,7 +102,7 @@ def judged(model, truth, name: str) -> dict[str, float]:
     }
 
 
-def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
+def measure(setting: Setting, prior: str, features: int, seed: int) -> dict[str, float]:
     """Simulate counts and fit them three times: fixed, fit, from truth."""
     import nmfscale
 
@@ -109,7 +116,9 @@ def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
             "fixed_features": np.ones(features, bool)}  # fmt: skip
     found, elbo = ceilings(truth, setting, np.random.default_rng(seed)), {}
     for name, given in (("held", known | hold), ("fit", {}), ("from_truth", known)):
-        model = nmfscale.NoisyTopicModel(K, random_state=seed, n_threads=1).fit(X, **given)
+        model = nmfscale.NoisyTopicModel(
+            K, noise_prior=prior, random_state=seed, n_threads=1
+        ).fit(X, **given)  # fmt: skip
         found |= judged(model, truth, name)
         elbo[name] = model.elbo_
     found |= {f"{name}_elbo": elbo[name] - elbo["held"] for name in ("fit", "from_truth")}
@@ -118,7 +127,7 @@ def measure(setting: Setting, features: int, seed: int) -> dict[str, float]:
 
 def markdown(rows: list[dict], seeds: int) -> str:
     """Return the table and the command."""
-    heads = ("samples, noisy pairs, Dirichlet parameter, variance in other pairs",
+    heads = ("prior: samples, noisy pairs, Dirichlet parameter, variance in other pairs",
              "ceiling (theta; many samples)", "fixed", "fit", "correlation of loadings",
              "ELBO - fixed", "from truth", "ELBO - fixed")  # fmt: skip
     table: list[tuple[str, ...]] = [heads, ("---",) * len(heads)]
@@ -127,7 +136,7 @@ def markdown(rows: list[dict], seeds: int) -> str:
             name: f"{row[f'{name}_theta']:.3f} / {row[f'{name}_departure']:.3f}"
             for name in ("held", "fit", "from_truth")
         }
-        what = "{samples:,}, {share:.0%}, {concentration:g}, {variance:g}".format(**row)
+        what = "{prior}: {samples:,}, {share:.0%}, {concentration:g}, {variance:g}".format(**row)
         table.append((
             what,
             f"{row['ceiling']:.3f} ({row['ceiling_theta']:.3f}; {row['ceiling_samples']:.3f})",
@@ -149,24 +158,32 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--features", type=int, default=10_000)
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    parser.add_argument("--priors", action="store_true", help="compare the priors of theta")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
-    settings = SETTINGS
+    settings, priors, name, markers = SETTINGS, ("none",), "noisy_topics.csv", MARKERS
+    if options.priors:
+        settings = [each for each in SETTINGS if each.samples <= MOST_SAMPLES and each.share == 0.1]
+        options.features, priors = 2000, ("mixture", "none")
+        name, markers = "noisy_topics_priors.csv", MARKERS_OF_PRIORS
     if options.smoke:
         settings, options.seeds, options.features = [Setting(100, 0.1, 0.1)], 1, 100
     rows = []
-    for setting in settings:
-        runs = [measure(setting, options.features, seed) for seed in range(options.seeds)]
-        rows.append(setting._asdict() | {
+    for setting, prior in product(settings, priors):
+        runs = [measure(setting, prior, options.features, seed) for seed in range(options.seeds)]
+        rows.append(setting._asdict() | {"prior": prior} | {
             name: float(np.mean([run[name] for run in runs])) for name in runs[0]
         })  # fmt: skip
-        print(setting, {name: round(value, 3) for name, value in rows[-1].items()}, flush=True)
+        print({
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in rows[-1].items()
+        }, flush=True)  # fmt: skip
     table = markdown(rows, options.seeds)
     print(table)
     if not options.smoke:
-        report.write_csv(options.results / "noisy_topics.csv", rows)
+        report.write_csv(options.results / name, rows)
         if options.results == report.HERE / "results":
-            report.write_readme(table, MARKERS)
+            report.write_readme(table, markers)
 
 
 if __name__ == "__main__":

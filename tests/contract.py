@@ -18,6 +18,7 @@ from oracle_gamma_poisson import elbo_of as of_gamma_poisson
 from small_fits import X
 
 import nmfscale
+from nmfscale.methods.variational.mixture_noise import GRID
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,9 @@ def of_collapsed_lda(fitted, counts):
 
 
 def of_noisy_topics(fitted, counts):
-    pairs = fitted.theta_.T, fitted.topic_counts_.T, fitted.expected_counts_.T
-    return oracle_noisy.elbo(counts, fitted.loadings_, fitted.mu_, *pairs)
+    pairs = fitted.topic_counts_.T, fitted.expected_counts_.T
+    prior = GRID, fitted.noise_shares_
+    return oracle_noisy.mixture_elbo(counts, fitted.loadings_, fitted.mu_, *prior, *pairs)
 
 
 def of_anchors(fitted, counts):

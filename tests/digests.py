@@ -140,6 +140,7 @@ def _fits():
         yield lda, FEW | {"dtype": dtype}, {}
         yield nmfscale.GammaPoisson, FEW | {"dtype": dtype}, {}
         yield nmfscale.NoisyTopicModel, FEW | {"dtype": dtype}, {}
+        yield nmfscale.NoisyTopicModel, FEW | {"dtype": dtype, "noise_prior": "none"}, {}
         yield nmfscale.AnchorNMF, {"random_state": 0, "dtype": dtype}, {}
         yield nmfscale.FrobeniusNMF, {"random_state": 0, "dtype": dtype}, {}
         yield nmfscale.SSNMF, FEW | {"dtype": dtype}, {"y": LABELS}

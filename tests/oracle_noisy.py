@@ -2,7 +2,7 @@
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import gammaln, psi, xlogy
+from scipy.special import gammaln, logsumexp, psi, xlogy
 
 
 def noise_value(theta, n, m):
@@ -25,22 +25,50 @@ def shares(L, log_u):
     return np.divide(pi, total, where=total > 0, out=np.full_like(pi, 1 / L.shape[1]))
 
 
-def elbo(X, L, mu, theta, n, m, pi=None):
-    """Return the evidence lower bound; by default with the best shares."""
-    mean, logs = expectations(theta, n, m)
+def of_counts(X, L, mu, mean, logs, pi=None):
+    """Return the terms of the bound without those of u; by default with the best shares."""
     pi = shares(L, logs) if pi is None else pi
     with np.errstate(divide="ignore"):
         scores = np.log(L)[:, None, :] + np.log(mu)[None, :, None] + logs
     used = X[:, :, None] * pi > 0
     scores = np.where(used, scores, 0)
-    of_counts = np.sum(X[:, :, None] * (pi * scores - xlogy(pi, pi)), where=used)
-    expected = np.sum(mu[:, None] * L.sum(axis=0) * mean)
+    found = np.sum(X[:, :, None] * (pi * scores - xlogy(pi, pi)), where=used)
+    return found - np.sum(mu[:, None] * L.sum(axis=0) * mean) - gammaln(X + 1).sum()
+
+
+def of_noise(theta, n, m, mean, logs):
+    """Return E[log p(u) - log q(u)] of each pair for given expectations."""
     shape, rate = theta + n, theta + m
-    of_noise = (
+    return (
         theta * np.log(theta) - gammaln(theta) + (theta - 1) * logs - theta * mean
         - (shape * np.log(rate) - gammaln(shape) + (shape - 1) * logs - rate * mean)
     )  # fmt: skip
-    return of_counts - expected - gammaln(X + 1).sum() + of_noise.sum()
+
+
+def elbo(X, L, mu, theta, n, m, pi=None):
+    """Return the evidence lower bound; by default with the best shares."""
+    mean, logs = expectations(theta, n, m)
+    return of_counts(X, L, mu, mean, logs, pi) + of_noise(theta, n, m, mean, logs).sum()
+
+
+def mixture(grid, prior, n, m):
+    """Return weights (G, m, K), E u and E log u for a mixture prior of theta."""
+    evidence = np.array([noise_value(theta, n, m) for theta in grid])
+    logs = evidence + np.log(prior)[:, None, None]
+    weights = np.exp(logs - logsumexp(logs, axis=0))
+    each = [expectations(theta, n, m) for theta in grid]
+    mean, log = (sum(w * e[i] for w, e in zip(weights, each, strict=True)) for i in (0, 1))
+    return weights, mean, log
+
+
+def mixture_elbo(X, L, mu, grid, prior, n, m):
+    """Return the bound of a mixture prior: q of each pair has a theta, and u given it."""
+    weights, mean, logs = mixture(grid, prior, n, m)
+    found = of_counts(X, L, mu, mean, logs)
+    for theta, share, w in zip(grid, prior, weights, strict=True):
+        given = of_noise(theta, n, m, *expectations(theta, n, m))
+        found += np.sum(w * (given + np.log(share)) - xlogy(w, w))
+    return found
 
 
 def best_theta(n, m, least=1e-4, most=1e4):

@@ -74,7 +74,9 @@ def fit_both(draw: Draw, seed: int, threads: int) -> Fits:
     known = {"L": draw.truth.L, "mu": draw.truth.mu, "fixed_samples": np.ones(n, bool),
              "fixed_features": np.ones(m, bool)}  # fmt: skip
     fixed, free = (
-        NoisyTopicModel(K, random_state=seed, n_threads=threads).fit(draw.counts, **given)
+        NoisyTopicModel(K, noise_prior="none", random_state=seed, n_threads=threads).fit(
+            draw.counts, **given
+        )
         for given in (known, {})
     )
     return Fits(fixed, free)
@@ -106,7 +108,7 @@ def found_pairs(draws: list[Draw], fits: list[Fits]) -> list[dict[str, Any]]:
 def first_six(draw: Draw, threads: int) -> tuple[list[dict[str, Any]], NoisyTopicModel]:
     """Fit the first six features, as the note begins to do."""
     y = draw.counts[:, :6]
-    model = NoisyTopicModel(K, random_state=0, n_threads=threads).fit(y)
+    model = NoisyTopicModel(K, noise_prior="none", random_state=0, n_threads=threads).fit(y)
     n, m, theta = model.topic_counts_, model.expected_counts_, model.theta_
     rises = bool((np.diff(model.history_["elbo"]) >= 0).all())
     far = (n - m) ** 2 > n

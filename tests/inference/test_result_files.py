@@ -41,6 +41,7 @@ def results():
             model, pd.DataFrame({"age": np.arange(N) % 7.0}), n_permutations=19, **many
         ),
         nmfscale.bootstrap_fit(model, X, groups=GROUPS, n_replicates=2, random_state=0),
+        nmfscale.correspondence_analysis(model, GROUPS),
         nmfscale.jackknife_fit(model, X, entries=[(0, 1)], groups=GROUPS),
         nmfscale.select_k(X, [2, 3], random_state=0),
         nmfscale.stability(X, 2, n_starts=3, random_state=0),

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import oracle_noisy as oracle
 import pytest
+from contract import of_noisy_topics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -17,15 +18,19 @@ from small_fits import X
 
 import nmfscale
 from nmfscale.methods.variational.gamma_noise import LEAST_THETA, MOST_THETA, best_theta
+from nmfscale.methods.variational.mixture_noise import GRID, MixtureNoise
 from nmfscale.methods.variational.noisy_topics import NoisyTopics
 
 
 def fit(counts=X, n_components=3, given=(), model=nmfscale.NoisyTopicModel, **options):
     options = {"max_iter": 30, "tol": 0, "random_state": 0, "n_threads": 1} | options
+    options = {"noise_prior": "none"} | options
     return model(n_components, **options).fit(counts, **dict(given))
 
 
 def elbo_of(model, counts):
+    if model.noise_shares_ is not None:
+        return of_noisy_topics(model, counts)
     pairs = (model.theta_.T, model.topic_counts_.T, model.expected_counts_.T)
     return oracle.elbo(counts, model.loadings_, model.mu_, *pairs)
 
@@ -117,6 +122,52 @@ def test_theta_at_its_bounds():
     assert LEAST_THETA < found[4] < 1
 
 
+# The mixture prior -----------------------------------------------------------------------------
+
+
+def test_mixture_is_that_of_the_oracle():
+    rng = np.random.default_rng(0)
+    n, m = rng.gamma(1.0, 9.0, size=(2, 7, 3))
+    n[0] = 0
+    prior = rng.dirichlet(np.ones(len(GRID)))
+    weights, mean, logs = oracle.mixture(GRID, prior, n, m)
+    noise = MixtureNoise(1)
+    found = noise.posterior(prior, n, m)
+    assert_allclose(found.mean, mean, rtol=1e-9)
+    assert_allclose(found.log, logs, rtol=1e-9)
+    pairs = noise.of_pairs(prior, n, m)
+    assert_allclose(pairs["no_noise"], weights[0], rtol=1e-7, atol=1e-12)
+    assert_allclose(1 / pairs["theta"], np.tensordot(1 / GRID, weights, 1), rtol=1e-9)
+    assert_allclose(noise.update(prior, n, m)[1], mean, rtol=1e-9)
+
+
+def test_shares_of_the_mixture_have_the_highest_likelihood():
+    rng = np.random.default_rng(1)
+    m = np.full((4000, 1), 30.0)
+    u = np.where(rng.random(m.shape) < 0.3, rng.gamma(1.0, size=m.shape), 1.0)
+    n, noise = rng.poisson(m * u).astype(float), MixtureNoise(1)
+    shares = noise.start(*m.shape)
+    for _ in range(60):
+        shares = noise.update(shares, n, m)[0]
+    # at the optimum of mixture proportions the mean ratio of each density is 1, or less for 0
+    each = np.array([nbinom.pmf(n, t, t / (t + m)) for t in GRID]).reshape(len(GRID), -1)
+    ratios = (each / (shares @ each)).mean(axis=1)
+    assert ratios.max() < 1.001
+    assert_allclose(ratios[shares > 0.01], 1, atol=1e-3)
+    assert abs(shares[:3].sum() - 0.7) < 0.05 and shares[4:7].sum() > 0.2
+
+
+def test_a_mixture_ranks_pairs_better_than_free_parameters():
+    counts, truth = nmfscale.simulate_noisy_topics(600, 300, 3, random_state=0)
+    found = {}
+    for prior in ("mixture", "none"):
+        model = fit(counts, max_iter=60, noise_prior=prior)
+        topics, _ = match_topics(model.loadings_, truth.L)
+        found[prior] = roc_auc_score(truth.noisy.ravel(), -model.theta_[topics].T.ravel())
+    assert found["mixture"] > found["none"] + 0.01
+    assert fit(counts, noise_prior="mixture").local_fdr_.shape == (3, 300)
+
+
 # Updates --------------------------------------------------------------------------------------
 
 
@@ -161,9 +212,10 @@ class Noted(NoisyTopics):
 @given(
     seed=st.integers(0, 1000), n_components=st.integers(1, 5), extrapolate=st.booleans(),
     init=st.sampled_from(["random", "poisson-nmf"]), held=st.booleans(), start=st.booleans(),
+    noise_prior=st.sampled_from(["mixture", "none"]),
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore")
-def test_never_falls(seed, n_components, extrapolate, init, held, start):
+def test_never_falls(seed, n_components, extrapolate, init, held, start, noise_prior):
     rng = np.random.default_rng(seed)
     counts = rng.poisson(rng.gamma(0.3, size=(12, 9)) * 3)
     noted = type("Noted", (Noted,), {"bounds": []})
@@ -173,7 +225,7 @@ def test_never_falls(seed, n_components, extrapolate, init, held, start):
         given |= {"fixed_samples": np.arange(12) < 5, "fixed_features": np.arange(9) < 2}
     model = fit(
         counts, n_components, given, estimator, extrapolate=extrapolate, init=init,
-        random_state=seed,
+        random_state=seed, noise_prior=noise_prior,
     )  # fmt: skip
     least = -1e-12 * abs(model.elbo_) - 1e-8
     assert np.all(np.diff(model.history_["elbo"] if extrapolate else noted.bounds) >= least)
@@ -199,9 +251,10 @@ class RunawayModel(nmfscale.NoisyTopicModel):
     _method = RunsAway
 
 
-def test_goes_back_to_the_best():
+@pytest.mark.parametrize("noise_prior", ["mixture", "none"])
+def test_goes_back_to_the_best(noise_prior):
     """Momentum that runs away costs iterations, not the bound; theta stays within its bounds."""
-    model = fit(model=RunawayModel, max_iter=60)
+    model = fit(model=RunawayModel, max_iter=60, noise_prior=noise_prior)
     assert np.all(np.diff(model.history_["elbo"]) >= 0)
     assert_allclose(model.elbo_, elbo_of(model, X), rtol=1e-10)
     assert model.theta_.min() >= LEAST_THETA and model.theta_.max() <= MOST_THETA
@@ -313,9 +366,9 @@ def test_finds_noisy_pairs_of_many_cells():
     counts, truth = nmfscale.simulate_noisy_topics(5000, 10000, 5, random_state=0)
     held = {"L": truth.L, "mu": truth.mu, "fixed_samples": np.ones(5000, bool),
             "fixed_features": np.ones(10000, bool)}  # fmt: skip
-    known = nmfscale.NoisyTopicModel(5).fit(counts, **held)
+    known = nmfscale.NoisyTopicModel(5, noise_prior="none").fit(counts, **held)
     assert roc_auc_score(truth.noisy.ravel(), -known.theta_.T.ravel()) >= 0.90
-    model = nmfscale.NoisyTopicModel(5, random_state=0).fit(counts)
+    model = nmfscale.NoisyTopicModel(5, noise_prior="none", random_state=0).fit(counts)
     topics, near = match_topics(model.loadings_, truth.L)
     assert near.min() > 0.97
     assert roc_auc_score(truth.noisy.ravel(), -model.theta_[topics].T.ravel()) >= 0.87

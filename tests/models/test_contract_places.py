@@ -56,7 +56,8 @@ OPTIONS = {
     ],
     nmfscale.GammaPoisson: [{"hierarchical": True, "dtype": "float32"}],
     nmfscale.NoisyTopicModel: [
-        {"L": START["L"], "mu": X.mean(axis=0) + 0.1} | FIXED, {"dtype": "float32"},
+        {"L": START["L"], "mu": X.mean(axis=0) + 0.1} | FIXED,
+        {"dtype": "float32", "noise_prior": "none"},
     ],
     nmfscale.AnchorNMF: [
         {"weighting": "documents"}, {"weighting": "tf-idf", "projection": 20},

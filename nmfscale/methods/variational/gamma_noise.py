@@ -12,17 +12,18 @@ between.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import kernels
-from ...kernels.functions import exp, log, log1p
+from ...kernels.functions import exp, log
 from ..factors import Array
 
 # Bounds on theta: with the larger one u deviates from one by 1 %, with the smaller one u is mostly
 # almost 0.
 LEAST_THETA, MOST_THETA = 1e-4, 1e4
+START_THETA = 1.0
 _ROUNDS, _TOLERANCE = 60, 1e-10
 
 
@@ -40,6 +41,38 @@ class Posterior(NamedTuple):
     mean: Array
     log: Array
     bound: float
+
+
+class FreeNoise:
+    """A theta of its own for each pair, (m, K), which maximises the bound."""
+
+    def __init__(self, n_threads: int):
+        self.n_threads = n_threads
+
+    def shape(self, m: int, K: int) -> tuple[int, ...]:
+        """Return the shape of the parameters."""
+        return m, K
+
+    def start(self, m: int, K: int) -> Array:
+        """Return the parameters at the start."""
+        return np.full((m, K), START_THETA)
+
+    def posterior(self, theta: Array, n: Array, m: Array) -> Posterior:
+        """Return the posteriors of u for counts n and expected counts m."""
+        return posterior_of(theta, n, m, self.n_threads)
+
+    def update(self, theta: Array, n: Array, m: Array) -> tuple[Array, Array]:
+        """Return better parameters, from `theta`, and E u with them."""
+        found = best_theta(n, m, theta, self.n_threads).reshape(n.shape)
+        return found, (found + n) / (found + m)
+
+    def feasible(self, theta: Array) -> Array:
+        """Return parameters within their bounds."""
+        return np.clip(theta, LEAST_THETA, MOST_THETA)
+
+    def of_pairs(self, theta: Array, n: Array, m: Array) -> dict[str, Array]:
+        """Return what a fit reports of each pair, (m, K)."""
+        return {"theta": theta}
 
 
 def posterior_of(theta: Array, n: Array, m: Array, n_threads: int) -> Posterior:
@@ -67,18 +100,19 @@ def best_theta(n: Array, m: Array, start: Array, n_threads: int) -> Array:
     """
     out = np.full(n.size, MOST_THETA)
     n, m, start = n.ravel(), m.ravel(), start.ravel()
-    inside = np.flatnonzero(_slope(out, n, m, n_threads) < 0)
+    ends = log(LEAST_THETA), log(MOST_THETA)
+    inside = np.flatnonzero(_slope(out, ends[1], n, m, n_threads) < 0)
     least = np.full(inside.size, LEAST_THETA)
-    falls = _slope(least, n[inside], m[inside], n_threads) <= 0
+    falls = _slope(least, ends[0], n[inside], m[inside], n_threads) <= 0
     out[inside[falls]] = LEAST_THETA
     at = inside[~falls]
-    low, high = np.full(at.size, log(LEAST_THETA)), np.full(at.size, log(MOST_THETA))
+    low, high = np.full(at.size, ends[0]), np.full(at.size, ends[1])
     now = np.clip(log(start[at], n_threads=n_threads), low, high)
     for _ in range(_ROUNDS):
         if not at.size:
             break
         theta = exp(now, n_threads=n_threads)
-        slope = theta * _slope(theta, n[at], m[at], n_threads)
+        slope = theta * _slope(theta, now, n[at], m[at], n_threads)
         low, high = np.where(slope >= 0, now, low), np.where(slope <= 0, now, high)
         bend = slope + theta**2 * _bend(theta, n[at], m[at])
         newton = now - np.divide(slope, bend, out=np.full_like(slope, np.inf), where=bend < 0)
@@ -89,14 +123,20 @@ def best_theta(n: Array, m: Array, start: Array, n_threads: int) -> Array:
     return out
 
 
-def _slope(theta: Array, n: Array, m: Array, n_threads: int) -> Array:
-    """Return g' = psi(theta + n) - psi(theta) - log(1 + m / theta) + (m - n) / (theta + m)."""
-    found, of_theta = np.empty_like(theta), np.empty_like(theta)
-    kernels.digamma(theta + n, found, n_threads=n_threads)
-    kernels.digamma(theta, of_theta, n_threads=n_threads)
-    found -= of_theta
-    found -= log1p(m / theta, n_threads=n_threads)
-    found += (m - n) / (theta + m)
+def _slope(theta: Array, log_theta: Any, n: Array, m: Array, n_threads: int) -> Array:
+    """Return g' = psi(theta + n) - psi(theta) + log(theta / (theta + m)) + (m - n) / (theta + m).
+
+    The difference of logarithms is as precise as that of the two psi.
+    """
+    rate, found, term = theta + m, theta + n, np.empty_like(theta)
+    kernels.digamma(found, found, n_threads=n_threads)
+    kernels.digamma(theta, term, n_threads=n_threads)
+    found -= term
+    found += log_theta
+    found -= log(rate, n_threads=n_threads)
+    np.subtract(m, n, out=term)
+    term /= rate
+    found += term
     return found
 
 

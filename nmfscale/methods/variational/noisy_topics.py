@@ -18,7 +18,8 @@ A plain step, in one read of the counts, with the shares
 2. Columns: ``n'_jk = sum_i x_ij pi_ijk``, from the rows before the step.
 3. ``mu'_j = sum_i x_ij / sum_k E u_jk S'_k``.
 4. ``m'_jk = mu'_j S'_k``, and for each pair theta' and q(u) jointly: theta' maximises the ELBO with
-   the best q(u) for that theta.
+   the best q(u) for that theta. Or theta has a mixture prior (`mixture_noise`) in the place of free
+   parameters, and its shares are updated.
 
 None of these can lower the ELBO.  Only the product of l and mu matters, so mu is normalised once,
 at the end.
@@ -40,12 +41,12 @@ from ..factors import LEAST, MINVAL, Array, Factor, per_lane
 from ..poisson import solvers
 from ..poisson.objective import count_constants
 from ..poisson.steps import UpdateRows
-from .gamma_noise import LEAST_THETA, MOST_THETA, Posterior, best_theta, posterior_of
+from .gamma_noise import FreeNoise, Posterior
 from .mean_field import MeanField, mean_field_needs
+from .mixture_noise import MixtureNoise
 
-# Options of the Poisson NMF from which a fit starts, and the initial theta.
+# Options of the Poisson NMF from which a fit starts.
 START_ITERATIONS, START_TOLERANCE = 200, 1e-3
-START_THETA = 1.0
 # Rows that are compared at a time.
 _PIECE = 1 << 12
 # Row arrays in memory at the worst moment; in a task; arrays (m, K) in float64. Measured: 6.0 and
@@ -129,9 +130,10 @@ def find_start(
 
 
 class NoisyTopics(MeanField):
-    """Noisy topics; a point: ``counts`` n, ``theta`` (m, K), ``means`` mu (m,), ``totals`` S (K,).
+    """Noisy topics; a point: ``counts`` n (m, K), ``noise``, ``means`` mu (m,), ``totals`` S (K,).
 
-    Means and arrays (m, K) are in lane order, in float64; ``gamma`` holds the loadings. The m of
+    ``noise`` are the parameters of the noise, theta (m, K) or shares of a mixture. Means and arrays
+    (m, K) are in lane order, in float64; ``gamma`` holds the loadings. The m of
     q(u) is ``mu_j S_k`` of the point. Momentum extrapolates S together with the loadings; after a
     plain step S is the sum of the loadings.
 
@@ -144,6 +146,8 @@ class NoisyTopics(MeanField):
     n_components : int
     dtype : float32 or float64
     fixed : FixedParameters
+    mixture : bool
+        Whether theta has a mixture prior.
     momentum : bool, default=True
     """
 
@@ -155,9 +159,11 @@ class NoisyTopics(MeanField):
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
-        n_components: int, dtype: Any, fixed: FixedParameters, *, momentum: bool = True,
+        n_components: int, dtype: Any, fixed: FixedParameters, *, mixture: bool,
+        momentum: bool = True,
     ):  # fmt: skip
         super().__init__(counts, executor, n_components, dtype, momentum)
+        self.noise = noise_of(mixture, executor.n_threads)
         self.fixed, self._start = fixed, start
         self._fixed_features = (
             None if fixed.features is None else fixed.features[self.feature_order]
@@ -173,7 +179,7 @@ class NoisyTopics(MeanField):
         found = means[:, None] * totals if counts is None else counts[self.feature_order]
         self.points["gamma"] = {
             "counts": np.ascontiguousarray(found, np.float64), "means": means, "totals": totals,
-            "theta": np.full(found.shape, START_THETA),
+            "noise": self.noise.start(*found.shape),
         }  # fmt: skip
         self.copy("gamma", "before")
         self.copy("gamma", "best")
@@ -185,9 +191,8 @@ class NoisyTopics(MeanField):
 
     def look(self) -> dict[str, Any]:
         """Compute the plain point ``next``; return the record of the current point."""
-        point, K, n_threads = self.points["gamma"], self.n_components, self.executor.n_threads
-        mu, theta = point["means"], point["theta"]
-        noise = posterior_of(theta, point["counts"], np.outer(mu, point["totals"]), n_threads)
+        point, K, mu = self.points["gamma"], self.n_components, self.points["gamma"]["means"]
+        noise = self.noise.posterior(point["noise"], point["counts"], np.outer(mu, point["totals"]))
         shift, design = self._design(noise)
         factors = mu[:, None] * noise.mean
         sizes = np.zeros(self.stride)
@@ -196,14 +201,14 @@ class NoisyTopics(MeanField):
         add = self.sum_counts(design, "gamma")
         (seen, _), (moved, _), (_, sums) = self.executor.run(move, Movement(K), add)
         found = self.counts_of(sums, design)
-        self.points["next"] = after = self._next(found, noise, moved["total_next"])
+        self.points["next"], factors_after = self._next(found, noise, moved["total_next"])
         counts = xlogy(self._totals, np.maximum(mu, LEAST)) + self._totals * shift
         expected = math.fsum(moved["total"] * sizes[:K])
         elbo = seen["log_mu"] + float(counts.sum()) - expected - self._log_factorials + noise.bound
         change = math.fsum(moved["change"] * sizes[:K])
         return {
             "elbo": elbo,
-            "change_components": _distance(factors, factors_of(after)),
+            "change_components": _distance(factors, factors_after),
             "change_loadings": change / 2 / (self.counts.total or 1.0),
         }
 
@@ -213,20 +218,25 @@ class NoisyTopics(MeanField):
         shares = exp(noise.log - shift[:, None], n_threads=self.executor.n_threads)
         return shift, self.lanes_of_columns(shares, LEAST, least=LEAST)
 
-    def _next(self, found: Array, noise: Posterior, totals: Array) -> dict[str, Array]:
-        """Return the shared arrays after a plain step, from the counts of topics in features."""
+    def _next(
+        self, found: Array, noise: Posterior, totals: Array
+    ) -> tuple[dict[str, Array], Array]:
+        """Return the shared arrays after a plain step, and expected factors (m, K).
+
+        They follow from the counts of topics in features.
+        """
         point = self.points["gamma"]
         means = self._totals / np.maximum((noise.mean * totals).sum(axis=1), LEAST)
         if self._fixed_features is not None:
             means[self._fixed_features] = point["means"][self._fixed_features]
         expected = np.outer(means, totals)
-        theta = best_theta(found, expected, point["theta"], self.executor.n_threads)
-        return {"counts": found, "means": means, "totals": totals,
-                "theta": theta.reshape(found.shape)}  # fmt: skip
+        after, mean = self.noise.update(point["noise"], found, expected)
+        point = {"counts": found, "means": means, "totals": totals, "noise": after}
+        return point, means[:, None] * mean
 
     def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
-        """Return a feasible point, with theta within its bounds."""
-        found = shared | {"theta": np.clip(shared["theta"], LEAST_THETA, MOST_THETA)}
+        """Return a feasible point, with the noise within its bounds."""
+        found = shared | {"noise": self.noise.feasible(shared["noise"])}
         if self._fixed_features is not None:
             found["means"][self._fixed_features] = self.points["gamma"]["means"][
                 self._fixed_features
@@ -234,7 +244,7 @@ class NoisyTopics(MeanField):
         return found
 
     def result(self) -> dict[str, Array]:
-        """Return loadings (n, K), means (m,), theta, counts and expected counts (m, K).
+        """Return loadings (n, K), means (m,), theta, counts and expected counts (m, K), the noise.
 
         Unless something is fixed, means sum to one.
         """
@@ -243,23 +253,25 @@ class NoisyTopics(MeanField):
         scale = float(point["means"].sum()) if self.fixed.free else 1.0
         if scale > 0:
             L *= np.asarray(scale, L.dtype)
+        expected = np.outer(point["means"], point["totals"])
         found = {
-            "means": point["means"] / (scale or 1.0), "theta": point["theta"],
-            "counts": point["counts"], "expected": np.outer(point["means"], point["totals"]),
+            "means": point["means"] / (scale or 1.0), "counts": point["counts"],
+            "expected": expected,
+            **self.noise.of_pairs(point["noise"], point["counts"], expected),
         }  # fmt: skip
-        return {name: self.plain_columns(array) for name, array in found.items()} | {"L": L}
+        plain = {name: self.plain_columns(array) for name, array in found.items()}
+        return plain | {"L": L, "noise": point["noise"]}
 
     def point_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the shared arrays of a point."""
         m, K = self.counts.shape[1], self.n_components
-        return {"counts": (m, K), "theta": (m, K), "means": (m,), "totals": (K,)}
+        noise = self.noise.shape(m, K)
+        return {"counts": (m, K), "noise": noise, "means": (m,), "totals": (K,)}
 
 
-def factors_of(point: dict[str, Array]) -> Array:
-    """Return the expected factors mu_j E u_jk of a point, (m, K)."""
-    mu, theta = point["means"][:, None], point["theta"]
-    factors: Array = mu * (theta + point["counts"]) / (theta + mu * point["totals"])
-    return factors
+def noise_of(mixture: bool, n_threads: int) -> FreeNoise | MixtureNoise:
+    """Return the noise with a mixture prior, or with free parameters."""
+    return MixtureNoise(n_threads) if mixture else FreeNoise(n_threads)
 
 
 def _distance(one: Array, other: Array) -> float:
