@@ -150,7 +150,7 @@ def keep(
     name: str, rows: list[dict[str, Any]], figures: Any, options: argparse.Namespace, *,
     summary: list[dict[str, Any]] | None = None,
 ) -> None:  # fmt: skip
-    """Print a table, and write it with its figure, or with several as a dict by name.
+    """Print a table, and write it with its figure (or None), or with several as a dict by name.
 
     The csv file has all `rows`; the table that is printed and put on a page is `summary`, if given.
     """
@@ -159,7 +159,8 @@ def keep(
     if options.smoke:
         return
     report.write_csv(options.results / f"{name}.csv", rows)
-    for stem, figure in (figures if isinstance(figures, dict) else {name: figures}).items():
+    by_name = figures if isinstance(figures, dict) else {name: figures}
+    for stem, figure in by_name.items() if figures is not None else ():
         figure.savefig(options.results / f"{stem}.png", dpi=110)
     if options.results == RESULTS:
         where = f"{report.processor_and_threads(options.threads)}. `{report.command()}`"

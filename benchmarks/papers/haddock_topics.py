@@ -12,6 +12,7 @@ from newsgroups_text import Split
 from scipy.optimize import linear_sum_assignment
 
 from nmfscale import SSNMF, clustering_score
+from nmfscale.plots import class_heatmap
 
 # Table and figure of the topics of each model.
 PLACES = {"FF": "7, 3a", "FD": "9, 3b", "DF": "5 and 10, 2", "DD": "11, 3c", "NMF": "12, 4"}
@@ -83,16 +84,13 @@ def topics_of(
 def draw_weights(trials: dict[str, list[Trial]], classes: list[str]) -> Any:
     """Draw figures 2, 3 and 4: the distribution of each topic over classes."""
     order = [name for name in ("DF", "FF", "FD", "DD", "NMF") if name in trials]
-    figure, axes = experiment.panels(len(order), 2, (5.4, 2.4))
+    figure, axes = experiment.panels(len(order), 2, (6.2, 2.7))
+    numbers = [str(k + 1) for k in range(K)]
     for ax, name in zip(axes, order, strict=True):
         median = median_trial(trials[name])
-        B = median.weights / np.maximum(median.weights.sum(axis=0), 1e-300)
-        B = B[:, np.lexsort((-B.max(axis=0), B.argmax(axis=0)))]
-        image = ax.imshow(B, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        ax.set_yticks(range(len(classes)), classes)
-        ax.set_xticks(range(K), range(1, K + 1))
+        class_heatmap(
+            median.weights, class_names=classes, topic_names=numbers, ax=ax, show=False
+        )  # fmt: skip
         what = "coefficients of the SVM" if name == "NMF" else "B"
         ax.set_title(f"{name}: {what}, accuracy {100 * median.accuracy:.2f}", size=10)
-    figure.colorbar(image, ax=axes, shrink=0.5, label="share of the topic")
-    figure.supxlabel("topic, in the order of classes")
     return figure
