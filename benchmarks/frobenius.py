@@ -103,7 +103,7 @@ def measure(name: str, K: int, options) -> list[dict]:
                     weighting,
                     W,
                     H,
-                    options.seconds,
+                    most,
                     clock,
                     dtype=dtype,
                     n_threads=options.threads,
@@ -157,7 +157,7 @@ def markdown(rows: list[dict]) -> str:
             found = row[f"seconds_to_{least:g}"]
             times = peer[f"seconds_to_{least:g}"] / found
             shown = f"{found:.2f}" if np.isfinite(found) else "not reached"
-            if row is not peer and np.isfinite(times):
+            if row is not peer and np.isfinite(found) and np.isfinite(times):
                 shown += f" ({times:.1f}x)"
             cells[f"s to {least:g}"] = shown
         cells["s to 1e-4 of own end"] = f"{row['seconds_to_own_end']:.2f}"
@@ -166,11 +166,12 @@ def markdown(rows: list[dict]) -> str:
     return "\n".join([report.table(table), "", f"{report.processor()}. `{report.command()}`"])
 
 
-def with_other_threads(path: Path, rows: list[dict]) -> list[dict]:
-    """Return rows, after those of an earlier run with other numbers of threads."""
+def with_earlier(path: Path, rows: list[dict]) -> list[dict]:
+    """Return rows, and those of earlier runs with other data or numbers of topics or threads."""
     if not path.exists():
         return rows
-    threads, known = {row["threads"] for row in rows}, []
+    known: list[dict] = []
+    new = {(row["data"], row["K"], row["threads"]) for row in rows}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             found = {
@@ -178,7 +179,8 @@ def with_other_threads(path: Path, rows: list[dict]) -> list[dict]:
                 for name, value in row.items()
             }
             found |= {name: int(found[name]) for name in ("K", "threads")}
-            known += [found] if found["threads"] not in threads else []
+            if (found["data"], found["K"], found["threads"]) not in new:
+                known.append(found)
     return sorted(known + rows, key=lambda row: row["threads"])
 
 
@@ -227,7 +229,7 @@ def main() -> None:
         rows += measure(name, int(K), options)
     path = options.results / "frobenius.csv"
     if not options.smoke:
-        rows = with_other_threads(path, rows)
+        rows = with_earlier(path, rows)
     table = markdown(rows)
     print(table)
     if not options.smoke:
