@@ -44,7 +44,7 @@ class FrobeniusNMF(CountModel):
     """Non-negative matrix factorization with the squared Frobenius norm, also of TF-IDF.
 
     The model of scikit-learn's ``NMF`` with its default loss: non-negative loadings W and topics H
-    minimise
+    minimise ::
 
         |X - W H|^2 / 2 + alpha_W m (r |W|_1 + (1 - r) |W|^2 / 2)
                         + alpha_H n (r |H|_1 + (1 - r) |H|^2 / 2),

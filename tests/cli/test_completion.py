@@ -24,7 +24,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def script(tmp_path_factory):
     path = tmp_path_factory.mktemp("completion") / "nmfscale.bash"
     with path.open("w") as file:
-        command = [sys.executable, "-m", "nmfscale", "completion", "bash"]
+        command = [sys.executable, "-P", "-m", "nmfscale", "completion", "bash"]
         subprocess.run(command, stdout=file, check=True, timeout=60)
     return path
 
