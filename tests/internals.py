@@ -164,7 +164,7 @@ def read_anew(patch, folder=None):
 
 def free_bytes_of_parts(patch, number):
     """Pretend that this many bytes are free for the parts of counts of `select_k`."""
-    _set(patch, "inference.folds.free_bytes", lambda limit: number)
+    _set(patch, "inference.shared_fits.free_bytes", lambda limit: number)
 
 
 def limit_is_all_memory(patch):
