@@ -16,8 +16,8 @@ from ..poisson.topic_score import MAX_NONZEROS, drawn_rows
 from ..weighting import Weights
 
 STARTS = "nndsvd", "random"
-# Bytes of a nonzero number of the rows of which singular vectors are found, and arrays with a vector
-# of each sample, or of each feature (measured: 21 to 24, and 3).
+# Bytes of a nonzero number of the rows whose singular vectors are found, and number of arrays with
+# a vector for each sample, or for each feature (measured: 21 to 24, and 3).
 _BYTES_EACH, _VECTORS = 32, 3
 
 
