@@ -162,11 +162,6 @@ def read_anew(patch, folder=None):
     plan(patch, False, folder)
 
 
-def free_bytes_of_parts(patch, number):
-    """Pretend that this many bytes are free for the parts of counts of `select_k`."""
-    _set(patch, "inference.shared_fits.free_bytes", lambda limit: number)
-
-
 def limit_is_all_memory(patch):
     """Give a computation its whole memory limit, whatever the process already uses."""
     _set(patch, "engine.memory._held_and_limit", lambda limit: (0, limit or 1 << 60))
@@ -485,5 +480,5 @@ def around_advance(patch, function):
 
 
 def no_room_for_parts(patch):
-    """Read parts of counts from their source in every pass."""
-    _set(patch, "inference.shared_fits._SHARE", 0.0)
+    """Keep parts of counts out of memory: in stores, or read from their source in every pass."""
+    _set(patch, "engine.memory._SHARE", 0.0)

@@ -19,6 +19,8 @@ from .runner import FAN_IN
 _BESIDES = 64 << 20
 # Bytes of a nonzero count in columns of all blocks together, about.
 _WHOLE_COLUMN_BYTES = 6
+# Share of the free memory for parts of counts, and bytes of an entry beside its slices.
+_SHARE, _ENTRY_BYTES = 0.5, 12
 
 
 class Plan(NamedTuple):
@@ -143,6 +145,11 @@ def free_bytes(memory_limit: int | float | str | None) -> int:
     """Return how many more bytes the process may use."""
     held, limit = _held_and_limit(memory_limit)
     return max(0, limit - held)
+
+
+def have_room(n_entries: int, memory_limit: int | float | str | None) -> bool:
+    """Whether half of the free memory holds a part of counts with this number of nonzeros."""
+    return n_entries * (_ENTRY_BYTES + SLICE_BYTES) <= _SHARE * free_bytes(memory_limit)
 
 
 def check_columns(

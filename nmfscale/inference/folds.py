@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.cached import cached_property
+from ..engine.memory import have_room
 from ..readers.thinning import PartOfCounts, Thinning, thinned_in_memory
 from ..storage.store import StoredCounts
 from .seeds import child, generator
-from .shared_fits import file_of, have_room
+from .shared_fits import file_of
 
 Array = NDArray[Any]
 # Number of sums of samples from whose spread standard errors are estimated; more samples or units

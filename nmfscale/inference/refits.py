@@ -24,6 +24,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ..cluster.pool import memory_of_task
 from ..counts.base import CountMatrix
 from ..counts.cached import cached_property
+from ..engine.memory import have_room
 from ..kernels.resample import draw_counts
 from ..methods.anchors.search import DependentAnchor
 from ..methods.matching import cosines_of, match_columns
@@ -38,7 +39,7 @@ from .loadings import proportions
 from .replicates import ReplicateTask
 from .seeds import child_states
 from .selection_fits import with_options
-from .shared_fits import file_of, fit_together, have_room, n_together, n_together_elsewhere
+from .shared_fits import file_of, fit_together, n_together, n_together_elsewhere
 
 Array = NDArray[Any]
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ..cluster.pool import memory_of_task
 from ..counts.base import CountMatrix
-from ..counts.blocks import SLICE_BYTES
 from ..counts.shared import share_reads
-from ..engine.memory import fits_within, free_bytes, reads_anew
+from ..engine.memory import fits_within, reads_anew
 from ..methods.poisson.solvers import poisson_needs
 from ..models.poisson_nmf import PoissonNMF
 from ..readers.open import as_counts
@@ -23,8 +22,6 @@ from ..storage.store import StoredCounts
 T = TypeVar("T")
 # Number of fits that share each read of a file: reading then takes a small part of the time.
 _TOGETHER = 16
-# Share of the free memory for parts of counts, and bytes of an entry beside its slices.
-_SHARE, _ENTRY_BYTES = 0.5, 12
 
 
 def check_estimator(estimator: Any) -> None:
@@ -48,11 +45,6 @@ def counts_of_job(X: Any, memory_limit: Any, client: Any, **part: Any) -> CountM
             "(nmfscale.write_store), or counts in memory (nmfscale.read_counts)."
         )
     return counts
-
-
-def have_room(n_entries: int, memory_limit: Any) -> bool:
-    """Whether half of the free memory holds parts of counts with this number of nonzeros."""
-    return n_entries * (_ENTRY_BYTES + SLICE_BYTES) <= _SHARE * free_bytes(memory_limit)
 
 
 def file_of(counts: CountMatrix) -> tuple[str, tuple[int, ...]]:

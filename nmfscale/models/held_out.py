@@ -14,15 +14,11 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
-from ..counts.blocks import SLICE_BYTES
-from ..engine.memory import free_bytes
+from ..engine.memory import have_room
 from ..methods.variational.held_out import HeldOut
 from ..readers.thinning import PartOfCounts, Thinning
 
 Array = NDArray[Any]
-
-# Share of the free memory for the other samples, and bytes of an entry beside its slices.
-_SHARE, _ENTRY_BYTES = 0.5, 12
 
 
 @dataclass(frozen=True)
@@ -84,8 +80,7 @@ class HeldOutSamples:
     def fitted(self, memory_limit: Any, n_threads: int) -> Iterator[CountMatrix]:
         """Make the counts of the other samples: in memory, or in a temporary file without room."""
         part = PartOfCounts(self.counts, self.others)
-        needed = self.counts.nnz * (_ENTRY_BYTES + SLICE_BYTES)
-        if needed <= _SHARE * free_bytes(memory_limit):
+        if have_room(self.counts.nnz, memory_limit):
             yield part.in_memory()
             return
         with tempfile.TemporaryDirectory(prefix="nmfscale-") as folder:

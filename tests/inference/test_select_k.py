@@ -93,7 +93,7 @@ def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
     expected = select_k(X, range(2, 5), random_state=0, n_threads=1)
     for source in (tmp_path / "counts.nmf", adata):
         assert_same(select_k(source, range(2, 5), random_state=0, n_threads=2), expected)
-    internals.free_bytes_of_parts(monkeypatch, 0)  # the parts are in stores
+    internals.no_room_for_parts(monkeypatch)  # the parts are in stores
     options = {"random_state": 0, "checkpoint": tmp_path / "job"}
     select_k(StoredCounts(tmp_path / "counts.nmf"), range(2, 5), **options)
     assert (tmp_path / "job" / "counts" / "part-1.nmf").exists()
