@@ -10,16 +10,19 @@ from .. import __version__
 from ..cli import commands
 from .cluster import cluster
 from .completion import SHELLS, completion
+from .correspondence import add_correspondence_options, correspondence
 from .differential import differential
 from .examples import EXAMPLES
 from .export import export
 from .inference import bootstrap, test
 from .option_groups import (
     COUNT,
+    LOADINGS,
     PATH,
     PORT,
     RESULT,
     TABLE,
+    TAKEN,
     add_cluster_options,
     add_input,
     add_job_options,
@@ -163,8 +166,8 @@ def _test(command: argparse.ArgumentParser) -> None:
     command.description = f"{command.description}\n\n{_UNITS}"
     add_labels(command)
     add = command.add_argument
-    what = f"{_TAKEN} (default: %(default)s)"
-    add("--loadings", choices=_LOADINGS, default="proportions", help=what)
+    what = f"{TAKEN} (default: %(default)s)"
+    add("--loadings", choices=LOADINGS, default="proportions", help=what)
     what = "test statistic: a distance of the groups (default: %(default)s)"
     add("--statistic", choices=tuple(STATISTICS), default="welch", help=what)
     what = "units that are permuted to test a pair: its own, or all (default: %(default)s)"
@@ -186,8 +189,8 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     what = "weights of topics in groups, or mean proportions (default: %(default)s)"
     add("--kind", choices=("weights", "fit"), default="weights", help=what)
     add_input(command, option="--counts")
-    what = f"for weights: {_TAKEN} (default: proportions)"
-    add("--loadings", choices=_LOADINGS, help=what)
+    what = f"for weights: {TAKEN} (default: proportions)"
+    add("--loadings", choices=LOADINGS, help=what)
     what = "give equal weight to units, or to samples (default: %(default)s)"
     add("--weighting", choices=("units", "samples"), default="units", help=what)
     what = (
@@ -206,6 +209,8 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     what = "in plots: groups within topics, or topics within groups (default: %(default)s)"
     add("--draw", choices=("RwT", "TwR"), default="RwT", help=what)
+    what = "in plots: intervals, or the distribution of the replicates (default: %(default)s)"
+    add("--style", choices=("intervals", "density", "histogram"), default="intervals", help=what)
     add_results(command, "the bootstrap")
 
 
@@ -406,8 +411,6 @@ def _completion(command: argparse.ArgumentParser) -> None:
 _UNITS = """First identify the sampling unit. Beers of a brewery, posts of a blog, or cells of a
 patient resemble each other: pass the breweries, blogs or patients as --units. Without --units,
 samples are the units, and the test may find differences that do not exist."""
-_LOADINGS = "proportions", "amounts"
-_TAKEN = "use the topic proportions of each sample, or its amounts: expected counts of each topic"
 _READ_FROM_FILE = "such as 2GB: data that do not fit are read from the file repeatedly"
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
@@ -420,6 +423,11 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "plot": (commands.plot, "draw a model", _plot),
     "test": (test, "test whether groups of samples differ in their topics", _test),
     "bootstrap": (bootstrap, "how heavy topics are in groups, with intervals", _bootstrap),
+    "correspondence": (
+        correspondence,
+        "place topics and groups on a map",
+        add_correspondence_options,
+    ),
     "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
     "stability": (stability, "topics that fits from many random starts have in common", _stability),
     "quality": (quality, "coherence, exclusivity and size of topics, and deviance", _quality),

@@ -11,7 +11,7 @@ from ..storage.atomic import atomic_write
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
-from .inference import ARRAYS, PICTURES, _end, _write_all, targets_of, write_columns, write_result
+from .inference import ARRAYS, PICTURES, end, targets_of, write_all, write_columns, write_result
 from .messages import say
 
 PAGE = ".html"
@@ -69,8 +69,8 @@ def differential(arguments: argparse.Namespace) -> int:
         else:
             write_columns(target, found.columns())
 
-    _write_all(targets, write)
-    return _end(arguments, len(found.features), found.interrupted)
+    write_all(targets, write)
+    return end(arguments, len(found.features), found.interrupted)
 
 
 def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int]:

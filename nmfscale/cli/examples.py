@@ -86,5 +86,10 @@ EXAMPLES = {
     "bootstrap": """examples:
   nmfscale bootstrap model.h5 --groups beers.csv:region --units beers.csv:brewery
   nmfscale bootstrap model.h5 --groups groups.txt --seed 1 -o weights.csv -o weights.png
+  nmfscale bootstrap model.h5 --groups groups.txt --style density -o replicates.png
   nmfscale bootstrap model.h5 --groups groups.txt --kind fit --counts counts.npz -o means.h5""",
+    "correspondence": """examples:
+  nmfscale correspondence model.h5 --groups beers.csv:region --units beers.csv:brewery
+  nmfscale correspondence model.h5 --groups groups.txt -o map.csv -o map.h5 -o biplot.png
+  nmfscale correspondence model.h5 --groups groups.txt --axes 2,3 --scaling groups -o biplot.png""",
 }

@@ -21,7 +21,7 @@ from .files import (
     write_or_rescue,
     write_rows,
 )
-from .labels import file_and_column, read_groups, unit_columns, warn_of_order
+from .groups import label_files, labelled_model
 from .messages import log, say
 
 ARRAYS, PICTURES = (".h5", ".hdf5"), (".png", ".pdf", ".svg")
@@ -34,7 +34,7 @@ def test(arguments: argparse.Namespace) -> int:
         from ..inference.permutation import permutation_test
 
         found = permutation_test(
-            _topics(arguments, model, labels), **labels, loadings=arguments.loadings,
+            labelled_topics(arguments, model, labels), **labels, loadings=arguments.loadings,
             statistic=arguments.statistic, scope=arguments.scope,
             n_permutations=arguments.permutations, **how,
         )  # fmt: skip
@@ -64,8 +64,8 @@ def test(arguments: argparse.Namespace) -> int:
         else:
             _write_text(target, ["groups", *columns], rows)
 
-    _write_all(targets, write)
-    return _end(arguments, found.overall.null.size, found.interrupted)
+    write_all(targets, write)
+    return end(arguments, found.overall.null.size, found.interrupted)
 
 
 def bootstrap(arguments: argparse.Namespace) -> int:
@@ -84,12 +84,7 @@ def bootstrap(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..plots import detached_axes, forest_plot
-            from ..plots.inference import size_of_intervals
-
-            axes = detached_axes(*size_of_intervals(found, arguments.draw))[0]
-            axes = forest_plot(found, arguments.draw, topic_names=topics, ax=axes)
-            save_figure(axes, target)
+            save_figure(_draw(arguments, found, topics), target)
         elif target.suffix.lower() in ARRAYS:
             names = {"topics": topics, "groups": groups}
             write_result(arguments, target, found, arrays | more, names)
@@ -99,17 +94,17 @@ def bootstrap(arguments: argparse.Namespace) -> int:
             rows = [pair + row for pair, row in zip(pairs, _in_rows(columns), strict=True)]
             _write_text(target, ["topic", "group", *columns], rows)
 
-    _write_all(targets, write)
-    return _end(arguments, n_done, n_done < arguments.replicates)
+    write_all(targets, write)
+    return end(arguments, n_done, n_done < arguments.replicates)
 
 
 def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
     """Return balanced weights, the number of replicates done, and the contents of the outputs."""
     from ..inference.bootstrap import bootstrap_weights
 
-    arguments.loadings, topics = arguments.loadings or "proportions", _topics_of(model)
+    arguments.loadings, topics = arguments.loadings or "proportions", names_of_topics(model)
     found = bootstrap_weights(
-        _topics(arguments, model, labels), **labels, loadings=arguments.loadings,
+        labelled_topics(arguments, model, labels), **labels, loadings=arguments.loadings,
         weighting=arguments.weighting, within=arguments.within or "groups",
         zeros=arguments.zeros or "drop", n_replicates=arguments.replicates, level=arguments.level,
         interval=arguments.interval or "percentile", topic_names=topics, **how,
@@ -147,10 +142,24 @@ def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> A
         "mean": means.estimate, "lower": means.lower, "upper": means.upper,
         "std_error": means.std_error,
     }  # fmt: skip
-    return found, found.n_replicates, (_topics_of(model), found.groups, arrays, {})
+    return found, found.n_replicates, (names_of_topics(model), found.groups, arrays, {})
 
 
-def _topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -> Any:
+def _draw(arguments: argparse.Namespace, found: Any, topics: list[str]) -> Any:
+    """Draw intervals, or distributions of the replicates."""
+    from ..plots import bootstrap_plot, detached_axes, forest_plot
+    from ..plots.inference import size_of_intervals
+    from ..plots.replicates import size_of_replicates
+
+    kind, style = arguments.draw, arguments.style
+    if style == "intervals":
+        ax = detached_axes(*size_of_intervals(found, kind))[0]
+        return forest_plot(found, kind, topic_names=topics, ax=ax)
+    ax = detached_axes(*size_of_replicates(found, kind))[0]
+    return bootstrap_plot(found, kind, style=style, topic_names=topics, ax=ax)
+
+
+def labelled_topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -> Any:
     """Return topics of the samples that have a label."""
     from ..inference.loadings import topics_of_samples
 
@@ -170,7 +179,7 @@ def _check_kind(arguments: argparse.Namespace) -> None:
         arguments.usage("--counts is for --kind fit")
 
 
-# Common parts of both commands -----------------------------------------------------------------
+# Common parts of the commands -----------------------------------------------------------------
 
 
 @contextmanager
@@ -178,29 +187,14 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
     """Yield the model, labels of its samples, output files, and options of the run."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
-    given = {name: getattr(arguments, name) for name in ("groups", "units", "strata")}
-    files = [file_and_column(each)[0] for each in given.values() if each is not None]
-    check_inputs(*inputs, *files)
+    files = [*inputs, *label_files(arguments)]
+    check_inputs(*files)
     from ..engine.checkpoint import checkpoints_in, recorded_seed
 
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
     endings = (*TEXT_TABLES, *ARRAYS, *PICTURES)
-    targets = targets_of(arguments, endings, [*inputs, *files], replaces=goes_on)
-    from ..models.persistence import load_model
-
-    model = load_model(arguments.model)
-    if getattr(model, "loadings_", None) is None:
-        raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
-    names_of_samples = getattr(model, "sample_names_", None)
-    warn_of_order(given.values(), names_of_samples)
-    obs = getattr(model, "obs_", None)
-    labels = _labels(given, len(model.loadings_), names_of_samples, obs)
-    left_out = _unlabelled(arguments.groups, ~labels["kept"], names_of_samples)
-    if left_out and getattr(arguments, "kind", None) == "fit":
-        raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
-    if left_out:
-        log(f"warning: {left_out}: they are left out.")
-    _say_what_may_be_units(arguments, labels, obs)
+    targets = targets_of(arguments, endings, files, replaces=goes_on)
+    model, labels = labelled_model(arguments)
     names = ("checkpoint", "resume")
     how: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     drawn = arguments.seed is None
@@ -233,51 +227,7 @@ def targets_of(
     return targets
 
 
-def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any], obs: Any) -> None:
-    """Suggest columns of the table of groups as units, if groups have very many samples."""
-    from collections import Counter
-
-    from ..inference.groups import MANY_SAMPLES
-
-    if arguments.units is not None or arguments.strata is not None:
-        return
-    columns = unit_columns(arguments.groups, obs)
-    if columns and max(Counter(labels["groups"]).values()) > MANY_SAMPLES:
-        path, column = file_and_column(arguments.groups)
-        of, where = ("obs", "") if column is None else (path, f"{path}:")
-        log(f"columns of {of} that may be units: {', '.join(columns)}; --units {where}COLUMN")
-
-
-def _unlabelled(source: Any, missing: Any, names: Any) -> str:
-    """Return a message with the number of samples without a label, and the first; or ""."""
-    places = missing.nonzero()[0]
-    if not places.size:
-        return ""
-    first = int(places[0]) if names is None else repr(str(names[places[0]]))
-    return f"{source} has no label for {places.size:,} samples (the first is {first})"
-
-
-def _labels(given: dict[str, str | None], n_samples: int, names: Any, obs: Any) -> dict[str, Any]:
-    """Return the labels of the samples that have a group, and a mask of these samples."""
-    import numpy as np
-
-    read = {
-        name: np.array([*read_groups(each, n_samples, names, obs), None], object)[:-1]
-        for name, each in given.items()
-        if each is not None
-    }
-    kept = np.array([label is not None for label in read["groups"]])
-    for name, labels in read.items():
-        missing = kept & np.array([label is None for label in labels])
-        if complaint := _unlabelled(f"--{name} {given[name]}", missing, names):
-            raise ValueError(
-                f"{complaint} that have a group: add the labels, or remove the labels of these "
-                "samples in --groups, which leaves the samples out."
-            )
-    return {name: labels[kept] for name, labels in read.items()} | {"kept": kept}
-
-
-def _topics_of(model: Any) -> list[str]:
+def names_of_topics(model: Any) -> list[str]:
     """Return the names of topics: their own, their anchors, or those of other tables."""
     anchors = getattr(model, "anchor_names_", None)
     if anchors is None or hasattr(model, "topic_names_"):
@@ -285,7 +235,7 @@ def _topics_of(model: Any) -> list[str]:
     return [*map(str, anchors)]
 
 
-def _end(arguments: argparse.Namespace, n_done: int, interrupted: bool) -> int:
+def end(arguments: argparse.Namespace, n_done: int, interrupted: bool) -> int:
     """Print the names of the outputs; return the exit code."""
     for given in arguments.output:
         say(f"written         {given}")
@@ -301,7 +251,7 @@ def _in_rows(columns: dict[str, list[Any]]) -> Rows:
     return [list(row) for row in zip(*columns.values(), strict=True)]
 
 
-def _write_all(targets: list[Path], write: Callable[[Path], None]) -> None:
+def write_all(targets: list[Path], write: Callable[[Path], None]) -> None:
     """Write every output, even if another cannot be written; raise the first error at the end."""
     failure: OSError | None = None
     for target in targets:
@@ -345,7 +295,7 @@ def write_result(
 # Printed results -------------------------------------------------------------------------------
 
 
-def _say_columns(rows: Rows) -> None:
+def say_columns(rows: Rows) -> None:
     """Print a table: the first column is left-aligned, others are right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -374,7 +324,7 @@ def _say_test(found: Any) -> None:
             adjusted = test.pvalue_maxt, test.pvalue_bh
             row += [f"{p:.2g}" if test is not found.overall else "" for p in adjusted]
         rows.append(row)
-    _say_columns(rows)
+    say_columns(rows)
     say("")
 
 
@@ -400,7 +350,7 @@ def _say_weights(
         for r, t in enumerate(ranking[rank].tolist()):
             row.append(f"{topics[t]} {found.weights[t, r]:.2f}{'*' if beside[t, r] else ' '}")
         rows.append(row)
-    _say_columns(rows)
+    say_columns(rows)
     say("")
 
 
@@ -420,5 +370,5 @@ def _say_means(
     for topic, *cells in zip(topics, arrays["mean"], arrays["lower"], arrays["upper"], strict=True):
         known = zip(*cells, strict=True)
         rows.append([topic, *(f"{mean:.3f} [{low:.3f}, {up:.3f}]" for mean, low, up in known)])
-    _say_columns(rows)
+    say_columns(rows)
     say("")

@@ -14,6 +14,8 @@ from ..counts.sizes import parse_bytes
 PATH = os.path.expanduser
 TABLE = "a table, .csv or .tsv, also with .gz"
 RESULT = "the result, .h5, for load_result in Python"
+LOADINGS = "proportions", "amounts"
+TAKEN = "use the topic proportions of each sample, or its amounts: expected counts of each topic"
 # Tens of thousands of threads would kill the process without a message.
 MOST_THREADS = 4096
 
@@ -49,7 +51,7 @@ def size(text: str) -> str:
     return text
 
 
-def add_labels(command: argparse.ArgumentParser) -> None:
+def add_labels(command: argparse.ArgumentParser, *, strata: bool = True) -> None:
     """Add the model and labels of its samples."""
     add = command.add_argument
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
@@ -61,6 +63,8 @@ def add_labels(command: argparse.ArgumentParser) -> None:
     add("--groups", required=True, type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "sampling units, such as patients; same formats (default: samples)"
     add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
+    if not strata:
+        return
     what = "units are permuted, or resampled, only within strata; same formats"
     add("--strata", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
 

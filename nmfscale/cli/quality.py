@@ -10,7 +10,7 @@ from typing import Any
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
-from .inference import ARRAYS, PICTURES, _end, _write_all, targets_of, write_columns, write_result
+from .inference import ARRAYS, PICTURES, end, targets_of, write_all, write_columns, write_result
 from .messages import log, say
 
 # Endings of model files.
@@ -41,8 +41,8 @@ def quality(arguments: argparse.Namespace) -> int:
         else:
             write_columns(target, found.columns(arguments.table))
 
-    _write_all(targets, write)
-    return _end(arguments, len(found.npmi), False)
+    write_all(targets, write)
+    return end(arguments, len(found.npmi), False)
 
 
 def stability(arguments: argparse.Namespace) -> int:
@@ -91,8 +91,8 @@ def stability(arguments: argparse.Namespace) -> int:
         else:
             write_columns(target, found.columns(arguments.table))
 
-    _write_all(targets, write)
-    return _end(arguments, len(found.objective), found.interrupted)
+    write_all(targets, write)
+    return end(arguments, len(found.objective), found.interrupted)
 
 
 def _say_stability(found: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from .cluster import cluster_client
 from .commands import save_figure, terminated_as_interrupted
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
-from .inference import ARRAYS, PICTURES, _write_all, targets_of, write_columns, write_result
+from .inference import ARRAYS, PICTURES, targets_of, write_all, write_columns, write_result
 from .labels import file_and_column, read_groups
 from .messages import log, say
 
@@ -65,7 +65,7 @@ def select_k(arguments: argparse.Namespace) -> int:
         else:
             write_columns(target, found.columns())
 
-    _write_all(targets, write)
+    write_all(targets, write)
     for given in arguments.output:
         say(f"written         {given}")
     if not found.interrupted:

@@ -16,6 +16,8 @@ from .objects import result_in
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Width and height in inches of a new figure.
+SIZE = (5.0, 4.4)
 _COLORS = {"topics": PALETTE[0], "groups": PALETTE[5]}
 
 
@@ -88,7 +90,7 @@ def biplot(
     )
     result = result_in(result, key, "correspondence_analysis", groupby)
     chosen = _chosen_axes(result, axes)
-    ax = axes_or_new(ax, 5.0, 4.4)
+    ax = axes_or_new(ax, *SIZE)
     points = {}
     for of in ("topics", "groups"):
         masses, coordinates = result.masses_and_coordinates(of)

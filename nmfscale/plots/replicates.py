@@ -27,6 +27,8 @@ Array = np.ndarray[Any, Any]
 _POINTS, _BEYOND = 256, 1.0
 # Height of a panel in peaks of the curve that has the median peak.
 _MOST_ABOVE = 4.0
+# Panels by default.
+_PANELS = 8
 
 
 def bootstrap_plot(
@@ -39,7 +41,7 @@ def bootstrap_plot(
     key: str = KEY,
     panels: Sequence[Any] | None = None,
     curves: Sequence[Any] | None = None,
-    max_panels: int = 8,
+    max_panels: int = _PANELS,
     max_curves: int = 8,
     bins: int = 40,
     topic_names: Sequence[str] | None = None,
@@ -130,7 +132,7 @@ def bootstrap_plot(
     for some, among, name in ((chosen, whole.panels, "panels"), (drawn, whole.rows, "curves")):
         if len(some) < len(among):
             caption.append(f"{len(some)} of {len(among)} {name}")
-    grid = Grid(len(chosen), 2.4, 1.3)
+    grid = _grid(len(chosen))
     host = axes_or_new(ax, *grid.size)
     colors = topic_colors(len(whole.rows))
     low, high = _limits(values[:, chosen][:, :, drawn], neutral)
@@ -150,6 +152,15 @@ def bootstrap_plot(
         ncols=min(len(names), 5), handlelength=1.2,
     )  # fmt: skip
     return finished(host, show, save, return_fig)
+
+
+def size_of_replicates(result: Any, kind: str) -> tuple[float, float]:
+    """Return width and height in inches of a figure for the panels drawn by default."""
+    return _grid(min(_PANELS, len(table_of(result, kind, None, None).panels))).size
+
+
+def _grid(n_panels: int) -> Grid:
+    return Grid(n_panels, 2.4, 1.3)
 
 
 def _replicates_of(result: Any) -> Array:

@@ -96,11 +96,14 @@ def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
     assert capsys.readouterr().out == f"{expected!r}\n"
 
 
-@pytest.mark.parametrize("which", ["model.h5", "anchors.h5", "named.h5"])
+STYLES = {"model.h5": "intervals", "anchors.h5": "histogram", "named.h5": "density"}
+
+
+@pytest.mark.parametrize("which", STYLES)
 def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     outputs = [tmp_path / name for name in ("weights.tsv", "weights.h5", "weights.svg")]
     given = [*words(folder, "bootstrap", model=which), "--within", "corpus"]
-    given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR"]
+    given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR", "--style", STYLES[which]]
     loadings = "amounts" if which == "anchors.h5" else "proportions"
     given += ["--loadings", loadings, "--zeros", "omit"] if loadings == "amounts" else []
     zeros = "omit" if loadings == "amounts" else "drop"
@@ -122,11 +125,42 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     with h5py.File(outputs[1]) as file:
         assert_array_equal(file["replicates"][...], expected.replicates)
         assert bytes(file["topics/text"][...]).decode() == "".join(expected.topics)
-    assert all(path.stat().st_size for path in outputs)
+    # the caption of distributions, which the picture also has as text
+    drawn = outputs[2].read_text().count(f"{expected.n_replicates:,} replicates")
+    assert drawn == (STYLES[which] != "intervals")
     out, err = capsys.readouterr()
     ranked = [line.split()[1::2] for line in out.splitlines() if line[:1] in set("123")]
     assert ranked == expected.ranking().to_numpy().tolist()
     assert err.count("\n") == 1 and "fewer than 50 samples" in err
+
+
+def test_the_map_of_topics_and_groups_is_that_of_python(folder, tmp_path, capsys):
+    outputs = [tmp_path / name for name in ("map.csv", "map.h5", "map.svg")]
+    given = words(folder, "correspondence", "some", "named.h5")[: -len(QUICK)]
+    given += ["--units", f"{folder / 'cells.csv'}:patient", "--weighting", "samples"]
+    to = [word for path in outputs for word in ("-o", path)]
+    assert run(*given, "--axes", "2,1", *to) == 0
+    model = nmfscale.load(folder / "named.h5")
+    expected = nmfscale.correspondence_analysis(
+        model.loadings_[1:], GROUPS[1:], units=PATIENTS[1:], weighting="samples",
+        topic_names=model.topic_names_,
+    )  # fmt: skip
+    pd.testing.assert_frame_equal(pd.read_csv(outputs[0]), expected.to_frame(), check_dtype=False)
+    assert_array_equal(
+        nmfscale.load_result(outputs[1]).group_coordinates, expected.group_coordinates
+    )
+    for name in ("axis 1 (", "axis 2 (", "red", "type 2"):
+        assert f"<!-- {name}" in outputs[2].read_text()
+    out, err = capsys.readouterr()
+    line = next(line for line in out.splitlines() if line.startswith("red"))
+    assert line.split()[-2:] == [f"{each:.3f}" for each in expected.topic_coordinates[0, ::-1]]
+    assert "1 samples (the first is 'cell 0'): they are left out" in err
+    assert "'1,1' is not two numbers" in misuse(capsys, *given, "--axes", "1,1")
+    (tmp_path / "new").mkdir()
+    given = [*words(folder, "correspondence")[: -len(QUICK)], "--axes", "1,3"]
+    to = ["-o", tmp_path / "new/a.csv", "-o", tmp_path / "new/a.png"]
+    assert "the result has axes 1 to 2" in failure(capsys, *given, *to)
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_fits_are_those_of_python(folder, model, tmp_path, capsys):
@@ -387,6 +421,7 @@ def test_no_command_needs_pandas(folder, tmp_path, monkeypatch):
         ["quality", model, counts, "--table", "samples"],
         [*words(folder, "test"), "--permutations", 9],
         [*words(folder, "bootstrap"), "--replicates", 9],
+        words(folder, "correspondence")[:-len(QUICK)],
         [*words(folder, "bootstrap"), "--kind", "fit", "--counts", counts, "--replicates", 2],
         ["transform", model, counts],
         ["export", model],

@@ -30,9 +30,9 @@ MODULES = sorted(
     if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
 )
 COMMANDS = (
-    "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap", "select-k",
-    "stability", "quality", "differential", "export", "report", "completion",
-    "cluster",
+    "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap",
+    "correspondence", "select-k", "stability", "quality", "differential", "export", "report",
+    "completion", "cluster",
 )  # fmt: skip
 # Pages whose names are checked, and names of other packages on them.
 PAGES_OF_NAMES = ("other_packages", "faq", "which_model")

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.names import name_array
 from .files import Result
+from .frames import Columns, frame_of
 
 Array = NDArray[Any]
 
@@ -114,20 +116,22 @@ class CorrespondenceAnalysis(Result):
             total inertia), and for each axis a, from 1, ``axis_a`` (principal coordinate),
             ``contribution_a`` and ``cosine_a`` (squared).
         """
-        import pandas as pd
+        return frame_of(self.columns())
 
-        parts = []
+    def columns(self) -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+        parts: list[Columns] = []
         for kind, names in (("topic", self.topics), ("group", self.groups)):
             masses, coordinates = self.masses_and_coordinates(f"{kind}s")
-            columns: dict[str, Any] = {"kind": kind, "name": list(names), "mass": masses}
-            columns["inertia"] = masses * (coordinates * coordinates).sum(axis=1)
+            part: Columns = {"kind": np.full(len(masses), kind, object), "name": name_array(names)}
+            part |= {"mass": masses, "inertia": masses * (coordinates * coordinates).sum(axis=1)}
             for what, values in (
                 ("axis", coordinates), ("contribution", self.contributions(f"{kind}s")),
                 ("cosine", self.cosines(f"{kind}s")),
             ):  # fmt: skip
-                columns |= {f"{what}_{a + 1}": values[:, a] for a in range(values.shape[1])}
-            parts.append(pd.DataFrame(columns))
-        return pd.concat(parts, ignore_index=True)
+                part |= {f"{what}_{a + 1}": values[:, a] for a in range(values.shape[1])}
+            parts.append(part)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def masses_and_coordinates(self, of: str) -> tuple[Array, Array]:
         """Return masses (T,) or (R,) and principal coordinates (T, A) or (R, A).

@@ -1,0 +1,83 @@
+"""The model of a command, and the groups, units and strata of its samples."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .labels import file_and_column, read_groups, unit_columns, warn_of_order
+from .messages import log
+
+
+def label_files(arguments: argparse.Namespace) -> list[str]:
+    """Return the files of labels, or the columns of obs."""
+    return [file_and_column(each)[0] for each in _given(arguments).values()]
+
+
+def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return the model, labels of its samples that have a group, and a mask of these samples."""
+    from ..models.persistence import load_model
+
+    given = _given(arguments)
+    model = load_model(arguments.model)
+    if getattr(model, "loadings_", None) is None:
+        raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
+    names_of_samples = getattr(model, "sample_names_", None)
+    warn_of_order(given.values(), names_of_samples)
+    obs = getattr(model, "obs_", None)
+    labels = _labels(given, len(model.loadings_), names_of_samples, obs)
+    left_out = _unlabelled(arguments.groups, ~labels["kept"], names_of_samples)
+    if left_out and getattr(arguments, "kind", None) == "fit":
+        raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
+    if left_out:
+        log(f"warning: {left_out}: they are left out.")
+    if set(given) == {"groups"}:
+        _say_what_may_be_units(arguments, labels, obs)
+    return model, labels
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the options of labels that are set."""
+    given = {name: getattr(arguments, name, None) for name in ("groups", "units", "strata")}
+    return {name: each for name, each in given.items() if each is not None}
+
+
+def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any], obs: Any) -> None:
+    """Suggest columns of the table of groups as units, if groups have very many samples."""
+    from collections import Counter
+
+    from ..inference.groups import MANY_SAMPLES
+
+    columns = unit_columns(arguments.groups, obs)
+    if columns and max(Counter(labels["groups"]).values()) > MANY_SAMPLES:
+        path, column = file_and_column(arguments.groups)
+        of, where = ("obs", "") if column is None else (path, f"{path}:")
+        log(f"columns of {of} that may be units: {', '.join(columns)}; --units {where}COLUMN")
+
+
+def _unlabelled(source: Any, missing: Any, names: Any) -> str:
+    """Return a message with the number of samples without a label, and the first; or ""."""
+    places = missing.nonzero()[0]
+    if not places.size:
+        return ""
+    first = int(places[0]) if names is None else repr(str(names[places[0]]))
+    return f"{source} has no label for {places.size:,} samples (the first is {first})"
+
+
+def _labels(given: dict[str, str], n_samples: int, names: Any, obs: Any) -> dict[str, Any]:
+    """Return the labels of the samples that have a group, and a mask of these samples."""
+    import numpy as np
+
+    read = {
+        name: np.array([*read_groups(each, n_samples, names, obs), None], object)[:-1]
+        for name, each in given.items()
+    }
+    kept = np.array([label is not None for label in read["groups"]])
+    for name, labels in read.items():
+        missing = kept & np.array([label is None for label in labels])
+        if complaint := _unlabelled(f"--{name} {given[name]}", missing, names):
+            raise ValueError(
+                f"{complaint} that have a group: add the labels, or remove the labels of these "
+                "samples in --groups, which leaves the samples out."
+            )
+    return {name: labels[kept] for name, labels in read.items()} | {"kept": kept}
