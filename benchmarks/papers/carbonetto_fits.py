@@ -20,6 +20,8 @@ from __future__ import annotations
 import argparse
 import warnings
 from dataclasses import dataclass
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import experiment
@@ -45,9 +47,10 @@ LEAST, CHANGED = 0.01, 0.1
 
 @dataclass
 class Curve:
-    """One fit: history of objective and residual, and the factors at the end."""
+    """One fit: log-likelihoods, residuals at iterations `measured`, and the factors at the end."""
 
     loglik: np.ndarray
+    measured: np.ndarray
     kkt: np.ndarray
     L: np.ndarray
     F: np.ndarray
@@ -64,18 +67,29 @@ def fit(
     counts: Any, L: np.ndarray, F: np.ndarray, method: str, n_iter: int, threads: int,
     inner_iter: int = 4,
 ) -> Curve:  # fmt: skip
-    """Run one of the four algorithms for a number of iterations."""
+    """Run one of the four algorithms for a number of iterations.
+
+    `history_` estimates residuals between measurements, so the fit is interrupted to measure them.
+    """
     from nmfscale import PoissonNMF
 
     solver, extrapolate, _ = METHODS[method]
-    model = PoissonNMF(
-        L.shape[1], solver=solver, inner_iter=inner_iter, extrapolate=extrapolate, max_iter=n_iter,
-        tol=0, n_threads=threads,
-    ).fit(counts, L=L, F=F)  # fmt: skip
-    history = model.history_
-    kkt = np.maximum(history["kkt_loadings"], history["kkt_factors"])
+    measured, kkt = measured_iterations(n_iter), []
+    with TemporaryDirectory() as folder:
+        for end in measured.tolist():
+            model = PoissonNMF(
+                L.shape[1], solver=solver, inner_iter=inner_iter, extrapolate=extrapolate,
+                max_iter=end, tol=0, n_threads=threads,
+            ).fit(counts, L=L, F=F, checkpoint=folder, resume=True)  # fmt: skip
+            kkt.append(max(model.history_[["kkt_loadings", "kkt_factors"]][-1].tolist()))
     F = np.ascontiguousarray(model.components_.T)
-    return Curve(history["loglik_multinomial"], kkt, model.loadings_, F)
+    loglik = model.history_["loglik_multinomial"]
+    return Curve(loglik, measured, np.array(kkt), model.loadings_, F)
+
+
+def measured_iterations(n_iter: int) -> np.ndarray:
+    """Return the first iteration, and six at equal distances that end with the last one."""
+    return np.unique([1, *np.linspace(0, n_iter, 7).astype(int)[1:]])
 
 
 def compare(
@@ -91,22 +105,16 @@ def compare(
     return start, {name: fit(counts, L, F, name, n_iter, threads) for name in METHODS}
 
 
-def shown_iterations(n_iter: int) -> np.ndarray:
-    """Return about twelve iterations at equal ratios, for the csv file."""
-    return np.unique(np.geomspace(1, n_iter, 12).astype(int))
-
-
 def rows_of(name: str, found: dict[int, tuple[float, dict[str, Curve]]]) -> list[dict]:
     """Return the points of all curves."""
     rows = []
     for K, (_, curves) in found.items():
         best = best_of(curves)
         for method, curve in curves.items():
-            for i in shown_iterations(len(curve.loglik)):
+            for i, kkt in zip(curve.measured.tolist(), curve.kkt, strict=True):
                 rows.append({
-                    "counts": name, "K": K, "method": method, "iteration": int(i),
-                    "below_best": f"{best - curve.loglik[i - 1]:.4f}",
-                    "kkt": f"{curve.kkt[i - 1]:.3e}",
+                    "counts": name, "K": K, "method": method, "iteration": i,
+                    "below_best": f"{best - curve.loglik[i - 1]:.4f}", "kkt": f"{kkt:.3e}",
                 })  # fmt: skip
     return rows
 
@@ -147,7 +155,7 @@ def draw_curves(found: dict[int, tuple[float, dict[str, Curve]]]) -> Any:
             above.semilogy(
                 iteration, np.maximum(best - curve.loglik, LEAST), color=color, label=method
             )
-            below.semilogy(iteration, curve.kkt, color=color)
+            below.semilogy(curve.measured, curve.kkt, ".-", ms=3, color=color)
         above.set_title(f"K = {K}", fontsize=9)
         below.set_title(f"K = {K}", fontsize=9)
     for half, label in ((0, "log-likelihood\nbelow the best"), (down, "largest KKT residual")):
@@ -197,6 +205,7 @@ def table_1(others: list[str]) -> list[dict]:
 def options_of() -> argparse.Namespace:
     """Read the options of this script, with defaults by the size of the run."""
     parser = experiment.parser(__doc__)
+    experiment.add_parts(parser)
     parser.add_argument("--problems", nargs="+")
     parser.add_argument("--topics", nargs="+", type=int)
     parser.add_argument("--updates", nargs=2, type=int, metavar=("EM", "AFTER"),
@@ -223,7 +232,10 @@ def main() -> None:
         counts = experiment.counts_of(name)
         found = {}
         for K in options.topics:
-            found[K] = compare(counts, K, *options.updates, options.threads)
+            key = ("carbonetto_fits", name, K, *options.updates)
+            found[K] = experiment.part(
+                options.parts, key, partial(compare, counts, K, *options.updates, options.threads)
+            )
             print(name, summary({K: found[K]})[0], flush=True)
         stem = f"carbonetto_{name}"
         figures = {stem: draw_curves(found), f"{stem}_proportions": draw_proportions(found)}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from functools import partial
 from typing import Any
 
 import carbonetto_fits
@@ -72,18 +73,23 @@ def curves_of(
 
 def measure(name: str, options: argparse.Namespace) -> list[dict[str, np.ndarray]]:
     """Return the curves of every draw of a problem; real counts have one."""
-    import problems
+    simulated = name in "AB"
+    n_lda = 10 if options.smoke else 200 if simulated or options.full else 50
 
-    if name in "AB":
-        n_lda, found = (10 if options.smoke else 200), []
-        for seed in range(1, options.draws + 1):
-            X, _ = carbonetto_simulated.counts_of(name, seed)
+    def run(seed: int) -> dict[str, np.ndarray]:
+        import problems
+
+        if simulated:
+            X = carbonetto_simulated.counts_of(name, seed)[0]
             start = carbonetto_simulated.start_of(X)[:2]
-            found.append(curves_of(X, start, STARTS, n_lda, options))
-        return found
-    X, K = problems.load_counts(name), problems.REAL[name][0]
-    start = problems.em_start(X, K)
-    return [curves_of(X, start, OF_REAL, 200 if options.full else 50, options)]
+            return curves_of(X, start, STARTS, n_lda, options)
+        X, K = problems.load_counts(name), problems.REAL[name][0]
+        return curves_of(X, problems.em_start(X, K), OF_REAL, n_lda, options)
+
+    return [
+        experiment.part(options.parts, ("carbonetto_lda", name, seed, n_lda), partial(run, seed))
+        for seed in range(1, (options.draws if simulated else 1) + 1)
+    ]
 
 
 def rows_of(name: str, draws: list[dict[str, np.ndarray]]) -> list[dict]:
@@ -138,6 +144,7 @@ def main() -> None:
     import problems
 
     parser = experiment.parser(__doc__)
+    experiment.add_parts(parser)
     parser.add_argument("--problems", nargs="+", choices=("A", "B", *problems.REAL))
     parser.add_argument("--draws", type=int, help="of A and B")
     options = parser.parse_args()

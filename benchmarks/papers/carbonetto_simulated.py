@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import carbonetto_fits
@@ -132,11 +133,11 @@ def draw_panels(found: dict[str, list[Draw]]) -> Any:
             n_em = len(draw.fits["EM"].loglik)
             for method, curve in draw.fits.items():
                 first = n_em if method == AFTER else 0
-                x = first + np.arange(1, len(curve.loglik) + 1)
+                iteration = first + np.arange(1, len(curve.loglik) + 1)
                 style = {"color": COLOURS[method], "lw": 0.8, "alpha": 0.7}
                 style |= {"label": method} if draw is draws[0] else {}
-                missing.semilogy(x, np.maximum(draw.best - curve.loglik, 0.1), **style)
-                residual.semilogy(x, curve.kkt, **style)
+                missing.semilogy(iteration, np.maximum(draw.best - curve.loglik, 0.1), **style)
+                residual.semilogy(first + curve.measured, curve.kkt, **style)
         missing.set(xlabel="iteration", ylabel="log-likelihood below the best")
         residual.set(xlabel="iteration", ylabel="largest KKT residual")
         cd, em = farthest.fits["CD, extrapolated"].proportions, farthest.fits["EM"].proportions
@@ -153,6 +154,7 @@ def draw_panels(found: dict[str, list[Draw]]) -> Any:
 def main() -> None:
     """Run all draws of both data sets."""
     parser = experiment.parser(__doc__)
+    experiment.add_parts(parser)
     parser.add_argument("--draws", type=int, help="of A and B")
     options = parser.parse_args()
     n_iter, n_after = (10, 5) if options.smoke else (750, 200)
@@ -161,7 +163,9 @@ def main() -> None:
     found: dict[str, list[Draw]] = {"A": [], "B": []}
     for seed in range(1, n_draws + 1):
         for name, draws in found.items():
-            draws.append(draw_of(name, seed, n_iter, n_after))
+            key = ("carbonetto_simulated", name, seed, n_iter, n_after)
+            compute = partial(draw_of, name, seed, n_iter, n_after)
+            draws.append(experiment.part(options.parts, key, compute))
             print(row_of(name, seed, draws[-1]), flush=True)
     rows = [
         row_of(name, seed, draw)

@@ -10,6 +10,9 @@ A script computes rows, which are dictionaries from columns to values, and draws
 NAME.png, and replaces the table between ``<!-- NAME:start -->`` and ``<!-- NAME:end -->`` on the
 pages of docs/papers that have these markers.  A column "paper" has the numbers that the paper
 prints; it is empty (None) where the paper prints none.
+
+Scripts whose ``--full`` takes hours compute their parts by ``part``, which keeps them in the folder
+of ``--parts``; after an interruption, the same command continues with the part that was not done.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ import argparse
 import gzip
 import json
 import os
+import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,30 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     found.add_argument("--threads", type=int, default=2)
     found.add_argument("--results", type=Path, default=RESULTS, help="folder of csv and png")
     return found
+
+
+def add_parts(parser: argparse.ArgumentParser) -> None:
+    """Add the option of scripts that can be continued after an interruption."""
+    what = "folder that keeps finished parts; the same command continues from them"
+    parser.add_argument("--parts", type=Path, metavar="FOLDER", help=what)
+
+
+def part(folder: Path | None, key: Sequence[Any], compute: Callable[[], Any]) -> Any:
+    """Return the part with a key from the folder of --parts, or compute it and keep it there.
+
+    The key names the script and all settings that the part depends on.
+    """
+    if folder is None:
+        return compute()
+    path = folder / "_".join(str(each).replace(" ", "-") for each in key)
+    if path.exists():
+        return pickle.loads(path.read_bytes())  # noqa: S301  the user's own file
+    value = compute()
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_bytes(pickle.dumps(value))
+    unfinished.replace(path)  # so that an interruption leaves no half of a part
+    return value
 
 
 def parse(description: str | None) -> argparse.Namespace:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import experiment
@@ -89,7 +90,18 @@ def start_of(number: int, n: int) -> list[np.ndarray]:
     ]
 
 
-def errors_of_draw(draw: int, n: int, starts: int, options: dict[str, Any]) -> dict[Any, float]:
+def error_of_fit(of: Experiment, data: Any, means: Any, begin: Any, how: dict[str, Any]) -> float:
+    """Fit from a start, and return F."""
+    A, B, S = begin
+    model = SSNMF(RANK, n_threads=1, **how).fit(
+        *data, loadings=S.T, components=A.T, target_components=B
+    )
+    return of.error(means, model.loadings_, model.components_.T, model.target_components_)
+
+
+def errors_of_draw(
+    draw: int, n: int, starts: int, options: dict[str, Any], parts: Path | None
+) -> dict[Any, float]:
     """Return mean errors for one draw of the true factors, by experiment and model.
 
     Only the first `starts` of five starts are fitted. Their errors are divided by those at all five
@@ -107,13 +119,12 @@ def errors_of_draw(draw: int, n: int, starts: int, options: dict[str, Any]) -> d
         fits += [("lambda", of.losses, of.supervision)] if of.supervision != 1 else []
         for name, losses, supervision in fits:
             lasts = []
-            for A0, B0, S0 in begins[:starts]:
-                model = SSNMF(
-                    RANK, losses=losses, supervision=supervision, n_threads=1, **options
-                ).fit(X, Y, loadings=S0.T, components=A0.T, target_components=B0)
-                lasts.append(of.error(
-                    means, model.loadings_, model.components_.T, model.target_components_
-                ))  # fmt: skip
+            for start, begin in enumerate(begins[:starts]):
+                key = ("haddock_synthetic", n, draw, number, name, start, *options.values())
+                how = {"losses": losses, "supervision": supervision} | options
+                lasts.append(experiment.part(parts, key, partial(
+                    error_of_fit, of, (X, Y), means, begin, how
+                )))  # fmt: skip
             found[number, name] = float(np.mean(np.resize(lasts, STARTS) / firsts))
         print(f"draw {draw}, experiment {number} done", flush=True)
     return found
@@ -163,6 +174,7 @@ def draw_figure(rows: list[dict[str, Any]]) -> Any:
 def main() -> None:
     """Run the script from the command line."""
     parser = experiment.parser(__doc__)
+    experiment.add_parts(parser)
     parser.add_argument("--draws", type=int, help="of the true factors; default: 4")
     options = parser.parse_args()
     n, draws, starts = 500, options.draws or 4, STARTS
@@ -172,7 +184,7 @@ def main() -> None:
     if options.smoke:
         n, draws, starts, fit["max_iter"] = 60, 1, 1, 3
     with ProcessPoolExecutor(options.threads) as pool:
-        run = partial(errors_of_draw, n=n, starts=starts, options=fit)
+        run = partial(errors_of_draw, n=n, starts=starts, options=fit, parts=options.parts)
         found = list(pool.map(run, range(draws)))
     rows, summary = table(found)
     experiment.keep("haddock_2", rows, draw_figure(rows), options, summary=summary)

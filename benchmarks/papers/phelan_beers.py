@@ -4,7 +4,7 @@
     python benchmarks/papers/phelan_beers.py --data docstrings
     python benchmarks/papers/phelan_beers.py --smoke      a few seconds, writes nothing
 
-The reviews of the thesis are not public. These are other reviews, of 1,327 beers instead of 6,427:
+The reviews of the thesis are not public. These are other reviews, of 1,329 beers instead of 6,427:
 beer_canada.npz in the folder NMFSCALE_DATA, which beer_reviews.py makes. Tests take the anchors of
 these reviews; tables 5.2 and 5.3 take those of the thesis, so that topics can be compared. Without
 the reviews, or with --data docstrings, the docstrings of five packages take the place of beers,
@@ -217,27 +217,20 @@ def spread(weights: Any) -> list[dict[str, Any]]:
 
 def densities(weights: Any, chosen: list[str]) -> tuple[Any, list[dict[str, Any]]]:
     """Return figures 5.2 and 5.3: bootstrap densities of RwT weights, and a table of them."""
-    from scipy.stats import gaussian_kde
+    from matplotlib.figure import Figure
 
-    figure, axes = experiment.panels(len(chosen), 4, (2.9, 2.3))
-    grid, rows = np.linspace(0, 0.235, 400), []
-    for ax, topic in zip(axes, chosen, strict=True):
-        t = weights.topics.index(topic)
-        for r, region in enumerate(weights.groups):
-            drawn = weights.replicates[:, t, r]
-            drawn = drawn[np.isfinite(drawn)]
-            ax.plot(grid, gaussian_kde(drawn)(grid), color=f"C{r}", label=region)
-            ax.fill_between(grid, gaussian_kde(drawn)(grid), color=f"C{r}", alpha=0.15)
-            rows.append({
-                "topic": topic, "region": region, "weight": weights.weights[t, r],
-                "lower": weights.lower[t, r], "upper": weights.upper[t, r],
-                "standard error": drawn.std(ddof=1),
-            })  # fmt: skip
-        ax.axvline(weights.neutral, color="0.3", linestyle="--", linewidth=0.9)
-        ax.set(title=topic, yticks=[], xlim=(0, grid[-1]))
-        ax.spines["left"].set_visible(False)
-    axes[0].legend(frameon=False, fontsize="small")
-    figure.supxlabel("balanced weight of the region within the topic; dashed: neutral")
+    figure = Figure(figsize=(10.9, 1.9 * -(-len(chosen) // 4) + 0.7), layout="constrained")
+    nmfscale.pl.bootstrap_plot(weights, panels=chosen, ax=figure.subplots(), show=False)
+    rows = [
+        {
+            "topic": topic, "region": region, "weight": weights.weights[t, r],
+            "lower": weights.lower[t, r], "upper": weights.upper[t, r],
+            "standard error": weights.standard_errors[t, r],
+        }
+        for topic in chosen
+        for t in [weights.topics.index(topic)]
+        for r, region in enumerate(weights.groups)
+    ]  # fmt: skip
     return figure, rows
 
 

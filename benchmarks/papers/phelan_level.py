@@ -14,6 +14,7 @@ cosine and of the chi-square of section 4.4 is measured by benchmarks/permutatio
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import warnings
 from collections.abc import Callable
@@ -108,23 +109,29 @@ def one_set(name: str, n: int, seed: int) -> dict[str, float]:
     return tests_of(SETS[name](np.random.default_rng([seed, list(SETS).index(name)])), n, seed)
 
 
-def level(n_sets: int, n: int, processes: int) -> tuple[list[dict[str, Any]], Any]:
+def all_sets(name: str, n_sets: int, n: int, processes: int) -> list[dict[str, float]]:
+    """Draw and test all sets of one kind."""
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(partial(one_set, name, n), range(n_sets), chunksize=4))
+
+
+def level(n_sets: int, n: int, options: argparse.Namespace) -> tuple[list[dict[str, Any]], Any]:
     """Return rejection rates, and a picture of the p-values."""
     rows = []
     figure, axes = experiment.panels(len(SETS), 3, (3.2, 2.7))
-    with ProcessPoolExecutor(processes) as pool:
-        for ax, name in zip(axes, SETS, strict=True):
-            found = list(pool.map(partial(one_set, name, n), range(n_sets), chunksize=4))
-            row: dict[str, Any] = {"set": name, "Proposition 4.2.1": LEVEL}
-            for test in found[0]:
-                p = np.array([each[test] for each in found])
-                row[test] = float((p <= LEVEL).mean())
-                ax.plot(np.sort(p), np.arange(1, n_sets + 1) / n_sets, label=test)
-            ax.plot([0, 1], [0, 1], color="0.6", linestyle=":")
-            ax.set(title=name, xlabel="p", xlim=(0, 1), ylim=(0, 1))
-            ax.title.set_size(9)
-            rows.append(row)
-            print(row, flush=True)
+    for number, (ax, name) in enumerate(zip(axes, SETS, strict=True)):
+        compute = partial(all_sets, name, n_sets, n, options.threads)
+        found = experiment.part(options.parts, ("phelan_level", number, n_sets, n), compute)
+        row: dict[str, Any] = {"set": name, "Proposition 4.2.1": LEVEL}
+        for test in found[0]:
+            p = np.array([each[test] for each in found])
+            row[test] = float((p <= LEVEL).mean())
+            ax.plot(np.sort(p), np.arange(1, n_sets + 1) / n_sets, label=test)
+        ax.plot([0, 1], [0, 1], color="0.6", linestyle=":")
+        ax.set(title=name, xlabel="p", xlim=(0, 1), ylim=(0, 1))
+        ax.title.set_size(9)
+        rows.append(row)
+        print(row, flush=True)
     axes[0].set_ylabel("share of sets")
     axes[-1].legend(frameon=False, fontsize="x-small")
     return rows, figure
@@ -168,12 +175,14 @@ def propositions(seed: int = 0) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run the script from the command line."""
-    options = experiment.parse(__doc__)
+    parser = experiment.parser(__doc__)
+    experiment.add_parts(parser)
+    options = parser.parse_args()
     n_sets, n = (2_000, 9_999) if options.full else (400, 199)
     if options.smoke:
         n_sets, n = 2, 19
     experiment.keep("phelan_propositions", propositions(), None, options)
-    experiment.keep("phelan_level", *level(n_sets, n, options.threads), options)
+    experiment.keep("phelan_level", *level(n_sets, n, options), options)
 
 
 if __name__ == "__main__":
