@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from .models.ssnmf import SSNMF as SSNMF
     from .models.supervised import supervision_from_variances as supervision_from_variances
     from .models.topic_model import TopicModel as TopicModel
+    from .readers.concat import concat as concat
     from .readers.convert import write_store as write_store
     from .readers.open import as_counts as as_counts
-    from .readers.open import concat as concat
     from .readers.open import read_counts as read_counts
     from .readers.text_counts import text_counts as text_counts
     from .report.page import write_report as write_report
@@ -119,7 +119,8 @@ _PLACES = {
     "models.supervised": "supervision_from_variances",
     "models.topic_model": "TopicModel",
     "readers.convert": "write_store",
-    "readers.open": "as_counts concat read_counts",
+    "readers.concat": "concat",
+    "readers.open": "as_counts read_counts",
     "readers.text_counts": "text_counts",
     "report.page": "write_report",
     "storage.store": "StoredCounts",

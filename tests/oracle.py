@@ -35,34 +35,32 @@ def loss(X, L, F, eps=0.0):
     return np.sum(mu) - np.sum(xlogy(X, mu + eps))
 
 
-def loglik_poisson(X, L, F, eps=0.0, measured=1.0):
-    """Return one Poisson log-likelihood per row, of the entries (n, m) that were measured."""
-    mu = L @ F.T * measured
-    return np.sum(xlogy(X, mu + eps) - mu - gammaln(X + 1.0), axis=1)
+def loglik_poisson(X, L, F, eps=0.0, weights=1.0):
+    """Return one Poisson log-likelihood per row, with weights of the entries (n, m)."""
+    mu = L @ F.T
+    return np.sum(weights * (xlogy(X, mu + eps) - mu - gammaln(X + 1.0)), axis=1)
 
 
-def loglik_multinomial(X, L, F, measured=1.0):
-    """Return one multinomial log-likelihood per row; a row's probabilities are mu / sum(mu)."""
-    mu = L @ F.T * measured
-    t, s = X.sum(axis=1), mu.sum(axis=1)
+def loglik_multinomial(X, L, F, weights=1.0):
+    """Return one multinomial log-likelihood per row; a row's probabilities are mu / sum(w mu)."""
+    mu = L @ F.T
+    t, s = (X * weights).sum(axis=1), (mu * weights).sum(axis=1)
     p = np.divide(mu, s[:, None], out=np.zeros_like(mu), where=s[:, None] > 0)
-    return gammaln(t + 1.0) + np.sum(xlogy(X, p) - gammaln(X + 1.0), axis=1)
+    return gammaln(t + 1.0) + np.sum(weights * (xlogy(X, p) - gammaln(X + 1.0)), axis=1)
 
 
-def deviance_poisson(X, L, F, eps=0.0, measured=1.0):
-    """Return one deviance per row: 2 sum_j x log(x / mu) - x + mu."""
-    mu = L @ F.T * measured
-    return 2.0 * np.sum(xlogy(X, X) - xlogy(X, mu + eps) - X + mu, axis=1)
+def deviance_poisson(X, L, F, eps=0.0, weights=1.0):
+    """Return one deviance per row: 2 sum_j w (x log(x / mu) - x + mu)."""
+    mu = L @ F.T
+    return 2.0 * np.sum(weights * (xlogy(X, X) - xlogy(X, mu + eps) - X + mu), axis=1)
 
 
-def kkt_residuals(X, L, F, eps=0.0, measured=1.0):
-    """Return L o ((M - U) F) and F o ((M - U)^T L), U = X / mu (zero where X is zero).
-
-    M has ones where entries were measured.
-    """
+def kkt_residuals(X, L, F, eps=0.0, weights=1.0):
+    """Return L o (W (1 - U) F) and F o ((W (1 - U))^T L), U = X / mu (zero where X is zero)."""
     mu = L @ F.T
     U = np.divide(X, mu + eps, out=np.zeros_like(mu), where=X > 0)
-    return L * ((measured - U) @ F), F * ((measured - U).T @ L)
+    slopes = weights * (1 - U)
+    return L * (slopes @ F), F * (slopes.T @ L)
 
 
 # One row ---------------------------------------------------------------------------------------

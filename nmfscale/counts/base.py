@@ -103,6 +103,8 @@ class CountMatrix(ABC):
     _dtype: np.dtype[Any]
     # If these are columns of other counts: their numbers there, -1 for columns without counts.
     columns_taken: Any = None
+    # If counts were read with NaN as missing entries: a sparse mask (n, m) of these.
+    nan_entries: Any = None
     _layout: Any = None
 
     def __init__(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ._sell import count_columns
 from .base import CountMatrix, RowRange, totals_of_rows
 from .cached import cached_property
+from .nan_entries import NanEntries
 from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows
 
 Array = NDArray[Any]
@@ -120,18 +121,24 @@ class Counts(CountMatrix):
 
 
 def checked_counts(
-    matrix: Any, *, subject: str = "X", notes: Sequence[str] = (), kind: Any = Counts, **about: Any
-) -> Any:
-    """Check a dense or sparse matrix, unless it is checked, and build counts with its names."""
+    matrix: Any, *, subject: str = "X", notes: Sequence[str] = (), kind: Any = Counts,
+    nan: NanEntries | None = None, **about: Any,
+) -> Any:  # fmt: skip
+    """Check a dense or sparse matrix, unless it is checked, and build counts with its names.
+
+    With `nan`, NaN are missing entries: see `nan_entries`.
+    """
     # a part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
         names = EntryNames(subject, about.get("sample_names"), about.get("feature_names"))
-        rows = compressed_rows(rows, names)
-    return kind(
+        rows = compressed_rows(rows, names, nan=nan)
+    found = kind(
         *rows.rows[1:], rows.shape, has_sorted_indices=rows.has_sorted_indices,
         first_fraction=rows.first_fraction, notes=[*notes, *rows.notes], **about,
     )  # fmt: skip
+    found.nan_entries = None if nan is None else nan.matrix(rows.shape)
+    return found
 
 
 class MemoryRows:

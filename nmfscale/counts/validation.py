@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .base import RowRange
 from .foreign import ObjectTypeError, known_matrix
+from .nan_entries import NanEntries
 from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
@@ -86,9 +87,13 @@ class Findings(NamedTuple):
 
 
 def compressed_rows(
-    matrix: Any, names: EntryNames, *, first: int = 0, sort: bool = False
-) -> CompressedRows:
-    """Check a matrix and bring it to canonical form; messages number its rows from `first`."""
+    matrix: Any, names: EntryNames, *, first: int = 0, sort: bool = False,
+    nan: NanEntries | None = None,
+) -> CompressedRows:  # fmt: skip
+    """Check a matrix and bring it to canonical form; messages number its rows from `first`.
+
+    NaN is refused, unless `nan` takes its places.
+    """
     if not isinstance(matrix, list):  # lists were checked when they arrived
         matrix = known_matrix(matrix, names.subject)
     if sp.issparse(matrix):
@@ -96,15 +101,20 @@ def compressed_rows(
     else:
         array = _as_dense(matrix, names, first)
         rows, shape = rows_of_blocks(array), array.shape
-    return canonical_rows(rows._replace(first=first), shape, names, sort=sort)
+    return canonical_rows(rows._replace(first=first), shape, names, sort=sort, nan=nan)
 
 
 def canonical_rows(
-    rows: RowRange, shape: tuple[int, int], names: EntryNames, *, sort: bool = False
-) -> CompressedRows:
-    """Check the values of structurally valid rows; sum duplicates, drop zeros, sort if asked."""
+    rows: RowRange, shape: tuple[int, int], names: EntryNames, *, sort: bool = False,
+    nan: NanEntries | None = None,
+) -> CompressedRows:  # fmt: skip
+    """Check the values of structurally valid rows; sum duplicates, drop zeros, sort if asked.
+
+    For `nan` see `compressed_rows`.
+    """
     notes = []
     rows = rows._replace(data=working_type(rows.data))
+    rows = rows if nan is None else nan.leave_out(rows)
     findings = _examine(rows, names)
     if not findings.rising and _has_duplicates(rows, shape[1]):
         n_stored = rows.data.size
@@ -284,7 +294,8 @@ def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
         (
             np.isnan(values),
             f"Input X contains NaN, {subject}",
-            "leave out its row or fill in a count",
+            "leave out its row, fill in a count, or take it as missing by data_weights='nan' of "
+            "fit (PoissonNMF, TopicModel, SSNMF)",
         ),
         (np.isinf(values), f"Input X contains infinity, {subject}", "correct the entry"),
         (

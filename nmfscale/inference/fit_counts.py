@@ -44,7 +44,7 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     if getattr(model, "has_missing_entries_", False):
         raise ValueError(
             "the model was fitted with data_weights=, and tests that pass its counts again do not "
-            "know which entries were missing: describe missing features of batches of samples by "
+            "know the weights of entries: describe missing features of batches of samples by "
             "measured= and batch= instead, or leave out the samples or features with missing "
             "entries."
         )

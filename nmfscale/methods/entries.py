@@ -55,9 +55,14 @@ class EntryWeights(NamedTuple):
 
     def weightless(self) -> Array:
         """Return a mask (m,) of columns with weight 0 in every row."""
-        n, m = self.less_one.shape
-        found: Array = np.bincount(self.less_one.indices[self.less_one.data == -1], minlength=m)
-        return found == n
+        return weightless_columns(self.less_one)
+
+
+def weightless_columns(less_one: sp.csr_array) -> Array:
+    """Return a mask (m,) of columns with weight 0 in every row, from weights minus one (n, m)."""
+    n, m = less_one.shape
+    found: Array = np.bincount(less_one.indices[less_one.data == -1], minlength=m)
+    return found == n
 
 
 def constant_of(x: Array, w: Array | float, loss: str) -> Array:

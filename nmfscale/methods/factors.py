@@ -33,8 +33,9 @@ class Constraints:
     `topics` (K,) is a mask of topics whose factors are fixed, `features` (m,) and `samples` (n,)
     are masks of fixed rows of F and of L; `factors` (m, K) is F as given, if something is fixed. A
     Gamma prior (Corollary 2) consists of alpha - 1 pseudo-counts and rate beta, arrays (m, K) and
-    (n, K). For `groups` (n,) and `measured` (n_groups, m) see `measured.Measured`, for `missing`
-    (n, m) `missing.Missing`.
+    (n, K). For `groups` (n,) and `measured` (n_groups, m) see `measured.Measured`. `entries` (n, m)
+    and `entry_constants` are the weights of entries, and the constants of their likelihood: see
+    `poisson_weights.PoissonWeights`.
     """
 
     topics: Array | None = None
@@ -46,7 +47,8 @@ class Constraints:
     prior_loadings: tuple[Array, Array] | None = None
     groups: Array | None = None
     measured: Array | None = None
-    missing: sp.csr_array | None = None
+    entries: sp.csr_array | None = None
+    entry_constants: tuple[Array, Array] | None = None
 
     def scaled(self, scales: Array) -> Constraints:
         """Return the constraints for loadings times `scales` (K,) and factors divided by them."""
@@ -59,7 +61,8 @@ class Constraints:
     @property
     def free(self) -> bool:
         """Whether columns may be scaled freely: nothing is fixed and there are no priors."""
-        names = set(self.__dataclass_fields__) - {"weights", "groups", "measured", "missing"}
+        others = {"weights", "groups", "measured", "entries", "entry_constants"}
+        names = set(self.__dataclass_fields__) - others
         return all(getattr(self, name) is None for name in names)
 
     @property
@@ -69,15 +72,18 @@ class Constraints:
 
     @property
     def all_observed(self) -> bool:
-        """Whether all entries are part of the likelihood."""
-        return self.measured is None and self.missing is None
+        """Whether all entries are part of the likelihood, with weight 1."""
+        return self.measured is None and self.entries is None
 
     def parts(self) -> list[Array | None]:
-        """Return all arrays, in the order of the fields."""
-        fields = [getattr(self, name) for name in self.__dataclass_fields__ if name != "missing"]
+        """Return all arrays from which a fit follows, in the order of the fields."""
+        of_entries = "entries", "entry_constants"
+        fields = [getattr(self, n) for n in self.__dataclass_fields__ if n not in of_entries]
         found = [a for each in fields for a in (each if isinstance(each, tuple) else (each,))]
-        missing = self.missing
-        return found + ([] if missing is None else [missing.indptr, missing.indices])
+        if self.entries is None:
+            return found
+        values = [] if self.entry_constants is None else [self.entries.data]
+        return [*found, self.entries.indptr, self.entries.indices, *values]
 
     def log_scales(self, scales: Array) -> float:
         """Return the change of the log prior when the parameters are scaled back."""

@@ -36,8 +36,8 @@ from .factors import (
     to_lanes,
 )
 from .measured import Measured, own_totals
-from .missing import ENTRIES, Missing, row_inputs, totals_of_rows
 from .penalty import Penalty
+from .poisson_weights import ENTRIES, PoissonWeights, row_inputs, totals_of_rows
 from .projector import ACTIVE_ABOVE, ROUNDS, TOL, Projector, RowSteps
 from .rows_pass import LaneBlocks, RowsPass
 from .slices import pieces, sliced_counts
@@ -61,14 +61,18 @@ def design_of(F: Array, order: Array, dtype: Any) -> tuple[Array, Array]:
 
 
 def _totals_of(
-    design: Array, total: Array, order: Array, n_components: int, measured: Measured | Missing
+    design: Array,
+    total: Array,
+    order: Array,
+    n_components: int,
+    measured: Measured | PoissonWeights,
 ) -> Array:
     """Return the column sums of factors in lane order over the features of groups (G, stride).
 
-    They are 0 for components without factors in any feature of a group. If entries are missing,
+    They are 0 for components without factors in any feature of a group. If entries have weights,
     steps compute the sums of each row, and these are the sums of all features, `total` (stride,).
     """
-    if isinstance(measured, Missing):
+    if isinstance(measured, PoissonWeights):
         return total
     totals = np.zeros((len(measured.features), design.shape[1]))
     for total, mask in zip(totals, measured.features, strict=True):
@@ -182,7 +186,7 @@ def _own_totals(block: Block, total: Array, F: Array, n_features: int, n_lanes: 
 
 def fit_rows(
     counts: CountMatrix, executor: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike,
-    measured: Measured | Missing | None = None,
+    measured: Measured | PoissonWeights | None = None,
 ) -> Array:  # fmt: skip
     """Return loadings (n, K) after a few steps from L, with factors F (m, K) fixed."""
     layout, K, dtype = executor.layout, F.shape[1], np.dtype(dtype)
@@ -206,7 +210,7 @@ def projection(
     counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = ROUNDS,
     tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
     prior: tuple[Array, Array] | None = None, total: Array | None = None,
-    measured: Measured | Missing | None = None, scored: bool = False,
+    measured: Measured | PoissonWeights | None = None, scored: bool = False,
     how: RowSteps | None = None, penalty: Penalty | None = None,
 ) -> RowsPass:  # fmt: skip
     """Return the pass that finds loadings (n, K) of rows with factors F (m, K) fixed.
@@ -246,7 +250,7 @@ def projection(
     sizes = F.sum(axis=0, dtype=np.float64) if total is None else total
     sizes = measured.group_sums(F) if isinstance(measured, Measured) else sizes
     log_mu = LogMu.of(F, layout.column_order, "projected")
-    lanes_of_F = log_mu.F if isinstance(measured, Missing) else None
+    lanes_of_F = log_mu.F if isinstance(measured, PoissonWeights) else None
     steps = (*found.steps, log_mu, LogShares(sizes, "projected", lanes_of_F, len(F)))
     return replace(found, steps=steps, output="log_shares", width=1, finish=())
 
@@ -326,7 +330,7 @@ class LogShares(Step):
     """Makes ``log_shares`` of ``log_mu``: expected counts are divided by the size of their row.
 
     `sizes` (K,), or (n_groups, K) for rows of each group, is the expected size per unit of each
-    loading. If entries are missing, it is computed from F (lanes, stride).
+    loading. If entries have weights, it is computed from F (lanes, stride).
     """
 
     sizes: Array

@@ -33,7 +33,6 @@ from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
 from ..readers.file_counts import FileCounts
-from .entry_weights import without_nan
 from .fit_options import FitOptions
 from .inputs import client_for, with_names
 from .topics import TopicsMixin
@@ -132,17 +131,14 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
             of the fit; they agree up to the tolerance of the fit if the loadings of a sample are
             unique and were not fixed.
         """
-        X, weights = without_nan(X, fit_params.get("data_weights"))
-        if weights is not None:
-            fit_params["data_weights"] = weights
         given = signature(self.fit).bind(X, y, **fit_params)
         given.apply_defaults()
         # checked and arranged once for fit and transform
         arguments = given.kwargs
         options = FitOptions.pop(arguments)
-        counts = self._explained(self._fit(X, options, **arguments))
+        model, counts = self._knowing(self._fit(X, options, **arguments), arguments)
+        counts = model._explained(counts)
         both = signature(self._pass_of_loadings).parameters.keys() & arguments.keys()
-        model, counts = self._knowing(counts, arguments)
         with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(
                 counts, client=client_for(counts, options.client),
@@ -244,9 +240,14 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
             self.__dict__.update(before)
             raise
 
-    def _counts_of_fit(self, X: Any, options: FitOptions) -> tuple[CountMatrix, FitOptions]:
-        """Return the counts of a fit, and its options with the client to use, if any."""
-        counts, client = self._read_for(X, options.client, options.reading)
+    def _counts_of_fit(
+        self, X: Any, options: FitOptions, nan: bool = False
+    ) -> tuple[CountMatrix, FitOptions]:
+        """Return the counts of a fit, and its options with the client to use, if any.
+
+        If `nan` is true, NaN are missing entries.
+        """
+        counts, client = self._read_for(X, options.client, options.reading, nan)
         self._take_names(with_names(X, counts, options.reading), counts)
         self._warn_of_many_components(counts)
         self._warn_of_unmeasured(counts)

@@ -12,8 +12,8 @@ from ..counts.base import CountMatrix
 from ..counts.names import names_of, of_features, of_samples
 from ..methods.entries import EntryWeights, constant_of
 from ..methods.measured import Measured
-from ..methods.missing import Missing
-from ..readers.weighted import weighted_counts, weights_at
+from ..methods.poisson_weights import PoissonWeights
+from ..readers.weighted import sums_of_rows, weighted_counts
 from .validation import checked_array
 
 Array = NDArray[Any]
@@ -24,15 +24,7 @@ def weighted_entries(
 ) -> tuple[CountMatrix, EntryWeights]:
     """Return counts multiplied by the weights of their entries, and these weights."""
     less_one = less_one_of(counts, given)
-    constant = np.zeros(counts.shape[0])
-    for rows in counts.chunks():
-        # sorted, because sums depend on the order
-        matrix = rows.matrix(counts.shape[1]).sorted_indices()
-        rows = rows._replace(indices=matrix.indices, data=matrix.data)
-        w, n_rows = weights_at(rows, less_one), len(rows.indptr) - 1
-        each = constant_of(rows.data.astype(np.float64), w, loss)
-        entry_row = np.repeat(np.arange(n_rows), np.diff(rows.indptr))
-        constant[rows.first : rows.first + n_rows] = np.bincount(entry_row, each, n_rows)
+    constant = sums_of_rows(counts, less_one, lambda x, w: constant_of(x, w, loss))
     weighted = weighted_counts(counts, less_one) if less_one.nnz else counts
     return weighted, EntryWeights(less_one, float(constant.sum()))
 
@@ -43,35 +35,71 @@ def less_one_of(counts: CountMatrix, given: Any) -> sp.csr_array:
     Weights without feature names are in the order of the given columns, of which some may have been
     selected.
     """
-    given = of_samples(given, counts, "data_weights")
+    given = of_samples(given_weights(counts, given), counts, "data_weights")
     given = of_features(given, counts, "data_weights", axis=1)
-    taken = counts.columns_taken
-    if taken is not None and names_of(given, 1) is None:
-        given = _columns_of(given, taken)
-    if np.shape(given) != counts.shape:
-        raise ValueError(
-            f"data_weights has shape {np.shape(given)}; that of X, {counts.shape}, is needed."
-        )
     if sp.issparse(given):
-        found = sp.csr_array((given != 0), dtype=np.float64)
-        found.data = -found.data
+        found = _of_sparse(given)
     else:
-        found = sp.csr_array(
-            checked_array(given, counts.shape, "data_weights", positive=False) - 1.0
-        )
+        dense = checked_array(given, np.shape(given), "data_weights", positive=False)
+        found = sp.csr_array(dense - 1.0)
+    if counts.columns_taken is not None and names_of(given, 1) is None:
+        found = _columns_of(found, np.asarray(counts.columns_taken))
+    if found.shape != counts.shape:
+        raise _of_other_shape(found.shape, counts.shape)
     found.eliminate_zeros()
     found.sort_indices()
     return found
 
 
+def _of_other_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> ValueError:
+    return ValueError(f"data_weights has shape {found}; that of X, {wanted}, is needed.")
+
+
+def _of_sparse(given: Any) -> sp.csr_array:
+    """Return sparse weights minus one: -1 where a mask is true, or the entries of numbers."""
+    found = sp.csr_array(given, dtype=np.float64, copy=True)
+    if given.dtype == bool:
+        found.eliminate_zeros()
+        found.data[:] = -1
+        return found
+    bad = np.flatnonzero(~(np.isfinite(found.data) & (found.data >= 0)))
+    if bad.size:
+        row = int(np.searchsorted(found.indptr, bad[0], "right")) - 1
+        raise ValueError(
+            f"data_weights[{row}, {found.indices[bad[0]]}] is {found.data[bad[0]]}; non-negative "
+            "finite numbers are needed."
+        )
+    if found.nnz and (found.data == 1).all():
+        raise ValueError(
+            "data_weights is sparse, and all its entries are 1, the weight of entries that it does "
+            "not store: to mark missing entries, give a mask, data_weights.astype(bool)."
+        )
+    found.data -= 1
+    return found
+
+
+def _columns_of(less_one: sp.csr_array, taken: Array) -> sp.csr_array:
+    """Return weights minus one for the features that were kept.
+
+    Columns that were not given (-1) get weight 0.
+    """
+    if less_one.ndim != 2 or taken.max(initial=0) >= less_one.shape[1]:  # refused by the caller
+        return less_one
+    absent = taken < 0
+    found = sp.csr_array(less_one[:, taken].multiply(~absent))
+    if absent.any():
+        found = found - sp.csr_array(np.broadcast_to(absent, found.shape), dtype=np.float64)
+    return sp.csr_array(found)
+
+
 def observed_counts(
     counts: CountMatrix, data_weights: Any, measured: Measured | None
-) -> tuple[CountMatrix, Missing | None]:
-    """Return the observed counts and the missing entries, None if there are none."""
+) -> tuple[CountMatrix, PoissonWeights | None]:
+    """Return the counts without those of weight 0, and the weights, None if all are 1."""
     if data_weights is None:
         return counts, None
-    less_one = less_one_of(counts, data_weights)
-    if not less_one.nnz:
+    weights = PoissonWeights(less_one_of(counts, data_weights))
+    if not weights.less_one.nnz:
         return counts, None
     if measured is not None:
         raise ValueError(
@@ -79,58 +107,31 @@ def observed_counts(
             "says what was measured: give weights of 0 there, too, and leave out measured "
             "(counts.measured = None)."
         )
-    other = np.flatnonzero(less_one.data != -1)
-    if other.size:
-        at = int(other[0])
-        row = int(np.searchsorted(less_one.indptr, at, "right")) - 1
-        raise ValueError(
-            f"data_weights[{row}, {less_one.indices[at]}] is {1 + less_one.data[at]:g}: give 1 for "
-            "observed and 0 for missing entries. Weights of samples are row_weights; SSNMF has "
-            "weights of single entries."
-        )
-    return weighted_counts(counts, less_one), Missing(less_one)
+    return weights.observed(counts), weights
 
 
-def without_nan(X: Any, data_weights: Any) -> tuple[Any, Any]:
-    """Return X with 0 in place of NaN, and the missing entries, if `data_weights` is "nan".
-
-    Otherwise both are returned as they are.
-    """
-    if not isinstance(data_weights, str):
-        return X, data_weights
-    if data_weights != "nan":
+def is_nan(data_weights: Any) -> bool:
+    """Whether NaN in the counts are the missing entries; refuse any other text."""
+    if isinstance(data_weights, str) and data_weights != "nan":
         raise ValueError(
             f"data_weights={data_weights!r}: give weights of entries, or 'nan' if missing entries "
             "of X are NaN."
         )
-    if sp.issparse(X):
-        X, missing = sp.csr_array(X, copy=True), sp.csr_array(X, copy=True)
-        missing.data = np.isnan(X.data)
-        missing.eliminate_zeros()
-        X.data = np.where(np.isnan(X.data), 0, X.data)
-        return X, missing
-    if hasattr(X, "isna") and hasattr(X, "fillna"):
-        return X.fillna(0), sp.csr_array(np.asarray(X.isna()))
-    if not isinstance(X, np.ndarray | list):
+    return isinstance(data_weights, str)
+
+
+def given_weights(counts: CountMatrix, data_weights: Any) -> Any:
+    """Return the weights of entries, those of NaN if counts were read with them."""
+    if not is_nan(data_weights):
+        n_columns = np.shape(data_weights)[1:]
+        if data_weights is not None and n_columns != counts.shape[1:]:
+            if names_of(data_weights, 1) is None:
+                raise _of_other_shape(np.shape(data_weights), counts.shape)
+        return data_weights
+    if counts.nan_entries is None:
         raise TypeError(
-            f"data_weights='nan' is for arrays, sparse matrices and pandas DataFrames, and X is a "
-            f"{type(X).__name__}: give a sparse matrix that is nonzero where an entry is missing."
+            "data_weights='nan' is for files and objects with NaN, and X is a "
+            f"{type(counts).__name__}, which has none: pass what it was read from, or give a "
+            "sparse matrix of bool that is true where an entry is missing."
         )
-    array = np.asarray(X)
-    if array.dtype.kind != "f" or array.ndim != 2:
-        array = np.asarray(X, np.float64)
-    return np.where(np.isnan(array), 0, array), sp.csr_array(np.isnan(array))
-
-
-def _columns_of(weights: Any, taken: Any) -> Any:
-    """Return weights of entries for the features that were kept.
-
-    Columns that were not given (-1) get weight 0.
-    """
-    shape, absent = np.shape(weights), np.asarray(taken) < 0
-    if len(shape) != 2 or max(taken) >= shape[1]:  # the check of shapes raises the error
-        return weights
-    if not sp.issparse(weights):
-        return np.where(absent, 0.0, np.asarray(weights)[:, taken])
-    of_absent = sp.csr_array(np.broadcast_to(absent, (shape[0], len(taken))))
-    return sp.csr_array(weights)[:, taken].multiply(~absent) + of_absent
+    return counts.nan_entries

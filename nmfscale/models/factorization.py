@@ -24,7 +24,7 @@ from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_of
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
-from .entry_weights import observed_counts, without_nan
+from .entry_weights import is_nan, observed_counts
 from .fit_options import FitOptions
 from .held_factors import HeldFactors
 from .moves import COLUMNS, needs_of_moves, try_moves
@@ -137,12 +137,14 @@ class CountFactorization(HeldFactors):
         batch : array-like of shape (n_samples,), default=None
             Label of the batch of each sample; None if `measured` has a single row for all samples.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
-            Which single entries were observed: 0 where an entry is missing, 1 elsewhere; or a
-            sparse matrix that is nonzero where an entry is missing; or "nan" if missing entries of
-            `X` are NaN, in an array, sparse matrix or DataFrame. Missing entries are not part of
-            the likelihood, and their values in `X` do not matter. The same solvers and starts are
-            available as with `measured`, which cannot be combined with it. The places of missing
-            entries are kept in memory; counts may be anywhere.
+            Non-negative weight of each entry in the log-likelihood, ``sum_ij w_ij log p(x_ij)``: an
+            entry of weight 2 counts like two equal entries, and one of weight 0 is missing, so that
+            its value in `X` does not matter. A sparse matrix of bool is true where an entry is
+            missing; a sparse matrix of numbers holds the weights of its entries, and all others
+            have weight 1. "nan" means that NaN in `X` are missing. Weights multiply those of
+            `row_weights`. The same solvers and starts are available as with `measured`, which
+            cannot be combined with it. Weights other than 1 are kept in memory; counts may be
+            anywhere.
         checkpoint : str or path-like, default=None
             Folder in which the fit saves its state while it runs. With `n_init` > 1 each start has
             a subfolder. Only one fit at a time can use a folder.
@@ -231,8 +233,7 @@ class CountFactorization(HeldFactors):
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         penalty = self._penalty
         check_penalty(penalty, self.solver)
-        X, data_weights = without_nan(X, data_weights)
-        counts, options = self._counts_of_fit(X, options)
+        counts, options = self._counts_of_fit(X, options, is_nan(data_weights))
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
         fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", subject="F")
@@ -247,31 +248,32 @@ class CountFactorization(HeldFactors):
         if measured is None and batch is None and counts.measured is not None:
             measured, batch = counts.measured  # of an outer join
         seen = measured_features(counts, measured, batch)
-        counts, missing = observed_counts(counts, data_weights, seen)
-        if missing is not None:
+        used, entries = observed_counts(counts, data_weights, seen)
+        if entries is not None:
             self._check_start(F, "data_weights")
-            self._take_totals(counts)
-            constraints = replace(constraints, missing=missing.less_one)
+            self._take_totals(used)
+            known = {"entries": entries.less_one, "entry_constants": entries.constants(used)}
+            constraints, used = replace(constraints, **known), entries.weighted(used)
         if seen is not None:
             self._check_start(F, "measured")
             seen.check(counts)
             constraints = replace(constraints, groups=seen.groups, measured=seen.features)
-        given = ScaledFit(counts, L, F, constraints, sizes, self.n_components, self._dtype())
+        given = ScaledFit(used, L, F, constraints, sizes, self.n_components, self._dtype())
         constraints = given.constraints
         self._check_moves(constraints)
         needs = poisson_needs(
-            counts, self.n_components, self._dtype(), self.solver, self._threads(counts),
+            used, self.n_components, self._dtype(), self.solver, self._threads(used),
             constraints.weights is not None or self.n_moves > 0,
             not constraints.all_observed
             or constraints.prior_loadings is not None
             or not penalty.only_rescales,
         )  # fmt: skip
-        if missing is not None:
-            needs = needs._replace(shared=needs.shared + memory_of_entries(missing.less_one))
+        if entries is not None:
+            needs = needs._replace(shared=needs.shared + memory_of_entries(entries.less_one))
         if self.n_moves:
-            needs = needs_of_moves(needs, counts, self.n_components, self._dtype())
+            needs = needs_of_moves(needs, used, self.n_components, self._dtype())
         fitted = self._fit_blocks(
-            counts, needs, partial(self._make, given=given), options,
+            used, needs, partial(self._make, given=given), options,
             parts={"constraints": constraints.parts(), "start": (given.L, given.F, self.init)},
             improve=partial(
                 try_moves, n_starts=self.n_init, weights=constraints.weights, verbose=self.verbose
@@ -289,7 +291,7 @@ class CountFactorization(HeldFactors):
         self.fixed_features_ = constraints.features
         self.fixed_samples_ = constraints.samples
         self.measured_, self.batch_ = constraints.measured, constraints.groups
-        self.has_missing_entries_ = missing is not None
+        self.has_missing_entries_ = entries is not None
         return counts, fitted
 
     def _warn_of_unmeasured(self, counts: CountMatrix) -> None:
@@ -323,7 +325,8 @@ class CountFactorization(HeldFactors):
         of_features = np.ndim(prior[0] if isinstance(prior, tuple) else prior) == 2
         if of_features or given["fixed_topics"] is not None:
             return np.zeros(counts.shape[1], bool)
-        unseen, fixed = super()._unseen(counts, given), self.fixed_features_
+        # totals, and not the counts, leave out missing entries
+        unseen, fixed = self.feature_totals_ == 0, self.fixed_features_
         return unseen if fixed is None else unseen & ~fixed
 
     def _make(

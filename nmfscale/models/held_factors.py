@@ -13,9 +13,9 @@ from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..kernels.functions import exp
 from ..methods.measured import Measured
-from ..methods.missing import Missing
 from ..methods.penalty import Penalty
 from ..methods.poisson.priors import gamma_prior
+from ..methods.poisson_weights import PoissonWeights
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import projection, projection_needs
 from ..readers.options import SourceOptions
@@ -66,7 +66,7 @@ class HeldFactors(CountModel):
         measured, batch
             Which features of the fit were measured in which samples of `X`, as in :meth:`fit`.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
-            Which entries of `X` were observed, as in :meth:`fit`, with a column for each of its
+            Weights of the entries of `X`, as in :meth:`fit`, with a column for each of its
             features.
         missing : {"error", "restrict", "zero"}, default=None
             How to treat features of the fit that `X` lacks. "error" raises an error. "restrict" is
@@ -164,7 +164,8 @@ class HeldFactors(CountModel):
             As in :meth:`LDA.score`.
         measured, batch, data_weights
             As in :meth:`transform`. Probabilities of a count refer to the features that were
-            measured in its sample.
+            measured in its sample. With weights of entries, the mean is over the counts times their
+            weights, and ``p_ij = w_ij mu_ij / sum_j w_ij mu_ij``.
 
         Returns
         -------
@@ -256,14 +257,14 @@ class HeldFactors(CountModel):
             measured, batch = counts.measured
         seen = measured_features(counts, measured, batch)
         data_weights = known.get("data_weights")
-        counts, missing = observed_counts(counts, data_weights, seen)
-        if missing is not None:
-            return self._with_observed(missing), counts
+        counts, entries = observed_counts(counts, data_weights, seen)
+        if entries is not None:
+            return self._with_observed(entries), counts
         if data_weights is None and getattr(self, "has_missing_entries_", False):
             warn_caller(
                 f"{type(self).__name__} was fitted with data_weights=, and nothing says what is "
-                "missing in X: all entries are taken as observed. Pass data_weights= as to fit, or "
-                "an array of ones if that is so."
+                "missing in X: all entries are taken as observed, with weight 1. Pass "
+                "data_weights= as to fit, or an array of ones if that is so."
             )
         if measured is None and of_fit is not None and self._features is None:
             warn_caller(
@@ -281,7 +282,7 @@ class HeldFactors(CountModel):
         seen.check(counts)
         return self._with_observed(seen), counts
 
-    def _with_observed(self, observed: Measured | Missing) -> Self:
+    def _with_observed(self, observed: Measured | PoissonWeights) -> Self:
         model = copy.copy(self)
         model._measured = observed
         return model
@@ -291,6 +292,7 @@ class HeldFactors(CountModel):
         **given: Any,
     ) -> RowsPass:  # fmt: skip
         sizes = sizes_of(size_factors, counts)
+        counts = self._weighted(counts)
 
         def loadings(rows: slice, L: Array) -> Array:
             if sizes is not None:
@@ -301,7 +303,7 @@ class HeldFactors(CountModel):
 
     def _log_probability(self, counts: CountMatrix, client: Any) -> float:
         found = self._projection(counts, None, gathered=False, scored=True)
-        return math.fsum(found.gather(**self._where(client)))
+        return math.fsum(found.gather(**self._where(client)) + self._log_weights(counts))
 
     def _projection(
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False

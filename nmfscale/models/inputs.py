@@ -12,9 +12,9 @@ from ..engine.threads import resolve_threads
 from ..engine.workers import resolve_client
 from ..readers.columns import leave_out
 from ..readers.masks import MASKS, NAMES
-from ..readers.open import as_counts
+from ..readers.open import open_counts
 from ..readers.options import check_source
-from .entry_weights import without_nan
+from .entry_weights import given_weights, is_nan
 from .names import check_missing, default_missing, keep_names, matched_counts
 
 Array = NDArray[Any]
@@ -66,16 +66,15 @@ class CountInputs:
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
         self.feature_totals_ = np.array(counts.column_totals, np.float64)
 
-    def _read(self, X: Any, reading: dict[str, Any], in_memory: bool = True) -> CountMatrix:
+    def _read(
+        self, X: Any, reading: dict[str, Any], in_memory: bool = True, nan: bool = False
+    ) -> CountMatrix:
         check_source(reading, type(self).__name__)
-        return as_counts(
-            X,
-            **reading,
-            integer=cast(Any, self.integer),
-            subject=type(self).__name__,
-            in_memory=in_memory and self.memory_limit is None,
-            memory_limit=self.memory_limit,
-        )
+        return open_counts(
+            X, integer=cast(Any, self.integer), subject=type(self).__name__,
+            in_memory=in_memory and self.memory_limit is None, memory_limit=self.memory_limit,
+            nan=nan, **reading,
+        )  # fmt: skip
 
     def _arranged(
         self, X: Any, missing: str | None, client: Any, reading: dict[str, Any],
@@ -88,8 +87,9 @@ class CountInputs:
         """
         check_missing(missing)
         known = known or {}
-        X, weights = without_nan(X, known.get("data_weights"))
-        counts, client = self._read_for(X, client, reading)
+        weights = known.get("data_weights")
+        counts, client = self._read_for(X, client, reading, is_nan(weights))
+        weights = given_weights(counts, weights)
         missing = default_missing(self, counts) if missing is None else missing
         counts, there = matched_counts(self, with_names(X, counts, reading), counts, missing)
         model = self if there is None else self._restricted(there)
@@ -97,10 +97,15 @@ class CountInputs:
         model, counts = model._knowing(counts, known | {"data_weights": weights})
         return model, counts, client
 
-    def _read_for(self, X: Any, client: Any, reading: dict[str, Any]) -> tuple[CountMatrix, Any]:
-        """Return counts as they are given, and the client that works on them, or None."""
+    def _read_for(
+        self, X: Any, client: Any, reading: dict[str, Any], nan: bool = False
+    ) -> tuple[CountMatrix, Any]:
+        """Return counts as they are given, and the client that works on them, or None.
+
+        If `nan` is true, NaN are missing entries.
+        """
         in_memory = resolve_client(client) is None
-        counts = self._read(X, reading, in_memory=in_memory)
+        counts = self._read(X, reading, in_memory=in_memory, nan=nan)
         return counts, None if in_memory else client_for(counts, client)
 
     def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:

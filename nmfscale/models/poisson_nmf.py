@@ -138,8 +138,8 @@ class PoissonNMF(CountFactorization):
         residual at the point where the next update of a factor starts, times the ratio of both at
         the last measurement. ``pandas.DataFrame(model.history_)`` gives a table.
     loglik_ : float
-        Poisson log-likelihood of the fit; with priors, plus the log prior without its constant;
-        minus the penalty of `l1_penalty`.
+        Poisson log-likelihood of the fit, weighted as it was; with priors, plus the log prior
+        without its constant; minus the penalty of `l1_penalty`.
     converged_, interrupted_ : bool
         Whether the fit converged (see `tol`), and whether Ctrl-C ended it.
     stop_reason_ : {"converged", "plateau", "precision", "max_iter", "callback", "interrupted"}
@@ -176,10 +176,11 @@ class PoissonNMF(CountFactorization):
         True if features are words; otherwise it does not exist. Words that new samples lack are
         then taken as 0 (`missing` of :meth:`transform`).
     sample_totals_ : ndarray of shape (n_samples,), float64
-        Sum of the counts of each fitted sample. Samples with a total of 0 hold no information on
-        topics: :func:`permutation_test` and similar functions leave them out.
+        Sum of the counts of each fitted sample, without those of weight 0. Samples with a total of
+        0 hold no information on topics: :func:`permutation_test` and similar functions leave them
+        out.
     feature_totals_ : ndarray of shape (n_features,), float64
-        Sum of the counts of each feature in the fit.
+        Sum of the counts of each feature in the fit, in the same way.
     moves_ : structured ndarray
         One record for each move that was tried (see `n_moves`): its ``kind``, in bytes
         ("merge-split", "merge-add", "delete-split", "delete-add", "exchange" or "reweight");
@@ -195,7 +196,7 @@ class PoissonNMF(CountFactorization):
     fixed_topics_, fixed_features_, fixed_samples_ : ndarray of bool, or None
         Arguments of :meth:`fit`, which :func:`bootstrap_fit` uses again.
     has_missing_entries_ : bool
-        Whether entries were missing according to `data_weights`.
+        Whether entries were missing, or had weights other than 1, according to `data_weights`.
     measured_ : ndarray of shape (n_batches, n_features), bool, or None
     batch_ : ndarray of shape (n_samples,), int, or None
         Features of each batch, and the batch number of each sample, if `measured` was passed to

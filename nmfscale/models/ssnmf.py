@@ -23,7 +23,7 @@ from ..methods.ssnmf.labels import Supervision
 from ..methods.ssnmf.multiplicative import RelativeError, SemiSupervised, Start
 from ..readers.options import SOURCE, SourceOptions
 from .base import CountModel, Fitted
-from .entry_weights import weighted_entries, without_nan
+from .entry_weights import is_nan, weighted_entries
 from .fit_options import FitOptions
 from .supervised import LOSSES, SupervisedModel
 from .targets import hold_out, supervision_of
@@ -223,12 +223,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
             all have weight 0 is never predicted; at least one label, or one target of each column,
             must have a positive weight.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
-            Non-negative weights that multiply the terms of entries in the loss, so that the value
-            of an entry of weight 0 does not matter; or a sparse matrix that is nonzero where an
-            entry is missing; or "nan" if missing entries of `X` are NaN, as in
-            :meth:`PoissonNMF.fit`. They are kept in memory; counts may be anywhere. A feature of
-            weight 0 in all samples is in no topic, and the loadings of a sample without positive
-            weights depend on its label only.
+            Non-negative weights that multiply the terms of entries in the loss, in the forms of
+            :meth:`PoissonNMF.fit`. A feature of weight 0 in all samples is in no topic, and the
+            loadings of a sample without positive weights depend on its label only.
         loadings : array-like of shape (n_samples, n_components), default=None
             S to start from; by default random numbers between 0 and 1.
         components : array-like of shape (n_components, n_features), default=None
@@ -320,8 +317,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         start: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         losses, K, entries = self._pair, self.n_components, None
-        X, data_weights = without_nan(X, data_weights)
-        counts, options = self._counts_of_fit(X, options)
+        counts, options = self._counts_of_fit(X, options, is_nan(data_weights))
         known, classes = supervision_of(y, label_weights, counts)
         rng = self._generator() if self.validation_fraction else check_random_state(0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any, Self, Unpack
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score, r2_score
@@ -20,7 +20,7 @@ from ..methods.ssnmf.labels import predicted
 from ..methods.ssnmf.steps import Losses, representation, representation_needs
 from ..readers.options import SourceOptions
 from .base import CountModel
-from .entry_weights import weighted_entries, without_nan
+from .entry_weights import weighted_entries
 from .targets import unlabelled
 
 Array = NDArray[Any]
@@ -126,6 +126,9 @@ class SupervisedModel(ClassifierMixin, CountModel):
     losses: Any
     transform_iter: int
 
+    # weights of the entries of the counts that a copy is for
+    _data_weights: Any = None
+
     @property
     def _pair(self) -> Losses:
         return _pair_of(self.losses)
@@ -154,7 +157,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         layer, raw, **source
             As in :meth:`fit`.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
-            As in :meth:`fit`, with a column for each feature of the fit.
+            As in :meth:`fit`, with a column for each feature of `X`.
 
         Returns
         -------
@@ -166,21 +169,22 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, MemoryLimitError, FileNotFoundError, ClusterError
             As :meth:`PoissonNMF.transform`.
         """
-        X, data_weights = without_nan(X, data_weights)
-        reading = {"layer": layer, "raw": raw, **source}
-        return self._transform(X, out, missing, client, reading, data_weights=data_weights)
+        known, reading = {"data_weights": data_weights}, {"layer": layer, "raw": raw, **source}
+        return self._transform(X, out, missing, client, reading, known)
 
-    def _pass_of_loadings(
-        self, counts: CountMatrix, *, gathered: bool, data_weights: Any = None, **given: Any
-    ) -> RowsPass:
-        needs = representation_needs(counts, self.n_components_, data_weights is not None)
-        self._check_memory(counts, needs, gathered=gathered)
-        loss, less_one, weights = self._pair.data, None, data_weights
-        if weights is not None:
-            if self._features is not None:
-                weights = weights if sp.issparse(weights) else np.asarray(weights)
-                weights = weights[:, np.flatnonzero(self._features)]
-            counts, entries = weighted_entries(counts, weights, loss)
+    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:
+        model = copy.copy(self)
+        model._data_weights = known.get("data_weights")
+        return model, counts
+
+    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        weighted = self._data_weights is not None
+        self._check_memory(
+            counts, representation_needs(counts, self.n_components_, weighted), gathered=gathered
+        )
+        loss, less_one = self._pair.data, None
+        if weighted:
+            counts, entries = weighted_entries(counts, self._data_weights, loss)
             less_one = entries.less_one
         return representation(
             counts, self.components_.T, loss, self.transform_iter, self._threads(counts), less_one
@@ -213,10 +217,9 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
-        X, data_weights = without_nan(X, data_weights)
         reading = {"layer": layer, "raw": raw, **source}
-        model, counts, client = self._to_predict(X, missing, client, reading)
-        return model._labels_of(counts, client, data_weights)
+        model, counts, client = self._to_predict(X, missing, client, reading, data_weights)
+        return model._labels_of(counts, client)
 
     def predict_proba(
         self, X: Any, *, missing: str | None = None, client: Any = None, layer: str | None = None,
@@ -247,13 +250,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
-        X, data_weights = without_nan(X, data_weights)
         reading = {"layer": layer, "raw": raw, **source}
-        model, counts, client = self._to_predict(X, missing, client, reading)
-        return model._predicted(counts, client, data_weights)
+        model, counts, client = self._to_predict(X, missing, client, reading, data_weights)
+        return model._predicted(counts, client)
 
     def _to_predict(
-        self, X: Any, missing: str | None, client: Any, reading: dict[str, Any]
+        self, X: Any, missing: str | None, client: Any, reading: dict[str, Any], data_weights: Any
     ) -> tuple[Self, CountMatrix, Any]:
         """Return the result of `_arranged`, if the model can predict."""
         check_is_fitted(self)
@@ -262,16 +264,16 @@ class SupervisedModel(ClassifierMixin, CountModel):
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        return self._arranged(X, missing, client, reading)
+        return self._arranged(X, missing, client, reading, {"data_weights": data_weights})
 
-    def _labels_of(self, counts: CountMatrix, client: Any, data_weights: Any) -> Array:
+    def _labels_of(self, counts: CountMatrix, client: Any) -> Array:
         """Predict labels, or targets, of new counts."""
-        found = self._predicted(counts, client, data_weights)
+        found = self._predicted(counts, client)
         return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
 
-    def _predicted(self, counts: CountMatrix, client: Any, data_weights: Any) -> Array:
+    def _predicted(self, counts: CountMatrix, client: Any) -> Array:
         """Return S B^T; with classes, rows are normalised to sum to one."""
-        S = self._loadings(counts, dtype=np.float64, client=client, data_weights=data_weights)
+        S = self._loadings(counts, dtype=np.float64, client=client)
         found = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):
             return found
@@ -314,12 +316,11 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, ClusterError
             As :meth:`predict`.
         """
-        X, data_weights = without_nan(X, data_weights)
         reading = {"layer": layer, "raw": raw, **source}
-        model, counts, client = self._to_predict(X, missing, client, reading)
+        model, counts, client = self._to_predict(X, missing, client, reading, data_weights)
         y = of_samples(y, counts, "y")
         sample_weight = of_samples(sample_weight, counts, "sample_weight")
-        found = model._labels_of(counts, client, data_weights)
+        found = model._labels_of(counts, client)
         if not hasattr(self, "classes_"):
             return float(r2_score(y, found, sample_weight=sample_weight))
         labels = np.asarray(y)

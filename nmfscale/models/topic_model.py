@@ -45,7 +45,8 @@ extrapolate, integer, dtype, n_threads, memory_limit, random_state, verbose, cal
     scales_ : ndarray of shape (n_components,)
         Sum of each factor of the Poisson NMF: see :meth:`poisson_factors`.
     loglik_ : float
-        Multinomial log-likelihood of the fit.
+        Multinomial log-likelihood of the fit. An entry of weight 2 (`data_weights` of :meth:`fit`)
+        counts like two features with equal counts.
     history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
 feature_names_in_, sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, \
 topic_names_, gap_, seed_, warnings_, row_weights_, has_size_factors_, fixed_topics_, \

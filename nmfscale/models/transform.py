@@ -29,7 +29,7 @@ from ..kernels import dense
 from ..kernels.functions import exp
 from ..methods.completion import log_shares, split_counts
 from ..methods.measured import Measured
-from ..methods.missing import Missing
+from ..methods.poisson_weights import PoissonWeights
 from ..methods.rows_pass import RowsPass
 from ..methods.transform import write_array
 from ..readers.open import as_counts
@@ -52,8 +52,8 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
 
     verbose: int
 
-    # measured features, or missing entries, of the counts that a copy is for
-    _measured: Measured | Missing | None = None
+    # measured features, or weights of entries, of the counts that a copy is for
+    _measured: Measured | PoissonWeights | None = None
 
     # scikit-learn would treat them as metadata that pipelines route.
     __metadata_request__transform = {"out": UNUSED}
@@ -163,6 +163,16 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         `gathered` says whether all loadings will be in memory; `given` holds options of transform.
         """
         raise NotImplementedError
+
+    def _weighted(self, counts: CountMatrix) -> CountMatrix:
+        """Return counts times the weights of their entries, if they have any."""
+        known = self._measured
+        return known.weighted(counts) if isinstance(known, PoissonWeights) else counts
+
+    def _log_weights(self, weighted: CountMatrix) -> Array | float:
+        """Return sums of w x log w over each row of weighted counts, (n,), 0 without weights."""
+        known = self._measured
+        return known.log_weights(weighted) if isinstance(known, PoissonWeights) else 0.0
 
     def _seen_loadings(self, counts: CountMatrix) -> Array:
         """Return the loadings, fitted to the seen counts, that score the held-out counts."""
@@ -280,6 +290,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         with progress.shown(self.verbose, "score", counts.shape[0]):
             if completion is not None:
                 return model._completion(counts, completion, check_random_state(random_state))
+            counts = model._weighted(counts)
             return model._log_probability(counts, client) / counts.total
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
@@ -299,8 +310,10 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             if self._measured is not None:
                 model = copy.copy(self)
                 model._measured = self._measured.rows(rows.first + np.flatnonzero(known))
-            L, held = model._seen_loadings(as_counts(seen[known])), as_counts(held[known])
-            logs.extend(log_shares(held, L, self._seen_factors, n_threads, model._measured))
+            L = model._seen_loadings(as_counts(seen[known]))
+            held = model._weighted(as_counts(held[known]))
+            of_rows = log_shares(held, L, self._seen_factors, n_threads, model._measured)
+            logs.extend(of_rows + model._log_weights(held))
             total += held.total
         return math.fsum(logs) / total if total else 0.0
 

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ..counts.base import RowRange
+from ..counts.nan_entries import NanEntries
 from ..counts.structure import check_shape
 from ..counts.validation import CompressedRows, compressed_rows
 from .stream import RowStream
@@ -33,7 +34,7 @@ class DaskRows(RowStream):
 
     def __init__(
         self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None,
-        obs: Any = None,
+        obs: Any = None, nan: NanEntries | None = None,
     ) -> None:  # fmt: skip
         if array.ndim != 2:
             raise ValueError(f"Expected 2D array, got a dask array of shape {array.shape}.")
@@ -52,7 +53,7 @@ class DaskRows(RowStream):
         self.about = dict(
             sample_names=sample_names, feature_names=feature_names, groups=groups, obs=obs
         )
-        self._array = array
+        self._array, self.nan = array, nan
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._chunk: tuple[int, CompressedRows] | None = None
 
@@ -95,6 +96,7 @@ class DaskRows(RowStream):
                     f"Chunk {i} of the dask array has shape {np.shape(matrix)}, but the array "
                     f"declares {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
                 )
-            found = compressed_rows(matrix, self.entry_names(), first=start, sort=True)
+            names = self.entry_names()
+            found = compressed_rows(matrix, names, first=start, sort=True, nan=self.nan)
             last = self._chunk = i, found
         return last[1]  # not self._chunk: another thread may have replaced it

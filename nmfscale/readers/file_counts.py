@@ -52,7 +52,7 @@ class FileCounts(CountMatrix):
         self._large, self._dtype = large, np.result_type(*kinds)
         self._nnz = int(self.row_nnz.sum())
         super().__init__((n, m), **stream.about, first_fraction=fraction)
-        self.subject = stream.subject
+        self.subject, self.nan_entries = stream.subject, stream.nan_entries()
         self.source = getattr(stream, "source", {"object": stream.subject})
 
     def _make_layout(self, n_threads: int) -> Any:

@@ -60,15 +60,18 @@ def check_choices(given: dict[str, Any], accepted: tuple[str, ...], subject: str
             raise ValueError(f"{name}={value!r} does not apply to {subject}; choices: {fitting}.")
 
 
-def open_table(path: Path, limits: MemoryLimits, given: dict[str, Any]) -> OpenedTable:
-    """Open the table in a file of any format."""
+def open_table(
+    path: Path, limits: MemoryLimits, given: dict[str, Any], nan: bool = False
+) -> OpenedTable:
+    """Open the table in a file of any format; `nan` says whether entries may be missing."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
 
     def attempt() -> OpenedTable:
         opener, accepted = _opener(path)
         check_choices(given, accepted, str(path))
-        return opener(path, limits, **given)
+        more = {"gaps": True} if nan and opener is open_text_table else {}
+        return opener(path, limits, **given, **more)
 
     with named_errors(path):
         return cast(OpenedTable, retry(path, attempt))

@@ -94,6 +94,22 @@ class JoinedRows(RowStream):
         firsts = [of_table.index(batch) for batch in range(len(batches))]
         return there[firsts], np.repeat(of_table, sizes)
 
+    def nan_entries(self) -> Any:
+        """Return a mask (n, m) of NaN, once all rows were read; None if they are refused."""
+        masks = [part.nan_entries() for part in self._parts]
+        if all(each is None for each in masks):
+            return None
+        found = []
+        for part, mask, places in zip(self._parts, masks, self._places, strict=True):
+            mask = sp.csr_array(part.shape, dtype=bool) if mask is None else mask
+            row, column = mask.nonzero()
+            column = column if places is None else places[column]
+            there = column >= 0
+            place = row[there], column[there]
+            shape = mask.shape[0], self.shape[1]
+            found.append(sp.csr_array((np.ones(len(place[0]), bool), place), shape))
+        return sp.csr_array(sp.vstack(found, "csr"))
+
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
         found, fraction = [], None
         for number, low, high in self._ranges(start, stop):

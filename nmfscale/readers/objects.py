@@ -15,6 +15,7 @@ from ..counts.foreign import ObjectTypeError, known_matrix
 from ..counts.label_table import rows_of
 from ..counts.memory import checked_counts
 from ..counts.names import names_of
+from ..counts.nan_entries import NanEntries
 from ..counts.validation import EntryNames, rows_of_sparse
 from .columns import select_columns
 from .dask_array import DaskRows, is_dask_array
@@ -66,30 +67,34 @@ def known_object(X: Any, subject: str, modality: str | None = None) -> Any:
 
 
 def object_counts(
-    X: Any, choices: dict[str, Any], subject: str, in_memory: bool, part: dict[str, Any]
-) -> CountMatrix:
+    X: Any, choices: dict[str, Any], subject: str, in_memory: bool, part: dict[str, Any],
+    nan: NanEntries | None = None,
+) -> CountMatrix:  # fmt: skip
     """Return the checked counts of an object; `choices` select a matrix of an AnnData object.
 
-    `part` holds the options that choose names and subsets: NAMES and MASKS.
+    `part` holds the options that choose names and subsets: NAMES and MASKS. With `nan`, NaN are
+    missing entries.
     """
+    how: dict[str, Any] = {"subject": subject, "nan": nan}
     if is_annotated(X):
         check_choices(choices, ANNOTATED, type(X).__name__)
-        return annotated_counts(X, part, **choices, subject=subject, in_memory=in_memory)
+        return annotated_counts(X, part, **choices, **how, in_memory=in_memory)
     check_choices(choices, (), type(X).__name__)
     if isinstance(X, CountMatrix):
         return part_of_counts(X, part)
     if not hasattr(X, "columns") or not hasattr(X, "to_numpy"):
         if len(getattr(X, "shape", ())) != 2:  # a list of rows, or no matrix
-            return part_of_counts(checked_counts(X, subject=subject), part)
+            return part_of_counts(checked_counts(X, **how), part)
         found = described(part, X.shape, holder_of(subject))
-        return _counts_of(X, found, subject, in_memory)
+        return _counts_of(X, found, **how, in_memory=in_memory)
     names: dict[str, Any] = {"sample_names": names_of(X), "feature_names": names_of(X, 1)}
     if not hasattr(X, "iloc"):  # a DataFrame of polars
-        return part_of_counts(checked_counts(_frame_matrix(X), subject=subject, **names), part)
+        return part_of_counts(checked_counts(_frame_matrix(X), **how, **names), part)
     found = described(part, X.shape, holder_of(subject), **names)
     X = X if found.rows is None else X.iloc[found.rows]
     X = X if found.columns is None else X.iloc[:, found.columns]
-    return checked_counts(_frame_matrix(X), subject=subject, **found.about())
+    counts: CountMatrix = checked_counts(_frame_matrix(X), **how, **found.about())
+    return counts
 
 
 def holder_of(subject: str) -> str:
@@ -119,6 +124,9 @@ def part_of_counts(counts: CountMatrix, part: dict[str, Any]) -> CountMatrix:
         matrix = named.take_rows(found.rows)
         matrix = matrix if found.columns is None else matrix[:, found.columns]
         chosen = checked_counts(matrix, **named._described(found.rows, found.columns))
+    if counts.nan_entries is not None:
+        mask = counts.nan_entries if found.rows is None else counts.nan_entries[found.rows]
+        chosen.nan_entries = mask if found.columns is None else mask[:, found.columns]
     chosen.columns_taken = None
     return chosen
 
@@ -143,8 +151,9 @@ def copy_of(counts: CountMatrix) -> CountMatrix:
 
 
 def _counts_of(
-    matrix: Any, found: Described, subject: str, in_memory: bool, **about: Any
-) -> CountMatrix:
+    matrix: Any, found: Described, subject: str, in_memory: bool, nan: NanEntries | None = None,
+    **about: Any,
+) -> CountMatrix:  # fmt: skip
     """Return the checked counts of the chosen part of a matrix; other entries are not checked."""
     about |= found.about()
     if found.rows is not None or found.columns is not None:
@@ -156,16 +165,18 @@ def _counts_of(
         matrix = matrix if found.rows is None else matrix[found.rows]
         matrix = matrix if found.columns is None else matrix[:, found.columns]
     if is_dask_array(matrix):
-        return _dask_counts(matrix, subject, in_memory, **about)
-    counts: CountMatrix = checked_counts(matrix, subject=subject, **about)
+        return _dask_counts(matrix, subject, in_memory, nan, **about)
+    counts: CountMatrix = checked_counts(matrix, subject=subject, nan=nan, **about)
     return counts
 
 
-def _dask_counts(X: Any, subject: str, in_memory: bool, **about: Any) -> CountMatrix:
-    stream = DaskRows(X, **about)
+def _dask_counts(
+    X: Any, subject: str, in_memory: bool, nan: NanEntries | None, **about: Any
+) -> CountMatrix:
+    stream = DaskRows(X, **about, nan=nan)
     if in_memory:
         counts: CountMatrix = checked_counts(
-            stream.rows(0, stream.shape[0]), subject=subject, **about
+            stream.rows(0, stream.shape[0]), subject=subject, nan=nan, **about
         )
         return counts
     return FileCounts(stream)
@@ -174,6 +185,7 @@ def _dask_counts(X: Any, subject: str, in_memory: bool, **about: Any) -> CountMa
 def annotated_counts(
     adata: Any, part: dict[str, Any], *, layer: str | None = None, raw: bool = False,
     groups: str | None = None, subject: str = "X", in_memory: bool = True,
+    nan: NanEntries | None = None,
 ) -> CountMatrix:  # fmt: skip
     """Return the checked counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
@@ -193,7 +205,7 @@ def annotated_counts(
     if not is_dask_array(matrix) and others:
         subject = f"{subject} ({'; '.join(others)})"
     return _counts_of(
-        matrix, found, subject, in_memory, groups=found.of_rows(labels),
+        matrix, found, subject, in_memory, nan, groups=found.of_rows(labels),
         obs=table_of_samples(adata, found.rows),
     )  # fmt: skip
 

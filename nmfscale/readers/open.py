@@ -12,7 +12,7 @@ import numpy as np
 
 from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals, warn_fraction
 from ..counts.memory import Counts, checked_counts
-from ..counts.names import shown
+from ..counts.nan_entries import NanEntries
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
@@ -34,7 +34,7 @@ from .objects import (
     whole_matrices,
     with_groups,
 )
-from .options import SourceOptions, TableOptions, check_source
+from .options import SourceOptions, check_source
 from .stream import MEMORY_LIMIT, RowStream, open_stream
 from .thinning import PartOfCounts
 
@@ -166,11 +166,12 @@ def as_counts(
 
 def open_counts(
     source: Any, *, integer: IntegerPolicy = "warn", subject: str = "X", in_memory: bool = True,
-    memory_limit: int | float | str | None = None, **choices: Any,
+    memory_limit: int | float | str | None = None, nan: bool = False, **choices: Any,
 ) -> CountMatrix:  # fmt: skip
     """Open any source of counts; only this function distinguishes files, stores and objects.
 
-    `in_memory` and `memory_limit` are as in `as_counts`, as are `choices`.
+    `in_memory` and `memory_limit` are as in `as_counts`, as are `choices`. If `nan` is true, NaN
+    are missing entries: the counts have a mask of them, `nan_entries`.
     """
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
@@ -179,7 +180,8 @@ def open_counts(
     sources = sources_in(source)
     if sources is not None:
         sources = labelled(sources, labels)
-        return _joined_counts(sources, join, integer, in_memory, limit, given_choices(**choices))
+        of_all = {"nan": nan, "in_memory": in_memory}
+        return _joined_counts(sources, join, integer, limit, given_choices(**choices), **of_all)
     if labels is not None or join != "inner":
         raise ValueError(
             "join and labels are for a list of files, of counts or of AnnData objects."
@@ -194,7 +196,7 @@ def open_counts(
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
         source = known_object(source, holder, given.pop("modality", None))
     if isinstance(source, (str, os.PathLike)):
-        counts, holder = _file_counts(user_path(source), given, part, in_memory, limit)
+        counts, holder = _file_counts(user_path(source), given, part, in_memory, limit, nan)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
         # names and columns of the object may have been changed after it was opened
         found = part_of_annotated(source, part, "raw" in given, holder)
@@ -203,13 +205,14 @@ def open_counts(
             "mask_obs": found.rows, "mask_var": found.columns,
         }  # fmt: skip
         path = Path(source.filename)
-        counts, holder = _file_counts(path, given, given_choices(**part), in_memory, limit)
+        counts, holder = _file_counts(path, given, given_choices(**part), in_memory, limit, nan)
         counts.obs = table_of_samples(source, found.rows)
     else:
         shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
         if len(shape) == 2 and np.isfinite(shape).all():  # dask arrays may have unknown sizes
             check_table_size(shape, holder, limit)
-        counts = object_counts(source, given, subject, in_memory, part)
+        places = NanEntries() if nan else None
+        counts = object_counts(source, given, subject, in_memory, part, places)
         if is_annotated(source) and counts.first_fraction is not None:
             whole, others = whole_matrices(source, **given), other_matrices(source, **given)
             others = [f"{each} (whole numbers)" if each in whole else each for each in others]
@@ -222,8 +225,8 @@ def open_counts(
 
 
 def _joined_counts(
-    sources: dict[str, Any], join: str, integer: IntegerPolicy, in_memory: bool, limit: int | None,
-    given: dict[str, Any],
+    sources: dict[str, Any], join: str, integer: IntegerPolicy, limit: int | None,
+    given: dict[str, Any], *, in_memory: bool, nan: bool,
 ) -> CountMatrix:  # fmt: skip
     """Return the counts of several sources, by label, one below the other."""
     of_all = (*MASKS, "feature_names", "sample_names")
@@ -234,16 +237,17 @@ def _joined_counts(
         parts: list[RowStream] = []
         for each in sources.values():
             if isinstance(each, str | os.PathLike) and open_store(user_path(each)) is None:
-                stream = open_stream(each, **given, memory_limit=pieces, table_limit=limit)
+                stream = open_stream(each, **given, memory_limit=pieces, table_limit=limit, nan=nan)
                 parts.append(opened.enter_context(stream))
             else:
-                counts = open_counts(each, integer="allow", in_memory=in_memory, **given)
+                counts = open_counts(each, integer="allow", in_memory=in_memory, nan=nan, **given)
                 parts.append(PartOfCounts(counts))
         rows = JoinedRows(parts, list(sources), join)
         check_table_size(rows.shape, rows.subject, limit)
         if in_memory:
             whole = rows.rows(0, rows.shape[0])
             found: CountMatrix = checked_counts(whole, **rows.about, subject=rows.subject)
+            found.nan_entries = rows.nan_entries()
         else:
             found = FileCounts(rows)
             opened.pop_all()
@@ -253,8 +257,9 @@ def _joined_counts(
 
 
 def _file_counts(
-    path: Path, given: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None
-) -> tuple[CountMatrix, str]:
+    path: Path, given: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None,
+    nan: bool = False,
+) -> tuple[CountMatrix, str]:  # fmt: skip
     """Open a file; return its counts and their name in messages."""
     stored = open_store(path)
     if stored is not None:
@@ -262,12 +267,13 @@ def _file_counts(
         return part_of_counts(with_groups(stored, **given), part), str(path)
     pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
     pieces = sys.maxsize if in_memory else pieces
-    stream = open_stream(path, **given, **part, memory_limit=pieces, table_limit=limit)
+    stream = open_stream(path, **given, **part, memory_limit=pieces, table_limit=limit, nan=nan)
     with ExitStack() as failed:
         failed.callback(stream.close)
         if in_memory:
             rows = stream.whole(limit)
-            return checked_counts(rows, **stream.about, subject=stream.subject), stream.subject
+            how: dict[str, Any] = {"subject": stream.subject, "nan": stream.nan}
+            return checked_counts(rows, **stream.about, **how), stream.subject
         counts = FileCounts(stream)
         failed.pop_all()
     return counts, stream.subject
@@ -367,88 +373,3 @@ def read_counts(
             "pass it to nmfscale.as_counts."
         )
     return counts
-
-
-def concat(
-    sources: Any,
-    *,
-    join: str = "inner",
-    labels: Any = None,
-    in_memory: bool = True,
-    memory_limit: int | float | str | None = None,
-    integer: IntegerPolicy = "warn",
-    layer: str | None = None,
-    raw: bool = False,
-    **source: Unpack[TableOptions],
-) -> CountMatrix:
-    """Join counts of several sources, such as one file for each donor, one below the other.
-
-    ``fit([...])`` and ``write_store([...], path)`` do the same, with the same options.
-
-    Parameters
-    ----------
-    sources : list or dict
-        Paths of files or packed stores, counts, and AnnData objects; the keys of a dict are labels.
-    join : {"inner", "outer"}, default="inner"
-        Which features are kept, matched by name: those that all sources have, or those that any
-        source has. Without names, all sources must have the same number of features.
-    labels : sequence of str, optional
-        A label for each source; by default the name of its file without suffix, with the folder
-        where names repeat, and the number of an object.
-    in_memory : bool, default=True
-        Whether to read files into memory. Otherwise, a block of rows is read each time it is
-        needed, and the joined table is never in memory.
-    memory_limit, integer, layer, raw
-        As in :func:`as_counts`.
-    **source
-        Further options of :func:`as_counts`. Options of formats, and `names`, are for each source;
-        masks, `feature_names` and `sample_names` are for the joined table.
-
-    Returns
-    -------
-    CountMatrix
-        The joined counts. Their `obs` has the columns of all sources, with missing values where a
-        source lacks a column, and the column "file" with the labels. If a sample has the name of
-        one in another source, all names begin with the label, as "donor1_AAAC-1".
-
-    Raises
-    ------
-    ValueError
-        If sources have no features in common, only some have names, or features of a source have
-        the same name; and as in :func:`as_counts`.
-
-    Warns
-    -----
-    UserWarning
-        If an inner join leaves out more than half of the features of a source.
-
-    Notes
-    -----
-    After an outer join, a feature that a source lacks has no counts there. In texts this is a count
-    of 0. Otherwise the feature was not measured there: :attr:`CountMatrix.measured` says so, and
-    `fit` of :class:`PoissonNMF` and :class:`TopicModel` leaves these entries out of the likelihood.
-    Other models take them as 0, with a warning. To count them as 0, set ``counts.measured = None``.
-
-    Examples
-    --------
-    >>> import nmfscale
-    >>> one = nmfscale.as_counts([[1, 2], [0, 3]], feature_names=["CD4", "CD8A"])
-    >>> other = nmfscale.as_counts([[4, 5]], feature_names=["CD8A", "NKG7"])
-    >>> both = nmfscale.concat({"donor1": one, "donor2": other}, join="outer")
-    >>> both.take_rows().toarray()
-    array([[1, 2, 0],
-           [0, 3, 0],
-           [0, 4, 5]])
-    >>> both.obs["file"].tolist()
-    ['donor1', 'donor1', 'donor2']
-    """
-    check_source(source, "concat()")
-    if sources_in(sources) is None:
-        raise TypeError(
-            f"sources is {shown(sources)}: a list or dict of paths of files that exist, counts and "
-            "AnnData objects is needed. Pass matrices as as_counts(X, feature_names=...)."
-        )
-    return open_counts(
-        sources, join=join, labels=labels, in_memory=in_memory, memory_limit=memory_limit,
-        integer=integer, layer=layer, raw=raw, **source,
-    )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..counts.base import RowRange, labels_of, row_chunks
 from ..counts.names import checked_names
+from ..counts.nan_entries import NanEntries
 from ..counts.sizes import check_table_size
 from ..counts.structure import check_shape, index_type
 from ..counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
@@ -33,18 +34,23 @@ class RowStream(ABC):
 
     `subject` is its name in messages; `about` holds names, groups and notes, as keyword arguments
     of `CountMatrix`; `piece_bytes` is the memory for reading, besides the rows themselves, if it
-    matters.
+    matters. With `nan`, NaN are missing entries.
     """
 
     subject: str
     shape: tuple[int, int]
     about: dict[str, Any]
+    nan: NanEntries | None = None
     bytes_read, piece_bytes = 0, 0
     _last: tuple[int, int, RowRange] | None = None
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> CompressedRows:
         """Return checked rows start:stop, with sorted columns, without duplicates or zeros."""
+
+    def nan_entries(self) -> Any:
+        """Return a mask (n, m) of NaN, once all rows were read; None if they are refused."""
+        return None if self.nan is None else self.nan.matrix(self.shape)
 
     def entry_names(self) -> EntryNames:
         """Return the names used in messages about entries."""
@@ -164,7 +170,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
             if self._columns is not None:
                 rows = self._selected(rows)
             shape = stop - start, self.shape[1]
-            return canonical_rows(rows, shape, self.entry_names(), sort=sort)
+            return canonical_rows(rows, shape, self.entry_names(), sort=sort, nan=self.nan)
 
     def _selected(self, rows: RowRange) -> RowRange:
         """Remove the columns that are not selected; works in the given arrays."""
@@ -191,9 +197,11 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
 
 def open_stream(
     path: str | os.PathLike[str], *, memory_limit: int = MEMORY_LIMIT,
-    table_limit: int | None = None, **choices: Any,
+    table_limit: int | None = None, nan: bool = False, **choices: Any,
 ) -> CountStream:  # fmt: skip
     """Open a file of counts to read it a range of rows at a time; `choices` as in `read_counts`.
+
+    If `nan` is true, NaN are missing entries.
 
     Tables that are stored by rows (compressed rows or dense arrays in .h5ad, and 10x .h5) are read
     in place. The entries of text files and compressed columns are sorted by rows at the first read,
@@ -206,11 +214,13 @@ def open_stream(
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
     limits = MemoryLimits(memory_limit, table_limit)
-    table = open_table(user_path(path), limits, given)
+    table = open_table(user_path(path), limits, given, nan)
     try:
         check_table_size(table.source.shape, table.subject, table_limit)
         table = chosen_part(table, part)
-        return CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
+        stream = CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
+        stream.nan = NanEntries() if nan else None
+        return stream
     except BaseException:
         table.source.close()
         raise

@@ -24,6 +24,8 @@ Array = NDArray[Any]
 _SUFFIXES = ".csv", ".tsv", ".txt", ".tab"
 # Entries of lines that are converted at a time.
 _ENTRIES = 1 << 18
+# Fields of missing counts, besides NaN, which is a number.
+_MISSING = {"", "NA", "N/A"}
 
 
 class _Form(NamedTuple):
@@ -43,9 +45,12 @@ def is_text_table(path: Path) -> bool:
 
 
 def open_text_table(
-    path: Path, limits: MemoryLimits, *, samples_in: str | None = None
+    path: Path, limits: MemoryLimits, *, samples_in: str | None = None, gaps: bool = False
 ) -> OpenedTable:
-    """Open a table; its lines are read twice, first for their names."""
+    """Open a table; its lines are read twice, first for their names.
+
+    With `gaps`, empty fields and NA are NaN.
+    """
     if samples_in not in ("rows", "columns"):
         given = "" if samples_in is None else f" (samples_in={samples_in!r})"
         raise NamedFileError(
@@ -63,7 +68,7 @@ def open_text_table(
     check_shape(shape)
 
     def triplets() -> Iterator[Triplets]:
-        for lines, fields, values in _entries(place, form, len(names)):
+        for lines, fields, values in _entries(place, form, len(names), gaps):
             yield (lines, fields, values) if in_rows else (fields, lines, values)
 
     rows = SortedRows(shape, triplets, limits, np.dtype(np.float64))
@@ -71,13 +76,16 @@ def open_text_table(
     return OpenedTable(path, rows, str(path), sample_names=samples, feature_names=features)
 
 
-def _entries(path: Path, form: _Form, n_lines: int) -> Iterator[Triplets]:
+def _entries(path: Path, form: _Form, n_lines: int, gaps: bool) -> Iterator[Triplets]:
     """Yield the nonzero entries: numbers of lines and fields, and values."""
     kind = index_type(max(n_lines, form.n_fields))
     waiting: list[Triplets] = []
     n_waiting = 0
     for number, (line, fields) in enumerate(_lines(path, form)):
-        values = _numbers(path, line, fields[form.named :], form)
+        fields = fields[form.named :]
+        if gaps:
+            fields = ["nan" if field.strip() in _MISSING else field for field in fields]
+        values = _numbers(path, line, fields, form)
         columns = np.flatnonzero(values).astype(kind)
         waiting.append((np.full(columns.size, number, kind), columns, values[columns]))
         n_waiting += columns.size
@@ -100,10 +108,12 @@ def _numbers(path: Path, line: int, fields: Sequence[str], form: _Form) -> Array
     except ValueError:
         at = next(i for i, field in enumerate(fields) if not _is_number(field))
         name = "" if form.header is None else f" ({form.header[at]!r})"
-        what = "is empty" if not fields[at].strip() else f"holds {fields[at][:80]!r}, not a number"
+        empty = not fields[at].strip()
+        what = "is empty" if empty else f"holds {fields[at][:80]!r}, not a number"
+        gap = ", or fit with data_weights='nan' if it is missing"
         raise NamedFileError(
             f"{path}, line {line}: field {at + 1 + form.named}{name} {what}. Fill in the count, or "
-            "remove columns that are not counts."
+            f"remove columns that are not counts{gap if fields[at].strip() in _MISSING else ''}."
         ) from None
 
 

@@ -83,6 +83,11 @@ class PartOfCounts(RowStream):
         self.shape = len(self._kept), counts.shape[1]
         self.about = counts._described(rows=kept)
 
+    def nan_entries(self) -> Any:
+        """Return a mask (n, m) of NaN, if those of the counts are known."""
+        found = self._counts.nan_entries
+        return None if found is None else found[self._kept]
+
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
         kept, first = self._kept[start:stop], 0
         matrix = sp.csr_array((0, self.shape[1]), dtype=self._counts.dtype)

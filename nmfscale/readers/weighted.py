@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,22 @@ def weighted_counts(counts: CountMatrix, less_one: sp.csr_array) -> CountMatrix:
     found = WeightedRows(counts, less_one).counts()
     found.columns_taken = counts.columns_taken
     return found
+
+
+def sums_of_rows(
+    counts: CountMatrix, less_one: sp.csr_array, function: Callable[[Array, Array], Array]
+) -> Array:
+    """Sum a function of counts and their weights, both float64, over each row's nonzeros, (n,)."""
+    out = np.zeros(counts.shape[0])
+    for rows in counts.chunks():
+        # sorted, because sums depend on the order
+        matrix = rows.matrix(counts.shape[1]).sorted_indices()
+        rows = rows._replace(indices=matrix.indices, data=matrix.data)
+        each = function(rows.data.astype(np.float64), weights_at(rows, less_one))
+        n_rows = len(rows.indptr) - 1
+        entry_row = np.repeat(np.arange(n_rows), np.diff(rows.indptr))
+        out[rows.first : rows.first + n_rows] = np.bincount(entry_row, each, n_rows)
+    return out
 
 
 def weights_at(rows: RowRange, less_one: sp.csr_array) -> Array:

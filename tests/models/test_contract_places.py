@@ -44,7 +44,7 @@ OPTIONS = {
         {"solver": "joint-em", "l1_penalty": 1.0, "factor_norm": "l2", "penalty_exponent": 0.5},
         {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
         PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1}, MEASURED | PRIORS | ROW_WEIGHTS,
-        MISSING | PRIORS | ROW_WEIGHTS,
+        ENTRIES | PRIORS | ROW_WEIGHTS,
     ],
     nmfscale.TopicModel: [
         {"init": "clusters", "dtype": "float32"}, {"prior_factors": 1.1, "n_components": 1},
@@ -81,7 +81,7 @@ MORE_OPTIONS = {
         {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS, PRIORS | ROW_WEIGHTS,
         MEASURED, MISSING | {"F": START["F"], "dtype": "float32"}, MISSING | EM,
     ],
-    nmfscale.TopicModel: [EM, MISSING, {"solver": "joint-em"}, PRIORS, MEASURED, ROW_WEIGHTS],
+    nmfscale.TopicModel: [EM, ENTRIES, {"solver": "joint-em"}, PRIORS, MEASURED, ROW_WEIGHTS],
     nmfscale.LDA: [
         {"estimate_prior": "symmetric", "init": "random"}, {"topic_word_prior": 0.0}, NOT_AHEAD,
     ],
@@ -297,10 +297,9 @@ def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
     poisson = nmfscale.PoissonNMF(3, max_iter=8, tol=0, random_state=0, n_threads=1)
     ssnmf = {kind: Model(nmfscale.SSNMF, None, variant={"losses": kind}) for kind in ("FF", "DD")}
     batches = {"measured": there, "batch": groups}
-    entries = {"data_weights": sp.csr_array(rng.random(X.shape) < 0.2)}
     of_weights = {"data_weights": rng.integers(0, 3, X.shape) * 1.0}
     for one, calls in (
-        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, batches, entries]),
+        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, batches, of_weights]),
         (clone(poisson).set_params(**priors).fit(X), [{}, batches]),
         *((model.make(max_iter=8).fit(X, LABELS), [of_weights]) for model in ssnmf.values()),
     ):
@@ -308,6 +307,6 @@ def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
             here = one.transform(counts, **given)
             found = within(WALL, lambda: one.transform(counts, client=client, **given))  # noqa: B023
             assert found.tobytes() == here.tobytes()
-    for given in (batches, entries):
+    for given in (batches, of_weights):
         there = within(WALL, lambda: poisson.score(counts, client=client, **given))  # noqa: B023
         assert there == poisson.score(counts, **given)

@@ -65,14 +65,14 @@ def test_the_objective_is_that_of_what_was_measured(solver, prior):
     fitted = nmfscale.PoissonNMF(K, random_state=0, max_iter=400, tol=1e-5, **how).fit(X, **GIVEN)
     assert fitted.converged_
     L, F = factors(fitted)
-    loglik = oracle.loglik_poisson(X, L, F, measured=MASK).sum()
-    of_L, of_F = oracle.kkt_residuals(X, L, F, measured=MASK)
+    loglik = oracle.loglik_poisson(X, L, F, weights=MASK).sum()
+    of_L, of_F = oracle.kkt_residuals(X, L, F, weights=MASK)
     if prior is None:
         assert fitted.loglik_ == pytest.approx(loglik, rel=1e-9)
         found = fitted.history_[-1]
-        deviance = oracle.deviance_poisson(X, L, F, measured=MASK).sum()
+        deviance = oracle.deviance_poisson(X, L, F, weights=MASK).sum()
         assert found["deviance"] == pytest.approx(deviance, rel=1e-6)
-        multinomial = oracle.loglik_multinomial(X, L, F, measured=MASK).sum()
+        multinomial = oracle.loglik_multinomial(X, L, F, weights=MASK).sum()
         assert found["loglik_multinomial"] == pytest.approx(multinomial, rel=1e-6)
     else:  # Corollary 2, rates 1
         of_L, of_F = of_L - (0.3 - L), of_F - (0.3 - F)
@@ -86,7 +86,7 @@ def test_shared_correlations_and_weights_of_samples():
     one = nmfscale.PoissonNMF(34, **how).fit(X, row_weights=weights, **GIVEN)
     rows = np.repeat(np.arange(N), weights)
     loglik = oracle.loglik_poisson(X[rows], one.loadings_[rows], one.components_.T,
-                                   measured=MASK[rows]).sum()  # fmt: skip
+                                   weights=MASK[rows]).sum()  # fmt: skip
     assert one.loglik_ == pytest.approx(loglik, rel=1e-9)
 
 
@@ -127,7 +127,7 @@ def test_loadings_and_scores_of_samples():
         assert_allclose(restricted, found[rows], atol=1e-6)
     del one.feature_names_in_
     L, F = found * 400, one.components_.T
-    shares = oracle.loglik_multinomial(X, L, F, measured=MASK).sum()
+    shares = oracle.loglik_multinomial(X, L, F, weights=MASK).sum()
     constant = oracle.loglik_multinomial(X, X.astype(float), np.eye(M)).sum()
     entropy = np.sum(X * np.log(np.maximum(X, 1) / X.sum(axis=1, keepdims=True)))
     score = one.score(X, **GIVEN)

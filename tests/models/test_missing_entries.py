@@ -1,12 +1,16 @@
-"""Fits to counts of which single entries are missing: their likelihood, predictions, refusals."""
+"""Fits with weights of single entries, 0 for missing ones: likelihood, predictions, refusals."""
 
+import anndata
 import internals
 import numpy as np
 import oracle
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from clusters import cluster_of
+from count_files import write_h5ad
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.io import mmwrite
 from small_fits import StopError, stop_at
 
 import nmfscale
@@ -18,6 +22,8 @@ SHARES = rng.dirichlet(np.full(K, 0.4), N)
 X = rng.poisson(400 * SHARES @ TOPICS)
 SEEN = rng.random((N, M)) > 0.3
 MISSING = {"data_weights": sp.csr_array(~SEEN)}
+WEIGHTS = np.where(SEEN, rng.choice([0.3, 1, 2.5], (N, M)), 0)
+WEIGHTED = {"data_weights": WEIGHTS}
 SOLVERS = ["auto", "em", "ccd", "scd", "sn", "newton"]
 ONE = {"random_state": 0, "n_threads": 1}
 SHORT = ONE | {"max_iter": 15, "tol": 0}
@@ -42,22 +48,22 @@ def test_missing_entries_are_predicted():
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("prior", [None, 1.3])
-def test_the_objective_is_that_of_the_observed_entries(solver, prior):
-    seen = SEEN.copy()
-    seen[5], seen[:, 7] = False, False
+def test_the_objective_is_that_of_the_weighted_entries(solver, prior):
+    weights = WEIGHTS.copy()
+    weights[5], weights[:, 7] = 0, 0
     how = {"prior_factors": prior, "prior_loadings": prior, "solver": solver}
     fitted = nmfscale.PoissonNMF(K, **ONE, max_iter=400, tol=1e-5, **how)
-    fitted.fit(X, data_weights=seen * 1.0)
+    fitted.fit(X, data_weights=weights)
     assert fitted.converged_ and fitted.has_missing_entries_
-    L, F = fitted.loadings_, fitted.components_.T
-    of_L, of_F = oracle.kkt_residuals(X * seen, L, F, measured=seen)
+    Z, L, F = X * (weights > 0), fitted.loadings_, fitted.components_.T
+    of_L, of_F = oracle.kkt_residuals(Z, L, F, weights=weights)
     if prior is None:
         found, rows = fitted.history_[-1], np.arange(N) != 5
         for value, function in (
             (fitted.loglik_, oracle.loglik_poisson), (found["deviance"], oracle.deviance_poisson)
         ):  # fmt: skip
-            assert value == pytest.approx(function(X * seen, L, F, measured=seen).sum(), rel=1e-9)
-        shares = oracle.loglik_multinomial((X * seen)[rows], L[rows], F, measured=seen[rows])
+            assert value == pytest.approx(function(Z, L, F, weights=weights).sum(), rel=1e-9)
+        shares = oracle.loglik_multinomial(Z[rows], L[rows], F, weights=weights[rows])
         assert found["loglik_multinomial"] == pytest.approx(shares.sum(), rel=1e-9)
         assert_array_equal(L[5], 0)
         assert_array_equal(F[7], 0)
@@ -81,9 +87,40 @@ def test_entries_and_batches_are_the_same_likelihood():
         assert_allclose(one.loglik_, other.loglik_, rtol=1e-6)
     rows = np.repeat(np.arange(N), weights)
     loglik = oracle.loglik_poisson(
-        (X * seen)[rows], one.loadings_[rows], one.components_.T, measured=seen[rows]
+        (X * seen)[rows], one.loadings_[rows], one.components_.T, weights=seen[rows]
     )
     assert one.loglik_ == pytest.approx(loglik.sum(), rel=1e-9)
+
+
+def test_weights_of_whole_samples_and_features():
+    rows, columns = rng.choice([0.5, 1, 2], N), rng.choice([0.25, 3.0], M)
+    how = ONE | {"max_iter": 400, "tol": 1e-6}
+    start = {"L": rng.uniform(1, 2, (N, K)), "F": rng.uniform(1, 2, (M, K))}
+    plain = nmfscale.PoissonNMF(K, **how).fit(X, **start)
+    of_columns = {"data_weights": np.tile(columns, (N, 1))}
+    for given, other, factor in (
+        (np.tile(rows[:, None], M), {"row_weights": rows}, 1),
+        (rows[:, None] * columns, of_columns | {"row_weights": rows}, 1),
+        (np.full((N, M), 2), {}, 2),
+    ):
+        one = nmfscale.PoissonNMF(K, **how).fit(X, data_weights=given, **start)
+        expected = nmfscale.PoissonNMF(K, **how).fit(X, **other, **start) if other else plain
+        assert one.loglik_ == pytest.approx(factor * expected.loglik_, rel=1e-9)
+        mu, of_other = (each.loadings_ @ each.components_ for each in (one, expected))
+        assert_allclose(mu, of_other, atol=1e-3 * X.max())
+    with pytest.raises(ValueError, match="fitted with data_weights="):
+        nmfscale.bootstrap_fit(one, X, n_replicates=2)
+
+
+def test_sparse_weights_are_those_of_their_entries():
+    marked = sp.coo_array((WEIGHTS[WEIGHTS != 1], np.nonzero(WEIGHTS != 1)), X.shape)
+    expected, found = (
+        nmfscale.PoissonNMF(K, **SHORT).fit(X, data_weights=each) for each in (WEIGHTS, marked)
+    )
+    assert numbers(found) == numbers(expected)
+    assert_array_equal(expected.sample_totals_, (X * SEEN).sum(axis=1))
+    logs = nmfscale.PoissonNMF(K, **SHORT, solver="em", extrapolate=False).fit(X, **WEIGHTED)
+    assert (np.diff(logs.history_["loglik"]) > 0).all()
 
 
 def test_values_of_missing_entries_do_not_matter():
@@ -105,22 +142,101 @@ def test_values_of_missing_entries_do_not_matter():
         nmfscale.PoissonNMF(K).fit(nan)
 
 
-def test_loadings_and_scores_of_samples():
-    one = nmfscale.TopicModel(K, **ONE, tol=1e-6)
-    found = one.fit_transform(X, **MISSING)
+def written(path):
+    """A file with NaN at missing entries, and the options with which it is read."""
+    nan = np.where(SEEN, X, np.nan)
+    kind = path.name.split(".", 1)[1]
+    if kind == "npz":
+        sp.save_npz(path, sp.coo_array(nan))
+    elif kind == "mtx":
+        mmwrite(path, sp.coo_array(nan))
+    elif kind == "csv":  # NaN as empty fields
+        genes, cells = map("gene {}".format, range(M)), map("cell {}".format, range(N))
+        pd.DataFrame(nan.T, genes, cells).to_csv(path)
+        return {"samples_in": "columns"}
+    else:
+        write_h5ad(path, nan if kind == "dense.h5ad" else sp.csc_array(nan))
+    return {}
+
+
+@pytest.mark.parametrize("name", ["X.npz", "X.mtx", "X.csv", "X.dense.h5ad", "X.h5ad"])
+def test_nan_in_files(tmp_path, name):
+    expected = nmfscale.PoissonNMF(K, **SHORT).fit(X, **MISSING)
+    loadings, path = expected.transform(X, **MISSING), tmp_path / name
+    how = written(path)
+    with pytest.raises(ValueError, match="(NaN.*cell 0|NaN.* row 0|is empty).*data_weights='nan'"):
+        nmfscale.PoissonNMF(K).fit(path, **how)
+    how |= {"data_weights": "nan"}
+    for limit in (None, "1TB"):
+        found = nmfscale.PoissonNMF(K, **SHORT, memory_limit=limit).fit(path, **how)
+        assert numbers(found) == numbers(expected)
+        assert found.transform(path, **how).tobytes() == loadings.tobytes()
+
+
+def test_nan_in_parts_of_files(tmp_path):
+    nan = np.where(SEEN, X, np.nan)
+    path = write_h5ad(tmp_path / "one.h5ad", nan)
+    turned = pd.DataFrame(index=[f"var-{j}" for j in reversed(range(M))])
+    sources = [path, anndata.AnnData(nan[:, ::-1], var=turned)]
+    rows, columns = np.arange(N) % 3 == 0, np.arange(M) > 9
+    part = {"data_weights": sp.csr_array(~SEEN[np.ix_(rows, columns)])}
+    expected = nmfscale.PoissonNMF(K, **SHORT).fit(X[np.ix_(rows, columns)], **part)
+    both = {"data_weights": sp.csr_array(np.vstack([~SEEN, ~SEEN]))}
+    joined = nmfscale.PoissonNMF(K, **SHORT).fit(np.vstack([X, X]), **both)
+    for limit in (None, "1TB"):
+        model = nmfscale.PoissonNMF(K, **SHORT, memory_limit=limit)
+        model.fit(path, data_weights="nan", mask_obs=rows, mask_var=columns)
+        assert numbers(model) == numbers(expected)
+        assert numbers(model.fit(sources, data_weights="nan")) == numbers(joined)
+
+
+@pytest.mark.slow
+def test_nan_in_a_file_on_a_cluster(tmp_path, monkeypatch):
+    internals.small_blocks(monkeypatch, 400)
+    expected = nmfscale.PoissonNMF(K, **SHORT).fit(X, **MISSING)
+    path = write_h5ad(tmp_path / "one.h5ad", np.where(SEEN, X, np.nan))
+    with cluster_of(2, active=False) as client:
+        how = {"data_weights": "nan", "client": client}
+        found = nmfscale.PoissonNMF(K, **SHORT).fit(path, **how)
+        assert numbers(found) == numbers(expected)
+        loadings = found.transform(path, **how)
+    assert loadings.tobytes() == expected.transform(X, **MISSING).tobytes()
+
+
+@pytest.mark.parametrize("weights", [SEEN * 1.0, WEIGHTS], ids=["missing", "weighted"])
+def test_loadings_and_scores_of_samples(weights):
+    given, one = (
+        {"data_weights": weights},
+        nmfscale.TopicModel(K, **ONE, tol=1e-6, prior_factors=1.1),
+    )
+    found, F = one.fit_transform(X, **given), one.components_.T
     assert_allclose(found, one.loadings_, atol=1e-2)
-    shares = oracle.loglik_multinomial(X * SEEN, found * 400, one.components_.T, measured=SEEN)
-    Z = X * SEEN
-    constant = oracle.loglik_multinomial(Z, Z.astype(float), np.eye(M)).sum()
-    entropy = np.sum(Z * np.log(np.maximum(Z, 1) / Z.sum(axis=1, keepdims=True)))
-    score = one.score(X, **MISSING)
-    assert score == pytest.approx((shares.sum() - constant + entropy) / Z.sum(), rel=1e-6)
-    assert one.perplexity(X, **MISSING) == pytest.approx(np.exp(-score))
+    L = nmfscale.PoissonNMF(K).fit(X, F=F, fixed_topics=[True] * K).transform(X, **given)
+    slopes = (weights * (1 - X / np.maximum(L @ F.T, 1e-300))) @ F  # of a convex problem
+    assert abs(L * slopes).max() < 1e-6 * X.sum() / N and slopes.min() > -1e-6
+    assert_allclose(L / L.sum(axis=1, keepdims=True), found, atol=1e-6)
+    score = one.score(X, **given)
+    assert score == pytest.approx(mean_log_share(X, L, F, weights), rel=1e-9)
+    assert one.score(X, data_weights=3 * weights) == pytest.approx(score, rel=1e-9)
+    assert one.perplexity(X, **given) == pytest.approx(np.exp(-score))
     with pytest.warns(UserWarning, match="nothing says what is missing in X"):
-        as_zeros = one.score(Z)
+        as_zeros = one.score(X * SEEN)
     assert score > as_zeros + 0.1
-    held_out = {"completion": 0.5, "random_state": 0}
-    assert one.score(X, **held_out, **MISSING) > one.score(Z, **held_out, data_weights=X >= 0) + 0.1
+    # document completion
+    Z = X * SEEN
+    held, rng = np.zeros_like(Z), np.random.RandomState(0)
+    held[Z > 0] = rng.binomial(Z[Z > 0], 0.5)
+    L = one.transform(Z - held, **given)
+    found = one.score(X, **given, completion=0.5, random_state=0)
+    assert found == pytest.approx(mean_log_share(held, L, F, weights), rel=1e-9)
+
+
+def mean_log_share(X, L, F, weights):
+    """The mean of log p over weighted counts, with p = w mu / sum(w mu)."""
+    mu = weights * (L @ F.T)
+    shares = mu / mu.sum(axis=1, keepdims=True)
+    some = (X > 0) & (weights > 0)
+    return ((weights * X)[some] * np.log(shares[some])).sum() / (weights * X).sum()
 
 
 def test_topics_without_an_observed_feature_in_a_sample():
@@ -138,18 +254,18 @@ def test_topics_without_an_observed_feature_in_a_sample():
 
 def test_a_fit_is_resumed_from_a_file(tmp_path, monkeypatch):
     internals.small_blocks(monkeypatch, 400)
-    expected = nmfscale.PoissonNMF(K, **SHORT).fit(X, **MISSING)
+    expected = nmfscale.PoissonNMF(K, **SHORT).fit(X, **WEIGHTED)
     store = nmfscale.write_store(X, tmp_path / "counts.nmf").path
     state = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
     model = nmfscale.PoissonNMF(K, **SHORT, callback=stop_at(6))
     with pytest.raises(StopError):
-        model.fit(X, **state, **MISSING)
+        model.fit(X, **state, **WEIGHTED)
     model.set_params(memory_limit="1TB", n_threads=2, callback=None)
     with pytest.raises(ValueError, match="fixed parameters, measured features"):
-        model.fit(store, **state, resume=True, data_weights=SEEN | (X > 9))
-    assert numbers(model.fit(store, **state, resume=True, **MISSING)) == numbers(expected)
-    found = model.transform(store, **MISSING)
-    assert found.tobytes() == expected.transform(X, **MISSING).tobytes()
+        model.fit(store, **state, resume=True, data_weights=2 * WEIGHTS)
+    assert numbers(model.fit(store, **state, resume=True, **WEIGHTED)) == numbers(expected)
+    found = model.transform(store, **WEIGHTED)
+    assert found.tobytes() == expected.transform(X, **WEIGHTED).tobytes()
     expected.save(tmp_path / "model.h5")
     assert nmfscale.load(tmp_path / "model.h5").has_missing_entries_
 
@@ -157,7 +273,9 @@ def test_a_fit_is_resumed_from_a_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ({"data_weights": SEEN * 1.0 + (X > 30)}, {}, r"data_weights\[\d+, \d+\] is 2: give 1"),
+        ({"data_weights": 0.5 - SEEN}, {}, r"data_weights\[\d+, \d+\] is -0.5; non-negative"),
+        ({"data_weights": sp.csr_array(0.5 - SEEN)}, {}, r"data_weights\[\d+, \d+\] is -0.5; non"),
+        ({"data_weights": sp.csr_array(1 - SEEN)}, {}, r"all its entries are 1, .*astype\(bool\)"),
         ({"data_weights": SEEN[:, 1:]}, {}, r"data_weights has shape \(120, 59\)"),
         ({"data_weights": "NaN"}, {}, "data_weights='NaN': give weights"),
         (MISSING | {"measured": np.arange(M) > 0}, {}, "cannot be combined with measured"),
@@ -174,5 +292,5 @@ def test_tests_that_pass_the_counts_again_are_refused():
     model = nmfscale.TopicModel(K, **SHORT).fit(X, **MISSING)
     with pytest.raises(ValueError, match=r"fitted with data_weights=, .*: describe"):
         nmfscale.bootstrap_fit(model, X * SEEN, n_replicates=2)
-    with pytest.raises(TypeError, match="'nan' is for arrays, .* DataFrames, and X is a Counts"):
+    with pytest.raises(TypeError, match="'nan' is for files and objects with NaN, .* a Counts"):
         model.fit(nmfscale.as_counts(X), data_weights="nan")

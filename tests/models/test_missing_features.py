@@ -84,7 +84,7 @@ def test_scores_and_predictions_know_of_it(model):
     if isinstance(model, nmfscale.SSNMF):
         assert quietly(one.predict, there, **restricted).shape == (8,)
         assert quietly(one.score, there, LABELS[:8], **restricted) <= 1
-        weights = np.ones((8, M))
+        weights = np.ones(there.shape)
         found = quietly(one.predict_proba, there, data_weights=weights, **restricted)
         np.testing.assert_allclose(
             found, quietly(one.predict_proba, there, **restricted), rtol=1e-6

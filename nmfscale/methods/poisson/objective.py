@@ -41,11 +41,16 @@ class Objective:
     With loss = sum(mu) - sum x log mu, the Poisson log-likelihood is -loss - sum log x! and the
     deviance is 2 (loss + sum x log x - sum x). By Lemma 1 the multinomial log-likelihood is the
     Poisson one minus sum_i log Poisson(t_i; s_i), with t_i the total and s_i = sum_k l_ik u_k the
-    size of sample i.
+    size of sample i. If entries have weights, every sum is weighted: `of_entries` has sum w log x!
+    and sum w x log x of each sample, and an entry of weight 2 counts like two equal features.
     """
 
-    def __init__(self, counts: CountMatrix, layout: Any, totals: Array, weights: Array | None):
-        self._log_factorials, self._x_log_x = count_constants(counts, layout, weights)
+    def __init__(
+        self, counts: CountMatrix, layout: Any, totals: Array, weights: Array | None,
+        of_entries: tuple[Array, Array] | None = None,
+    ):  # fmt: skip
+        found = count_constants(counts, layout, weights, of_entries)
+        self._log_factorials, self._x_log_x = found
         self.total = weighted_sum(totals, weights)
         self._log_total_factorials = weighted_sum(log_gamma(totals + 1), weights)
         self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # the rows of L are not weighted
@@ -95,7 +100,9 @@ class FactorModel(DeclaredMethod):
         shape = self.counts.shape[1], self.n_components
         L, F = (None, np.broadcast_to(0.0, shape)) if begun else self._start()
         state = PoissonState(self.counts, self.executor, L, F, dtype, self.constraints)
-        self.objective = Objective(self.counts, state.layout, state.totals, state.weights)
+        self.objective = Objective(
+            self.counts, state.layout, state.totals, state.weights, self.constraints.entry_constants
+        )
         return state
 
     def record_end(self, pending: dict[str, Any], known: float) -> dict[str, Any]:
@@ -204,16 +211,18 @@ def _saturated(x: Array) -> Array:
 
 
 def count_constants(
-    counts: CountMatrix, layout: Any, weights: Array | None = None
-) -> tuple[float, float]:
-    """Sum log x! and x log x over the nonzeros, using a table for small integer counts."""
-    found = layout.count_values() if weights is None else None
+    counts: CountMatrix, layout: Any, weights: Array | None = None,
+    of_rows: tuple[Array, Array] | None = None,
+) -> tuple[float, float]:  # fmt: skip
+    """Sum log x! and x log x over the nonzeros, using a table for small integer counts.
+
+    `of_rows` are the sums over each row (n,), if they are not those of the counts.
+    """
+    found = layout.count_values() if weights is None and of_rows is None else None
     if found is not None:
         values, times = (array.astype(np.float64) for array in found)
         logs = log_gamma(values + 1), xlogy(values, values)
         return float((times * logs[0]).sum()), float((times * logs[1]).sum())
-    sums = [
-        weighted_sum(per_lane(per_row, layout.row_order), weights)
-        for per_row in (counts.row_log_factorials, counts.row_x_log_x)
-    ]
+    of_rows = of_rows or (counts.row_log_factorials, counts.row_x_log_x)
+    sums = [weighted_sum(per_lane(each, layout.row_order), weights) for each in of_rows]
     return sums[0], sums[1]

@@ -14,7 +14,7 @@ import numpy as np
 from ...counts.base import CountMatrix
 from ..factors import Array, Constraints, balancing_scales
 from ..measured import Measured
-from ..missing import Missing
+from ..poisson_weights import PoissonWeights
 from .joint_em import penalise
 
 
@@ -59,11 +59,11 @@ class ScaledFit:
         self.L, self.F, self.constraints = L, F, constraints
 
     @property
-    def measured(self) -> Measured | Missing | None:
-        """Features of each group of samples, or missing entries, if not all were measured."""
+    def measured(self) -> Measured | PoissonWeights | None:
+        """Features of each group of samples, or weights of entries, if they are not all 1."""
         given = self.constraints
-        if given.missing is not None:
-            return Missing(given.missing)
+        if given.entries is not None:
+            return PoissonWeights(given.entries)
         if given.groups is None or given.measured is None:
             return None
         return Measured(given.groups, given.measured)

@@ -17,8 +17,8 @@ from ...engine.monitor import Monitor
 from ...engine.protocol import Executor, Needs
 from ..factors import MINVAL, Array, Constraints
 from ..measured import Measured
-from ..missing import Missing
 from ..penalty import Penalty
+from ..poisson_weights import PoissonWeights
 from ..transform import fit_rows
 from .alternating import UPDATES, Alternating
 from .initialize import initialize
@@ -60,7 +60,8 @@ def method_of(
 
 def start_of(
     counts: CountMatrix, executor: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
-    L: Array | None = None, F: Array | None = None, measured: Measured | Missing | None = None,
+    L: Array | None = None, F: Array | None = None,
+    measured: Measured | PoissonWeights | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return factors L (n, K) and F (m, K) of the start, which may be given.
 

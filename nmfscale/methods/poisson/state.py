@@ -16,6 +16,7 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES, SellBlock, type_of_products
 from ...engine.protocol import Executor, Step, Sums, Values
+from ..entries import weightless_columns
 from ..factors import (
     MINVAL,
     Array,
@@ -27,7 +28,7 @@ from ..factors import (
     to_lanes,
 )
 from ..measured import GroupSums, own_totals
-from ..missing import Missing, MissingSums, row_inputs, totals_of_columns
+from ..poisson_weights import PoissonWeights, SumsOfEntries, row_inputs, totals_of_columns
 from ..slices import sliced_counts
 from .row_update import SHARED, SHARED_MARGIN, RowUpdate, correlations, room_for_curvature
 from .steps import (
@@ -101,8 +102,8 @@ class PoissonState:
         groups = None if given.groups is None else per_lane(given.groups, order)
         known: dict[str, Any] = {"totals": self.totals, "weights": self.weights, "fixed": fixed,
                                  "pseudo": pseudo, "rate": rate, "groups": groups}  # fmt: skip
-        if given.missing is not None:
-            known |= row_inputs(Missing(given.missing), self.layout)
+        if given.entries is not None:
+            known |= row_inputs(PoissonWeights(given.entries), self.layout)
         for name, array in known.items():
             if array is not None:
                 self.executor.put(name, array)
@@ -178,14 +179,18 @@ class PoissonState:
         return own_totals(own, self.F.prior())
 
     def _totals_of_columns(self, source: str) -> Array:
-        """Return the column sums of L over the samples in which each feature was measured."""
-        missing = self.constraints.missing
-        if missing is not None:
-            of_missing = MissingSums(self.F.values.shape, self.F.n_rows, source)
-            ((_, (less,)),) = self.executor.run(of_missing)
+        """Return the column sums of L over the samples in which each feature was measured.
+
+        With weights of entries, they are weighted sums.
+        """
+        entries, order = self.constraints.entries, self.layout.column_order
+        if entries is not None:
+            of_entries = SumsOfEntries(self.F.values.shape, self.F.n_rows, source)
+            ((_, (more,)),) = self.executor.run(of_entries)
             # without a prior, a feature that was observed nowhere becomes zero
             never = self.total_L if self.F.pseudo is None else np.zeros(self.stride)
-            return totals_of_columns(self.total_L, less, missing, self.layout.column_order, never)
+            weightless = weightless_columns(entries)
+            return totals_of_columns(self.total_L, more, weightless, order, never)
         assert self.measured is not None
         step = GroupSums(self.n_components, len(self.measured), source)
         ((found, _),) = self.executor.run(step)
@@ -353,7 +358,7 @@ class PoissonState:
 
     def sample_terms(self, source: str = "L") -> SampleTerms:
         """Return the step that sums the terms of samples in the objective."""
-        F = None if self.constraints.missing is None else self.F.values
+        F = None if self.constraints.entries is None else self.F.values
         return SampleTerms(self.total_of_rows(), self.n_components, source, F, self.F.n_rows)
 
     def set_factor(self, values: Array) -> None:

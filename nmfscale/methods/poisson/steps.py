@@ -3,7 +3,7 @@
 Row arrays: loadings under several names; ``totals`` (counts of each sample), ``weights`` of samples
 in the likelihood and ``weighted`` (counts of the columns times these), ``fixed`` (a mask of samples
 whose loadings stay), ``pseudo`` and ``rate`` of a prior, ``groups`` (group numbers of samples with
-different measured features) and ``entries`` (missing entries), if there are any; ``curvature``, the
+different measured features) and ``entries`` (with weights), if there are any; ``curvature``, the
 stored curvature of long rows. Loadings are (lanes, stride); the other arrays have one number for
 each lane, or the shape of loadings; ``weighted``, ``entries`` and ``curvature`` have different
 shapes.
@@ -22,7 +22,7 @@ from ...counts.sell import LANES, SellBlock
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
 from ..measured import own_totals
-from ..missing import ENTRIES, totals_of_rows
+from ..poisson_weights import ENTRIES, totals_of_rows
 from ..slices import sliced_counts
 from .row_update import EM, RowUpdate, correlations, room_for_curvature
 
@@ -109,7 +109,7 @@ class SampleTerms(Step):
 
     With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
     ``log_sizes`` = sum_i t_i log s_i. If groups of samples have different measured features, u is
-    that of the group, and `total` is (n_groups, stride); if entries are missing, u is that of the
+    that of the group, and `total` is (n_groups, stride); if entries have weights, u is that of the
     sample, computed from F (lanes, stride). Then ``expected`` = sum_i s_i is computed as well.
     """
 
