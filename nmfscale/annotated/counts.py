@@ -12,7 +12,7 @@ from ..counts.base import CountMatrix, IntegerPolicy, warn_fraction
 from ..readers.columns import select_columns
 from ..readers.file_counts import FileCounts
 from ..readers.objects import looks_logarithmic, whole_matrices
-from ..readers.open import as_counts
+from ..readers.open import open_counts
 from ..readers.thinning import PartOfCounts
 
 Array = NDArray[Any]
@@ -20,15 +20,16 @@ Array = NDArray[Any]
 
 def counts_of(
     adata: Any, layer: str | None, raw: bool, integer: IntegerPolicy = "warn",
-    memory_limit: Any = None,
+    memory_limit: Any = None, data_weights: Any = None,
 ) -> CountMatrix:  # fmt: skip
     """Return the counts of an AnnData object; refuse logarithms of counts.
 
-    Counts in a file, or in a dask array, are read block by block.
+    Counts in a file, or in a dask array, are read block by block. If `data_weights` is "nan", NaN
+    are missing entries.
     """
-    counts = as_counts(
+    counts = open_counts(
         adata, layer=layer, raw=raw, integer="allow", subject="adata", in_memory=False,
-        memory_limit=memory_limit,
+        memory_limit=memory_limit, nan=isinstance(data_weights, str) and data_weights == "nan",
     )  # fmt: skip
     if counts.first_fraction is None or integer == "allow":
         return counts
@@ -67,9 +68,33 @@ def selected(counts: CountMatrix, obs: Array | None, var: Array | None) -> Count
     if var is not None:
         counts = select_columns(counts, np.flatnonzero(var))
     if obs is not None:
-        part = PartOfCounts(counts, np.flatnonzero(obs))
+        part, taken = PartOfCounts(counts, np.flatnonzero(obs)), counts.columns_taken
         counts = FileCounts(part) if counts.from_file else part.in_memory()
+        counts.columns_taken = taken
     return counts
+
+
+def weights_of(adata: Any, given: Any, counts: CountMatrix, raw: bool) -> Any:
+    """Return weights of the entries of all observations and variables.
+
+    They are given as the name of a layer, "nan" or an array; `counts` are those of `adata`.
+    """
+    if not isinstance(given, str):
+        return given
+    if given == "nan":
+        return counts.nan_entries
+    if given not in adata.layers:
+        known = ", ".join(repr(name) for name in adata.layers if name is not None) or "none"
+        raise ValueError(
+            f"data_weights={given!r} is neither 'nan' nor a layer of adata; its layers: {known}."
+        )
+    if raw:
+        raise ValueError(
+            f"data_weights={given!r} is a layer, and raw=True chooses adata.raw.X, which has other "
+            "variables: give an array with a column for each of these."
+        )
+    found = adata.layers[given]
+    return found.compute() if hasattr(found, "compute") else found
 
 
 def of_fit(params: Mapping[str, Any], layer: str | None, raw: bool | None) -> dict[str, Any]:

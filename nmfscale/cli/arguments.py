@@ -24,6 +24,7 @@ from .option_groups import (
     TABLE,
     TAKEN,
     add_cluster_options,
+    add_data_weights,
     add_input,
     add_job_options,
     add_labels,
@@ -91,6 +92,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
         "of INPUT)"
     )
     add("--labels", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
+    add_data_weights(command)
     what = (
         "also add the fit to INPUT, an .h5ad file, with this key, such as topics: obsm, varm and "
         "uns get entries as by nmfscale.tl.topics; counts are not rewritten"
@@ -126,6 +128,7 @@ def _transform(command: argparse.ArgumentParser) -> None:
         "zero by default for counts of texts, otherwise error"
     )
     add("--missing", choices=("error", "restrict", "zero"), help=what)
+    add_data_weights(command)
     add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
     add_cluster_options(command, "the work")
     add_run_options(command)

@@ -20,6 +20,7 @@ from .files import (
     input_files,
     output,
     read_input,
+    weights_of,
     writable,
     write_or_rescue,
     write_table,
@@ -61,6 +62,9 @@ def fit(arguments: argparse.Namespace) -> int:
     _check_together(arguments)
     check_inputs(*input_files(arguments))
     from ..engine.checkpoint import checkpoints_in, recorded_seed
+    from ..models import MODELS
+
+    weights = weights_of(arguments, MODELS[arguments.model])
 
     # a resumed fit replaces the model that the same command wrote when it was interrupted
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
@@ -74,13 +78,11 @@ def fit(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             log(f"{', '.join(input_files(arguments))}\n{in_shell_words(counts.report())}")
         given = ("checkpoint", "checkpoint_every", "resume")
-        how = {name: getattr(arguments, name) for name in given}
+        how = weights | {name: getattr(arguments, name) for name in given}
         if client is not None:
             how["client"] = client
         if arguments.labels is not None:
             how["y"] = labels_of(arguments.labels, counts)
-        from ..models import MODELS
-
         model = MODELS[arguments.model](**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, arguments.command_line, **how)
         del counts  # closes the file
@@ -209,10 +211,11 @@ def transform(arguments: argparse.Namespace) -> int:
     if arguments.threads is not None:
         model.set_params(n_threads=arguments.threads)
     model.set_params(verbose=int(not arguments.quiet))
-    where = target if as_it_goes else None
+    where, weights = target if as_it_goes else None, weights_of(arguments, type(model))
     with terminated_as_interrupted(), cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
-        loadings = model.transform(counts, out=where, missing=arguments.missing, client=client)
+        how = {"missing": arguments.missing, "client": client}
+        loadings = model.transform(counts, out=where, **how, **weights)
     if not as_it_goes:
 
         def write(path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import inspect
 import os
 import re
 import shlex
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     from ..readers.open import open_counts
 
     limit = getattr(arguments, "memory_limit", None)
+    nan = getattr(arguments, "data_weights", None) == "nan"
     options = (
         "layer",
         "raw",
@@ -57,7 +60,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     def opened(**names: Any) -> Any:
         return open_counts(
             arguments.input, integer="allow", in_memory=not streamed and limit is None,
-            memory_limit=limit, **given, **names,
+            memory_limit=limit, nan=nan, **given, **names,
         )  # fmt: skip
 
     try:
@@ -75,6 +78,33 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
             f"{_of_other_matrices(arguments)}."
         )
     return counts
+
+
+def weights_of(arguments: argparse.Namespace, estimator: Any) -> dict[str, Any]:
+    """Return the argument `data_weights` of methods of an estimator, if the option is given."""
+    given = arguments.data_weights
+    if given is None:
+        return {}
+    if "data_weights" not in inspect.signature(estimator.fit).parameters:
+        arguments.usage(
+            f"--data-weights is for PoissonNMF, TopicModel and SSNMF, not {estimator.__name__}"
+        )
+    return {"data_weights": given if given == "nan" else _weights_in(given)}
+
+
+def _weights_in(path: str) -> Any:
+    """Read a matrix of weights."""
+    import numpy as np
+    import scipy.sparse as sp
+
+    try:
+        found = np.load(path) if path.lower().endswith(".npy") else sp.load_npz(path)
+    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} has no weights of entries: write an array by numpy.save to a .npy file, or a "
+            "sparse matrix by scipy.sparse.save_npz to a .npz file."
+        ) from error
+    return found
 
 
 def input_files(arguments: argparse.Namespace) -> list[str]:

@@ -21,7 +21,7 @@ _OPTIONS = {
     "missing": "--missing", "names": "--names", "mask_var": "--features", "mask_obs": "--samples",
     "join": "--join", "feature_names": "--feature-names", "sample_names": "--sample-names",
     "split": "--split", "modality": "--modality",
-    "samples_in": "--samples-in",
+    "samples_in": "--samples-in", "data_weights": "--data-weights",
     "min_df": "--min-df", "max_df": "--max-df", "pattern": "--pattern",
     "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip

@@ -150,6 +150,16 @@ def add_input(
     add("--transpose", action=argparse.BooleanOptionalAction, default=None, help=what)
 
 
+def add_data_weights(command: argparse.ArgumentParser) -> None:
+    """Add the option for weights of entries."""
+    what = (
+        "for PoissonNMF, TopicModel and SSNMF: weights of entries in the objective, a .npy with an "
+        "array, or a .npz with a sparse matrix: of bool, true where an entry is missing, or of "
+        "numbers, 1 elsewhere; or nan: NaN, empty fields and NA in INPUT are missing entries"
+    )
+    command.add_argument("--data-weights", type=PATH, metavar="FILE|nan", help=what)
+
+
 class _OneOrMore(argparse.Action):
     """Stores one value as it is, several as a list; None if there are none."""
 

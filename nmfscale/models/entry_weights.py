@@ -123,10 +123,9 @@ def is_nan(data_weights: Any) -> bool:
 def given_weights(counts: CountMatrix, data_weights: Any) -> Any:
     """Return the weights of entries, those of NaN if counts were read with them."""
     if not is_nan(data_weights):
-        n_columns = np.shape(data_weights)[1:]
-        if data_weights is not None and n_columns != counts.shape[1:]:
-            if names_of(data_weights, 1) is None:
-                raise _of_other_shape(np.shape(data_weights), counts.shape)
+        other = data_weights is not None and np.shape(data_weights)[1:] != counts.shape[1:]
+        if other and counts.columns_taken is None and names_of(data_weights, 1) is None:
+            raise _of_other_shape(np.shape(data_weights), counts.shape)
         return data_weights
     if counts.nan_entries is None:
         raise TypeError(

@@ -7,19 +7,22 @@ from inspect import signature
 from typing import Any, cast
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from ..annotated.counts import counts_of, selected
+from ..annotated.counts import counts_of, selected, weights_of
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import KEY, checked_key, keep, parts_of_fit
 from ..counts.base import CountMatrix
 from ..counts.names import names_of, shown
 from ..models import MODELS, CountModel
+from ..models.entry_weights import observed_counts
 
 Array = NDArray[Any]
 # Arguments of `fit` with a value for each sample, which may be names of columns of obs.
 _OF_SAMPLES = {"y", "batch", "row_weights", "size_factors", "fixed_samples", "label_weights"}
+_ENTRIES = "data_weights"
 _CHOICE = ("layer", "raw")
 
 
@@ -70,7 +73,8 @@ def topics(
     **fit
         Parameters of the estimator, such as ``random_state=0`` or ``prior_factors=1.1``, and
         arguments of its ``fit``, such as ``batch="donor"`` or ``checkpoint="folder"``. Arguments
-        with a value for each observation may be names of columns of ``adata.obs``.
+        with a value for each observation may be names of columns of ``adata.obs``. `data_weights`,
+        an array for all observations and variables, may be the name of a layer.
 
     Returns
     -------
@@ -114,16 +118,20 @@ def topics(
     obs, var = masks_of(adata, mask_obs, mask_var, raw)
     for name in _OF_SAMPLES & arguments.keys():
         arguments[name] = column(adata, arguments[name], name)
-    counts = counts_of(adata, layer, raw, cast(Any, estimator.integer), estimator.memory_limit)
-    counts = selected(counts, None, var)
+    weights, integer = arguments.get(_ENTRIES), cast(Any, estimator.integer)
+    counts = counts_of(adata, layer, raw, integer, estimator.memory_limit, weights)
+    counts, weights = selected(counts, None, var), weights_of(adata, weights, counts, raw)
+    if weights is not None:
+        arguments[_ENTRIES] = weights
     loadings = _fit(estimator, counts, obs, arguments)
     params = {
         "layer": layer, "raw": raw, "model": type(estimator).__name__, "n_topics": n_topics,
         "mask_var": _said(mask_var), "mask_obs": _said(mask_obs),
     }  # fmt: skip
+    observed = observed_counts(counts, weights, None)[0]
     keep_fit(
-        adata, key, estimator, loadings, np.ones(adata.n_obs, bool) if obs is None else obs, counts,
-        params, places_of_features(adata, var) if not raw else None,
+        adata, key, estimator, loadings, np.ones(adata.n_obs, bool) if obs is None else obs,
+        observed, params, places_of_features(adata, var) if not raw else None,
     )  # fmt: skip
     return returned
 
@@ -167,7 +175,7 @@ def _fit(
     n = len(obs)
     of_part = {name: _of_part(name, value, obs, n) for name, value in arguments.items()}
     estimator.fit(selected(counts, obs, None), **of_part)
-    known = signature(estimator.transform).parameters.keys() & {*_OF_SAMPLES, "measured"}
+    known = signature(estimator.transform).parameters.keys() & {*_OF_SAMPLES, "measured", _ENTRIES}
     of_rest = {
         name: _of_part(name, arguments[name], ~obs, n) for name in known & arguments.keys()
     }  # fmt: skip
@@ -179,8 +187,10 @@ def _fit(
 
 def _of_part(name: str, value: Any, obs: Array, n_obs: int) -> Any:
     """Return the entries of the observations in a mask of an argument that has one for each."""
-    if name not in _OF_SAMPLES or np.shape(value)[:1] != (n_obs,):
+    if name not in (*_OF_SAMPLES, _ENTRIES) or np.shape(value)[:1] != (n_obs,):
         return value
+    if sp.issparse(value):
+        return sp.csr_array(value)[obs]
     return value[obs] if hasattr(value, "iloc") else np.asarray(value)[obs]
 
 

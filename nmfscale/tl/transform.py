@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..annotated.counts import counts_of, of_fit
+from ..annotated.counts import counts_of, of_fit, weights_of
 from ..annotated.places import annotated, writable
 from ..annotated.scheme import KEY, checked_key, entry_of, read_model
 from ..counts.base import IntegerPolicy
@@ -55,7 +55,7 @@ def transform(
     mod, copy
         As in :func:`topics`; the modality is that of `adata` and of a MuData reference.
     **options
-        Further arguments of the model's ``transform``.
+        Further arguments of the model's ``transform``; `data_weights` may be the name of a layer.
 
     Returns
     -------
@@ -84,7 +84,10 @@ def transform(
     chosen = of_fit(params, layer, raw)
     if layer is None and raw is None and chosen["layer"] not in adata.layers:
         chosen["layer"] = None
-    counts = counts_of(adata, **chosen, integer=integer, memory_limit=model.memory_limit)
+    weights, limit = options.get("data_weights"), model.memory_limit
+    counts = counts_of(adata, **chosen, integer=integer, memory_limit=limit, data_weights=weights)
+    if weights is not None:
+        options["data_weights"] = weights_of(adata, weights, counts, chosen["raw"])
     loadings = np.asarray(model.transform(counts, missing=missing, **options))
     kept = params | chosen | {"transformed": True}
     none = np.zeros(adata.n_obs, bool)

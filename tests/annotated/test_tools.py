@@ -227,6 +227,34 @@ def test_masks_and_columns_by_name():
         nmfscale.get.result(adata, "group_effects", key="k3")
 
 
+@pytest.mark.parametrize("given", ["nan", "confidence", "sparse"])
+def test_weights_of_entries(given):
+    adata, rng = cells(), np.random.default_rng(0)
+    lost = rng.random(adata.shape) < 0.2
+    weights = np.where(lost, 0, 1.0 if given == "nan" else rng.choice([0.5, 2], adata.shape))
+    adata.layers["confidence"] = weights
+    adata.layers["nan"] = np.where(lost, np.nan, X.toarray())
+    if given == "sparse":
+        adata.layers["sparse"], weights = sp.csr_matrix(lost), 1.0 - lost
+    layer = "nan" if given == "nan" else "counts"
+    options = {"mask_var": "highly_variable", "mask_obs": "kept", "data_weights": given}
+    nmfscale.tl.topics(adata, 3, layer=layer, **options, **FIT)
+    obs, var = adata.obs["kept"].to_numpy(), adata.var["highly_variable"].to_numpy()
+    model, counts = nmfscale.TopicModel(3, **FIT), X.toarray()[:, var]
+    model.fit(counts[obs], data_weights=weights[np.ix_(obs, var)])
+    assert (adata.obsm["X_topics"][obs] == model.loadings_).all()
+    others = model.transform(counts[~obs], data_weights=weights[np.ix_(~obs, var)])
+    assert (adata.obsm["X_topics"][~obs] == others).all()
+    kept = nmfscale.get.model(adata)
+    assert kept.has_missing_entries_
+    assert (kept.sample_totals_ == model.sample_totals_).all()
+    if given != "sparse":
+        part = adata[:, var].copy()
+        nmfscale.tl.transform(part, adata, layer=layer, data_weights=given, key_added="again")
+        again = model.transform(counts, data_weights=weights[:, var])
+        assert (part.obsm["X_again"] == again).all()
+
+
 def test_transform_by_object_model_and_file(fitted, tmp_path):
     model = nmfscale.get.model(fitted)
     model.save(tmp_path / "model.h5")

@@ -30,6 +30,7 @@ from nmfscale.methods.poisson import solvers as fit
 
 GAMMA = ["--model", "gamma-poisson", "--hierarchical", "--shape-factors", "0.5"]
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
+SHORT = ["--seed", "1", "--max-iter", "9", "--tol", "0"]
 
 
 def simulated(n=60, m=40, seed=0):
@@ -152,6 +153,37 @@ class TestFit:
         assert "--model ssnmf" in misuse(capsys, *words, "class")
         words += ["none", "--model", "ssnmf", "-o", tmp_path / "other.h5"]
         assert "no column 'none' in obs" in failure(capsys, *words)
+
+    @pytest.mark.parametrize("kind", ["array", "mask", "nan"])
+    def test_weights_of_entries(self, folder, tmp_path, capsys, kind):
+        counts, rng = simulated().astype(float), np.random.default_rng(0)
+        lost = rng.random(counts.shape) < 0.2
+        weights = np.where(lost, 0, rng.choice([0.5, 2], lost.shape)) if kind == "array" else ~lost
+        np.save(tmp_path / "array.npy", weights)
+        sp.save_npz(tmp_path / "mask.npz", sp.csr_array(lost))
+        source, given = (
+            folder / "counts.npz",
+            tmp_path / {"array": "array.npy"}.get(kind, "mask.npz"),
+        )
+        if kind == "nan":
+            source, given = tmp_path / "gaps.npz", "nan"
+            sp.save_npz(source, sp.csr_array(np.where(lost, np.nan, counts)))
+            words = ["fit", source, "-k", 3, "-o", tmp_path / "other.h5"]
+            assert "it as missing by --data-weights nan of fit" in failure(capsys, *words)
+        words = ["--data-weights", given, "--quiet"]
+        assert run("fit", source, "-k", 3, "-o", tmp_path / "model.h5", *words, *SHORT) == 0
+        model = nmfscale.load(tmp_path / "model.h5")
+        expected = nmfscale.TopicModel(3, random_state=1, max_iter=9, tol=0)
+        loadings = expected.fit_transform(counts, data_weights=weights)
+        assert model.components_.tobytes() == expected.components_.tobytes()
+        assert (
+            run("transform", tmp_path / "model.h5", source, "-o", tmp_path / "L.npy", *words) == 0
+        )
+        assert np.load(tmp_path / "L.npy").tobytes() == loadings.tobytes()
+        capsys.readouterr()
+        words = ["fit", source, "-k", 3, "-o", tmp_path / "other.h5", "--data-weights"]
+        assert "SSNMF, not LDA" in misuse(capsys, *words, given, "--model", "lda")
+        assert "no weights of entries" in failure(capsys, *words, folder / "named.h5ad")
 
     def test_every_option_arrives(self, folder, tmp_path):
         target = tmp_path / "model.h5"
