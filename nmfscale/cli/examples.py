@@ -19,6 +19,7 @@ EXAMPLES = {
   nmfscale fit cells.h5ad -k 6 --layer counts --write-h5ad topics -o cells-k6.h5
   nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
   nmfscale fit counts.npz -k 20 --model ssnmf --labels classes.csv
+  nmfscale fit gaps.csv -k 5 --samples-in rows --data-weights nan
   nmfscale fit cells.nmf -k 20 --checkpoint state --resume
   nmfscale fit cells.nmf -k 20 --workers 4
   nmfscale fit cells.nmf -k 20 --scheduler tls://192.0.2.10:8786 --tls certificates""",

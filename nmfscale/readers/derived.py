@@ -14,7 +14,7 @@ from ..counts.memory import checked_counts
 from ..counts.validation import CompressedRows, compressed_rows
 from ..storage.store import StoredCounts
 from .file_counts import FileCounts
-from .stream import RowStream
+from .stream import RowStream, subject_of
 
 # Bytes for each nonzero count of a store's block while its rows are converted.
 _STORE_BYTES = 60
@@ -25,7 +25,7 @@ class DerivedRows(RowStream):
 
     def __init__(self, counts: CountMatrix, n_columns: int, about: dict[str, Any]):
         self._counts, self.about = counts, about
-        self.subject = str(getattr(counts, "subject", getattr(counts, "path", "X")))
+        self.subject = subject_of(counts)
         self.shape = counts.shape[0], n_columns
         if isinstance(counts, StoredCounts):
             ends = np.cumsum(counts.row_nnz)[[block.stop - 1 for block in counts.layout().blocks]]

@@ -24,6 +24,7 @@ from .formats import ANNOTATED, check_choices
 from .frames import labels_in, table_of_frame
 from .h5ad import chosen_modality
 from .masks import Described, described, table_column
+from .stream import subject_of
 from .thinning import PartOfCounts
 
 # Rows of a matrix that show whether it holds whole numbers.
@@ -106,7 +107,7 @@ def part_of_counts(counts: CountMatrix, part: dict[str, Any]) -> CountMatrix:
     """Return counts with the names, samples and features that options choose."""
     if not part:
         return counts
-    holder = str(getattr(counts, "path", "X"))
+    holder = subject_of(counts)
     found = described(
         part, counts.shape, holder, sample_names=counts.sample_names,
         feature_names=counts.feature_names,
@@ -135,7 +136,7 @@ def with_groups(counts: CountMatrix, groups: str | None = None) -> CountMatrix:
     """Return counts whose groups are a column of their obs."""
     if groups is not None:
         table = None if counts.obs is None else lambda: counts.obs
-        labels = table_column(table, groups, "groups", "obs", str(getattr(counts, "path", "X")))
+        labels = table_column(table, groups, "groups", "obs", subject_of(counts))
         counts = copy_of(counts)
         counts.groups = np.array(
             ["missing" if each is None else each for each in labels.tolist()], labels.dtype

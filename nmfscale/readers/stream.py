@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..counts.base import RowRange, labels_of, row_chunks
+from ..counts.base import CountMatrix, RowRange, labels_of, row_chunks
 from ..counts.names import checked_names
 from ..counts.nan_entries import NanEntries
 from ..counts.sizes import check_table_size
@@ -75,6 +75,11 @@ class RowStream(ABC):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the rows in memory."""
         return {**self.__dict__, "_last": None}
+
+
+def subject_of(counts: CountMatrix) -> str:
+    """Return the name of counts in messages."""
+    return str(getattr(counts, "subject", getattr(counts, "path", "X")))
 
 
 class CountStream(RowStream, AbstractContextManager["CountStream"]):

@@ -24,7 +24,7 @@ from ..counts.validation import CompressedRows, compressed_rows
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from .file_counts import FileCounts
-from .stream import RowStream
+from .stream import RowStream, subject_of
 
 Array = NDArray[Any]
 _GROUP = 64
@@ -79,7 +79,7 @@ class PartOfCounts(RowStream):
     ):  # fmt: skip
         self._counts, self._thinning, self._parts = counts, thinning, tuple(parts)
         self._kept = np.arange(counts.shape[0]) if kept is None else kept
-        self.subject = str(getattr(counts, "subject", getattr(counts, "path", "X")))
+        self.subject = subject_of(counts)
         self.shape = len(self._kept), counts.shape[1]
         self.about = counts._described(rows=kept)
 

@@ -67,7 +67,7 @@ def differential_features(
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
     var = masks_of(adata, None, mask_var, chosen["raw"])[1]
     counts = selected(counts_of(adata, **chosen), None, var)
-    options = {"topic_names": topics_of(adata, key, None)} | options
+    options = {"topic_names": topics_of(adata, key)} | options
     found = find_features(read_model(adata, key, every=True), counts, **options)
     keep_result(adata, key, found, "differential_features")
     return returned

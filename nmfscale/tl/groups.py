@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
-from ..annotated.places import annotated, column, masks_of, writable
+from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import KEY, entry_of, keep_result, read_model
 from ..inference.bootstrap import bootstrap_weights as bootstrap
 from ..inference.correspondence import correspondence_analysis as correspondence
@@ -119,7 +120,6 @@ def group_effects(
     --------
     See :func:`permutation_test`.
     """
-    options = {"topic_names": topics_of(adata, key, mod)} | options
     return _of_groups(
         effects, "group_effects", adata, groupby, units, strata, mask_obs, key, mod, copy, options
     )
@@ -161,7 +161,6 @@ def bootstrap_weights(
     --------
     See :func:`permutation_test`.
     """
-    options = {"topic_names": topics_of(adata, key, mod)} | options
     return _of_groups(
         bootstrap, "bootstrap_weights", adata, groupby, units, strata, mask_obs, key, mod, copy,
         options,
@@ -203,16 +202,15 @@ def correspondence_analysis(
     --------
     See :func:`permutation_test`.
     """
-    options = {"topic_names": topics_of(adata, key, mod)} | options
     return _of_groups(
         correspondence, "correspondence_analysis", adata, groupby, units, None, mask_obs, key, mod,
         copy, options,
     )  # fmt: skip
 
 
-def topics_of(adata: Any, key: str, mod: str | None) -> list[str]:
+def topics_of(adata: Any, key: str) -> list[str]:
     """Return the names of the topics of a fit, which its results have."""
-    return list(map(str, entry_of(annotated(adata, mod), key)["topic_names"]))
+    return list(map(str, entry_of(adata, key)["topic_names"]))
 
 
 def _of_groups(
@@ -223,6 +221,8 @@ def _of_groups(
     if not isinstance(groupby, str):
         raise TypeError(f"groupby is a {type(groupby).__name__}: a column of adata.obs is needed.")
     adata, returned = writable(adata, mod, copy)
+    if "topic_names" in signature(function).parameters:
+        options = {"topic_names": topics_of(adata, key)} | options
     labels = {
         argument: column(adata, given, argument)
         for argument, given in (("groups", groupby), ("units", units), ("strata", strata))
