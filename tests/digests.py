@@ -57,6 +57,7 @@ GROUPS = np.array(["u", "v", "w"])[np.arange(72) % 3]
 UNITS = np.arange(72) % 18
 LABELS = np.array(["a", "b", None, "c"], dtype=object)[np.arange(72) // 18]
 WEIGHTS = 0.25 * (1 + np.arange(72) % 7)
+ENTRIES = {"data_weights": 0.25 * (_integers(7, 72, 50) % 6)}
 START = {"L": 1.0 + _integers(5, 72, 4) / 2**12, "F": 1.0 + _integers(6, 50, 4) / 2**12}
 THREE = {name: array[:, :3] for name, array in START.items()}
 
@@ -156,6 +157,8 @@ def _fits():
     for solver in ("auto", "em", "scd"):
         yield poisson, start | {"solver": solver}, {"row_weights": WEIGHTS}
         yield poisson, start | {"solver": solver, "prior_factors": 1.1, "prior_loadings": 1.2}, {}
+    for solver in ("auto", "em"):
+        yield topics, start | {"solver": solver}, ENTRIES
     yield topics, FEW | {"solver": "scd"}, {}
     yield topics, start | {"prior_factors": 1.1}, {}
     yield topics, start | {"solver": "em", "prior_loadings": 1.3}, {}
@@ -172,6 +175,7 @@ def _fits():
     for losses in ("DF", "FD", "FF"):
         yield nmfscale.SSNMF, FEW | {"losses": losses}, {"y": LABELS}
     yield nmfscale.SSNMF, FEW | {"solver": "cd"}, {"y": LABELS}
+    yield nmfscale.SSNMF, FEW | {"losses": "FF"}, {"y": LABELS} | ENTRIES
 
 
 def _results():
