@@ -151,7 +151,8 @@ def _fits():
     yield poisson, start | {"solver": "scd", "inner_iter": 3, "extrapolate": False}, {}
     yield poisson, start | {"solver": "joint-em", "l1_penalty": 0.5}, {}
     sparse = {"l1_penalty": 0.5, "penalty_exponent": 0.5, "factor_norm": "l2"}
-    yield poisson, start | {"solver": "joint-em"} | sparse, {}
+    for factor in ("loadings", "components"):
+        yield poisson, start | {"solver": "joint-em", "penalty_on": factor} | sparse, {}
     yield poisson, start | {"n_init": 2}, {}
     yield poisson, {"n_init": 2, "n_moves": 4, "max_iter": 30, "random_state": 0}, {}
     for solver in ("auto", "em", "scd"):

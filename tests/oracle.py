@@ -424,7 +424,8 @@ def step_penalised(X, L, F, weight, q, p):
     """Return L and F, with ``||f_k||_p = 1``, after a joint update with this penalty."""
     ratio = X / np.maximum(L @ F.T, 1e-300)
     numerators = F * (ratio.T @ L)
-    L = L * (ratio @ F) / (F.sum(axis=0) + weight * q * L ** (q - 1.0))
+    slope = weight * q * np.maximum(L, 1e-10) ** (q - 1.0)
+    L = L * (ratio @ F) / (F.sum(axis=0) + slope)
     if p == 1:
         return L, numerators / numerators.sum(axis=0)
     s, a = L.sum(axis=0), weight * q * (L**q).sum(axis=0)

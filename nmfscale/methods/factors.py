@@ -134,12 +134,19 @@ class Factor:
             terms *= weights[:, None]
         return math.fsum(terms[: self.n_rows].sum(axis=0))
 
-    def column_sums(self, weights: Array | None = None) -> Array:
-        """Return sums over rows in float64, added row by row, (stride,)."""
+    def column_sums(self, weights: Array | None = None, exponent: float = 1.0) -> Array:
+        """Return sums over rows of a power in float64, added row by row, (stride,).
+
+        For powers other than squares, parameters below the floor are raised to it.
+        """
         out = np.zeros(self.values.shape[1])
         for first in range(0, self.n_rows, _PIECE):
             here = slice(first, min(first + _PIECE, self.n_rows))
             values = self.values[here].astype(np.float64)
+            if exponent == 2:
+                values *= values
+            elif exponent != 1:
+                values = functions.power(np.maximum(values, MINVAL), exponent)
             if weights is not None:
                 values *= weights[here, None]
             kernels.sum_slices(values, out)

@@ -9,6 +9,7 @@ import numpy as np
 from .. import kernels
 from ..counts.sell import LANES
 from .factors import MINVAL, Array, aligned_copy
+from .penalty import Penalty
 
 ROUNDS = 500
 TOL = 1e-8
@@ -20,6 +21,8 @@ _EM_STEPS, _EM_A_STEP = 8, 2
 # A row is finished if its residual is small and no EM step would raise a loading by more than this
 # share: residuals are products with the loadings, and do not show errors of loadings near zero.
 _LIFTS = 1e-3
+# Convex problems that are solved in turn for a row with a concave penalty.
+_TANGENTS = 10
 
 
 class RowSteps(NamedTuple):
@@ -43,7 +46,7 @@ class Projector:
         self, design: Array, total: Array, n_components: int, n_steps: int, tol: float,
         n_threads: int, rates: bool = False, how: RowSteps | None = None,
     ):  # fmt: skip
-        self.n_steps, self._n_threads = n_steps, n_threads
+        self.n_steps, self._n_components, self._n_threads = n_steps, n_components, n_threads
         eps = 50 * float(np.finfo(design.dtype).eps)
         self._tol = max(tol, eps)
         self._floored = MINVAL * float(total.max())
@@ -70,17 +73,21 @@ class Projector:
             self._em = kernels.RowProblem(*held, **options)
             self._newton = kernels.RowProblem(*held, **options, **newton)
 
-    def move(self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]) -> int:
+    def move(
+        self, sliced: Any, values: Array, totals: Array, prior: dict[str, Array],
+        steep: bool = False,
+    ) -> int:  # fmt: skip
         """Move the rows of `values` to their optimum, in place.
 
-        Return the number of rows that have not reached it, as far as this is known.
+        Return the number of rows that have not reached it, as far as this is known. If rates are
+        `steep` at the floor, rows are also finished when a step no longer changes them.
         """
         unfinished = 0
         scale = totals
         if prior:
             scale = scale + prior["pseudo"].sum(axis=1, dtype=np.float64)
         if self._at_once is None:
-            unfinished = self._step(sliced, values, scale, prior)
+            unfinished = self._step(sliced, values, scale, prior, steep)
         else:
             kernel, problem = self._at_once
             kernel(sliced, problem, values, values, n_threads=self._n_threads, **prior)
@@ -94,7 +101,22 @@ class Projector:
             values[:, self._dead] = best
         return unfinished
 
-    def _step(self, sliced: Any, values: Array, scale: Array, prior: dict[str, Array]) -> int:
+    def move_penalised(
+        self, penalty: Penalty, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]
+    ) -> int:
+        """Do the same with a penalty: if it is concave, for one tangent after the other."""
+        pseudo = prior.get("pseudo", aligned_copy(np.zeros_like(values)))
+        of_rows = values[:, : self._n_components]
+        for _ in range(1 if penalty.exponent == 1 else _TANGENTS):
+            rate = penalty.slope.at(values, self._n_components)
+            both = {"pseudo": pseudo, "rate": aligned_copy(rate + prior.get("rate", 0))}
+            np.maximum(of_rows, MINVAL, out=of_rows)
+            unfinished = self.move(sliced, values, totals, both, penalty.exponent < 1)
+        return unfinished
+
+    def _step(
+        self, sliced: Any, values: Array, scale: Array, prior: dict[str, Array], steep: bool
+    ) -> int:
         """Take steps on all components of rows; residuals are relative to `scale`.
 
         Return the number of rows that would take further steps.
@@ -114,6 +136,9 @@ class Projector:
                 self._kernel, self._newton, sliced, values, after, moving, prior, kkt_start=kkt
             )
             moving = moving & (lifted | (kkt > self._tol * scale))
+            if steep:  # a coordinate at the floor has a residual of the floor times its rate
+                change = np.abs(after - values).max(axis=1)
+                moving = moving & (change > self._tol * values.max(axis=1))
             lifted = np.zeros(len(values), bool)
             values[moving] = after[moving]
         # a coordinate at the floor has a residual of up to the floor times its column sum

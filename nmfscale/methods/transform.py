@@ -42,8 +42,6 @@ from .projector import ACTIVE_ABOVE, ROUNDS, TOL, Projector, RowSteps
 from .rows_pass import LaneBlocks, RowsPass
 from .slices import pieces, sliced_counts
 
-# Convex problems that are solved in turn for a row with a concave penalty.
-_TANGENTS = 10
 # Copies of the loadings of a block and of F; numbers for every row of a block, and for every row.
 _COPIES_BLOCK, _COPIES_HELD, _PER_BLOCK_ROW, _PER_NEW_ROW = 6, 5, 8, 4
 
@@ -149,18 +147,12 @@ class ProjectRows(Step):
         self, projector: Projector, new: bool, sliced: Any, values: Array, totals: Array,
         prior: dict[str, Array],
     ) -> int:  # fmt: skip
-        """Move some rows; with a concave penalty, to the optimum of one tangent after the other."""
+        """Move some rows, with the penalty if there is one."""
         if self.penalty is None:
             return projector.move(sliced, values, totals, prior)
         if new and self.penalty.exponent < 1:  # a start on which later tangents depend
             projector.move(sliced, values, totals, prior)
-        pseudo = prior.get("pseudo", aligned_copy(np.zeros_like(values)))
-        for _ in range(1 if self.penalty.exponent == 1 else _TANGENTS):
-            rate = self.penalty.slopes(values, self.n_components)
-            both = {"pseudo": pseudo, "rate": aligned_copy(rate + prior.get("rate", 0))}
-            np.maximum(values[:, : self.n_components], MINVAL, out=values[:, : self.n_components])
-            unfinished = projector.move(sliced, values, totals, both)
-        return unfinished
+        return projector.move_penalised(self.penalty, sliced, values, totals, prior)
 
     def _equal(self, totals: Array, n_rows: int, total: Array) -> Array:
         K = self.n_components

@@ -60,6 +60,7 @@ class CountFactorization(HeldFactors):
     l1_penalty: float = 0.0
     penalty_exponent: float = 1.0
     factor_norm: str = "l1"
+    penalty_on: str = "loadings"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -74,6 +75,7 @@ class CountFactorization(HeldFactors):
         "l1_penalty": [Interval(Real, 0, None, closed="left")],
         "penalty_exponent": [Interval(Real, 0, 1, closed="right")],
         "factor_norm": [StrOptions({"l1", "l2"})],
+        "penalty_on": [StrOptions({"loadings", "components"})],
     }
     _method = FactorModel
     _of_topics = "prior_factors", "prior_loadings"
@@ -267,6 +269,7 @@ class CountFactorization(HeldFactors):
             not constraints.all_observed
             or constraints.prior_loadings is not None
             or not penalty.only_rescales,
+            penalty.on == "components" and not penalty.only_rescales,
         )  # fmt: skip
         if entries is not None:
             needs = needs._replace(shared=needs.shared + memory_of_entries(entries.less_one))
@@ -281,8 +284,7 @@ class CountFactorization(HeldFactors):
             solver=self.solver, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
-        rescaling = penalty.weight if penalty.only_rescales else 0.0
-        given.finish(fitted.arrays, fitted.history, self.solver, rescaling)
+        given.finish(fitted.arrays, fitted.history, self.solver, penalty)
         self._keep(fitted, sizes)
         self.has_size_factors_ = sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
@@ -354,11 +356,14 @@ class CountFactorization(HeldFactors):
 
     @property
     def _penalty(self) -> Penalty:
-        return Penalty(float(self.l1_penalty), float(self.penalty_exponent), self.factor_norm)
+        return Penalty(
+            float(self.l1_penalty), float(self.penalty_exponent), self.factor_norm, self.penalty_on
+        )
 
     def _penalty_of(self, unit: Array | float) -> Penalty | None:
         penalty = self._penalty
-        return None if penalty.only_rescales else penalty.scaled(unit)
+        on_components = penalty.on == "components"
+        return None if on_components or penalty.only_rescales else penalty.scaled(unit)
 
     def _keep(self, fitted: Fitted, sizes: Array | None) -> None:
         """Set the attributes of a fit."""

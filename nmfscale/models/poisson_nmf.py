@@ -76,22 +76,31 @@ class PoissonNMF(CountFactorization):
         n_components) or L. The default rate is 1, but 0 for an alpha of 1, which means no prior.
     l1_penalty : float, default=0.0
         Weight of a penalty ``l1_penalty * sum_ik l_ik ** penalty_exponent`` on the loadings (times
-        known sizes) with solver="joint-em", which holds the norms of components at one. With the
-        defaults of the next two parameters it only divides the loadings by ``1 + l1_penalty``:
-        components and shares do not change, and no loading becomes zero (Lemma 6.1 of [3]_);
-        `callback` and progress show the fit without the penalty. With other values, the share of
-        loadings that are zero grows with the weight. For sparse components in place of loadings,
-        fit the transposed counts.
+        known sizes), or the same on the components (`penalty_on`), with solver="joint-em". It holds
+        the norms of the columns of the other factor at one. The share of zeros grows with the
+        weight, except for the first of these penalties:
+
+        - exponent 1, "l1": loadings are divided by ``1 + l1_penalty``. Components and shares do not
+          change, and no loading becomes zero (Lemma 6.1 of [3]_). `callback` and progress show the
+          fit without the penalty.
+        - exponent 1, "l2": loadings become sparse and components dense, as components of many
+          features explain more counts at the same Euclidean norm.
+        - exponent below 1, "l1": small loadings become zero, where the penalty is steepest.
+        - exponent below 1, "l2": both.
+
+        With penalty_on="components" the four do the same with loadings and components exchanged,
+        as in a fit of the transposed counts. Other solvers refuse it.
     penalty_exponent : float, default=1.0
-        Exponent of the penalty, above 0 and at most 1. Below 1, the penalty is steepest for small
-        loadings, and these become zero. It is not convex: a fit that starts from the factors of a
-        fit without a penalty (``fit(X, L=L, F=F)``) often ends higher.
+        Exponent of the penalty, above 0 and at most 1. Below 1, it is not convex: a fit that starts
+        from the factors of a fit without a penalty (``fit(X, L=L, F=F)``) often ends higher.
     factor_norm : {"l1", "l2"}, default="l1"
-        Norm of components that is held at one: their sum, or their Euclidean norm. At the same
-        Euclidean norm, components of many features explain more counts. So with "l2" the penalty
-        makes loadings sparse and components dense. Without norms, the same optimum has the penalty
-        ``l1_penalty * sum_k ||f_k|| ** q * sum_i l_ik ** q`` with q the exponent (equation 37 and
-        Theorem F.1 of [3]_).
+        Norm, held at one, of the columns of the factor without the penalty: their sum, or their
+        Euclidean norm. Without norms, the same optimum has the penalty ``l1_penalty * sum_k ||f_k||
+        ** q * sum_i l_ik ** q`` with q the exponent (equation 37 and Theorem F.1 of [3]_).
+    penalty_on : {"loadings", "components"}, default="loadings"
+        Factor that the penalty makes sparse. With "components", columns of the loadings (times
+        known sizes) have norm one over the samples, where a sample of weight 2 counts like two
+        samples; :meth:`transform` finds loadings of new samples without a penalty.
     integer : {"warn", "allow", "require"}, default="warn"
         How to treat counts that are not whole numbers.
     dtype : {"float32", "float64"}, default=None
@@ -280,8 +289,9 @@ class PoissonNMF(CountFactorization):
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
-        only_rescales = self.l1_penalty and self._penalty.only_rescales
-        return L / (1 + self.l1_penalty) if only_rescales else L
+        penalty = self._penalty
+        rescales = penalty.weight and penalty.only_rescales and penalty.on == "loadings"
+        return L / (1 + penalty.weight) if rescales else L
 
     def _held(self) -> tuple[NDArray[Any], NDArray[Any] | float]:
         return self.components_.T, 1.0

@@ -30,9 +30,9 @@ extrapolate, integer, dtype, n_threads, memory_limit, random_state, verbose, cal
         prior on the factors of the Poisson NMF.
     prior_loadings : float, array-like or tuple, default=None
         Gamma prior on the loadings of the Poisson NMF.
-    l1_penalty, penalty_exponent, factor_norm
-        As in :class:`PoissonNMF`. With the defaults of the last two, the penalty changes only
-        `size_factors_` and the deviance.
+    l1_penalty, penalty_exponent, factor_norm, penalty_on
+        As in :class:`PoissonNMF`, for the fit before it is converted, which keeps zeros. With an
+        exponent of 1 and "l1", the penalty changes only `size_factors_` and the deviance.
 
     Attributes
     ----------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -211,16 +212,18 @@ def npy_target(out: str | os.PathLike[str]) -> Path:
 
 
 def check_penalty(penalty: Penalty, solver: str) -> None:
-    """Refuse a penalty on L if F is not normalised: it would shrink L and grow F without end."""
-    if not penalty.weight and not penalty.only_rescales:
-        raise ValueError(
-            f"penalty_exponent={penalty.exponent} and factor_norm={penalty.norm!r} are those of "
-            "a penalty, which l1_penalty=0 turns off: set l1_penalty to a positive number."
-        )
+    """Refuse a penalty if no factor is normalised: it would shrink one and grow the other."""
+    default = Penalty(0.0)
     if penalty.weight and solver != "joint-em":
         raise ValueError(
             f"l1_penalty={penalty.weight} cannot be combined with solver={solver!r}, which does "
-            "not normalise F; use solver='joint-em', or prior_loadings and prior_factors."
+            "not normalise a factor; use solver='joint-em', or prior_loadings and prior_factors."
+        )
+    if not penalty.weight and replace(penalty, weight=0.0) != default:
+        raise ValueError(
+            f"penalty_exponent={penalty.exponent}, factor_norm={penalty.norm!r} and penalty_on="
+            f"{penalty.on!r} are those of a penalty, which l1_penalty=0 turns off: set l1_penalty "
+            "to a positive number."
         )
 
 

@@ -1,11 +1,12 @@
-"""Penalties that make loadings sparse: steps, objective, zeros (Geiger and Park, Appendix F)."""
+"""Penalties that make one factor sparse: steps, objective, zeros (Geiger and Park, Appendix F)."""
 
 from itertools import pairwise
 
 import numpy as np
 import oracle
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from small_fits import StopError, bits, stop_at
 
 import nmfscale
 
@@ -15,56 +16,94 @@ X = COUNTS.toarray().astype(float)
 _rng = np.random.default_rng(0)
 START = {"L": _rng.uniform(5, 20, (80, K)), "F": _rng.uniform(0.5, 1, (40, K))}
 NORMS = {"l1": 1, "l2": 2}
-# Exponents and norms that do more than rescale the loadings.
+# Exponents and norms that do more than rescale a factor.
 SPARSE = [("l1", 0.5), ("l2", 1.0), ("l2", 0.5)]
 
-
-def fit(weight, norm, q, estimator=nmfscale.PoissonNMF, **options):
-    model = estimator(
-        K, solver="joint-em", l1_penalty=weight, factor_norm=norm, penalty_exponent=q, tol=0,
-        **{"max_iter": 100, "random_state": 0} | options,
-    )  # fmt: skip
-    return model.fit(COUNTS, **START)
+on_each = pytest.mark.parametrize("on", ["loadings", "components"])
+for_each_penalty = pytest.mark.parametrize(("norm", "q"), SPARSE)
 
 
-@pytest.mark.parametrize(("norm", "q"), SPARSE)
-def test_steps_and_objective_are_those_of_the_oracle(norm, q):
+def model_of(weight, norm, q, on="loadings", estimator=nmfscale.PoissonNMF, **options):
+    # without a weight, there is no penalty
+    named = {"penalty_on": on, "factor_norm": norm, "penalty_exponent": q} if weight else {}
+    named |= {"max_iter": 100, "random_state": 0, "tol": 0} | options
+    return estimator(K, solver="joint-em", l1_penalty=weight, **named)
+
+
+def fit(*penalty, **options):
+    return model_of(*penalty, **options).fit(COUNTS, **START)
+
+
+def turned(on, L, F):
+    """The counts with the factor that has the penalty in their rows; that factor, the other."""
+    return (X, L, F) if on == "loadings" else (X.T, F, L)
+
+
+def factors_of(on, model):
+    return turned(on, model.loadings_, model.components_.T)
+
+
+@on_each
+@for_each_penalty
+def test_steps_and_objective_are_those_of_the_oracle(norm, q, on):
     weight, p = 2.0, NORMS[norm]
-    norms = np.linalg.norm(START["F"], p, axis=0)
-    L, F = START["L"] * norms, START["F"] / norms
-    model = fit(weight, norm, q, max_iter=6)
+    Y, A, B = turned(on, START["L"], START["F"])
+    norms = np.linalg.norm(B, p, axis=0)
+    A, B = A * norms, B / norms
+    model = fit(weight, norm, q, on, max_iter=6)
     for loglik in model.history_["loglik"][:-1]:
-        L, F = oracle.step_penalised(X, L, F, weight, q, p)
-        assert_allclose(
-            loglik, oracle.penalised_loglik(X, L, F, weight, q, p), rtol=1e-7
-        )  # zeros are 1e-10
-    _, F = oracle.step_penalised(X, L, F, weight, q, p)
-    assert_allclose(model.components_.T, F, rtol=1e-7, atol=1e-9)
-    assert_allclose(np.linalg.norm(model.components_, p, axis=1), 1, rtol=1e-7)
+        A, B = oracle.step_penalised(Y, A, B, weight, q, p)
+        expected = oracle.penalised_loglik(Y, A, B, weight, q, p)
+        assert_allclose(loglik, expected, rtol=1e-7)  # zeros are 1e-10
+    _, B = oracle.step_penalised(Y, A, B, weight, q, p)
+    _, _, found = factors_of(on, model)
+    assert_allclose(found, B, rtol=1e-7, atol=1e-9)
+    assert_allclose(np.linalg.norm(found, p, axis=0), 1, rtol=1e-7)
 
 
-@pytest.mark.parametrize(("norm", "q"), SPARSE)
-def test_the_objective_never_falls_and_zeros_grow_with_the_penalty(norm, q):
+@on_each
+@for_each_penalty
+def test_the_objective_never_falls_and_zeros_grow_with_the_penalty(norm, q, on):
     shares = []
     for weight in (0.1, 1.0, 10.0):
-        model = fit(weight, norm, q)
+        model = fit(weight, norm, q, on)
         history = model.history_["loglik"]
         assert (np.diff(history) > -1e-9 * np.abs(history[1:])).all()
-        L, F = model.loadings_, model.components_.T
-        expected = oracle.penalised_loglik(X, L, F, weight, q, NORMS[norm])
+        Y, A, B = factors_of(on, model)
+        expected = oracle.penalised_loglik(Y, A, B, weight, q, NORMS[norm])
         assert_allclose(model.loglik_, expected, rtol=1e-8)
         # Theorem F.1: the same at every scale of the factors
         scales = np.array([0.1, 3.0, 20.0])
-        scaled = oracle.penalised_loglik(X, L * scales, F / scales, weight, q, NORMS[norm])
+        scaled = oracle.penalised_loglik(Y, A * scales, B / scales, weight, q, NORMS[norm])
         assert_allclose(scaled, expected, rtol=1e-9)
-        shares.append((L == 0).mean())
-    assert all(less + 0.02 < more for less, more in pairwise(shares))
-    assert shares[-1] > (fit(0.0, "l1", 1.0).loadings_ == 0).mean() + 0.2
+        shares.append((A == 0).mean())
+    assert all(less + 0.01 < more for less, more in pairwise(shares))
+    _, plain, _ = factors_of(on, fit(0.0, "l1", 1.0))
+    assert shares[-1] > (plain == 0).mean() + 0.15
 
 
-def test_no_sparser_than_without_a_penalty_if_it_only_rescales():
-    plain, penalised = (fit(weight, "l1", 1.0) for weight in (0.0, 10.0))
-    assert ((plain.loadings_ == 0) == (penalised.loadings_ == 0)).all()
+@on_each
+def test_only_rescales_with_the_defaults(on):
+    """Lemma 6.1: no further zeros, and the same shares."""
+    plain, penalised = (fit(weight, "l1", 1.0, on) for weight in (0.0, 10.0))
+    _, A, B = factors_of(on, plain)
+    _, found, other = factors_of(on, penalised)
+    norms = B.sum(axis=0)
+    assert_allclose(other, B / norms, rtol=1e-8)
+    assert_allclose(found, A * norms / 11, rtol=1e-8)
+    assert_array_equal(found == 0, A == 0)
+    expected = oracle.loglik_poisson(X, penalised.loadings_, penalised.components_.T).sum()
+    assert_allclose(penalised.loglik_, expected - 10 * found.sum(), rtol=1e-9)
+
+
+@for_each_penalty
+def test_sparse_components_are_sparse_loadings_of_the_transposed_counts(norm, q):
+    one = fit(1.5, norm, q, "components")
+    other = model_of(1.5, norm, q).fit(X.T, L=START["F"], F=START["L"])
+    # a factor that l1 normalises has floors that differ in rounding
+    assert_allclose(one.components_.T, other.loadings_, rtol=1e-9, atol=2e-9)
+    assert_allclose(one.loadings_, other.components_.T, rtol=1e-9, atol=2e-9)
+    assert_allclose(one.history_["loglik"], other.history_["loglik"], rtol=1e-8)
 
 
 def test_transform_finds_the_penalised_optimum_of_new_rows():
@@ -86,28 +125,61 @@ def test_transform_finds_the_penalised_optimum_of_new_rows():
     assert losses[1] < losses[0]
 
 
-def test_sizes_and_weights_of_samples():
+@pytest.mark.parametrize(("norm", "q"), [("l1", 1.0), ("l2", 0.5)])
+def test_sparse_components_leave_loadings_of_new_rows_without_a_penalty(norm, q):
+    model = fit(2.0, norm, q, "components")
+    plain = nmfscale.poisson_regression(model.components_.T, COUNTS.T)
+    assert_allclose(model.transform(COUNTS), plain, rtol=1e-5, atol=1e-6)
+
+
+@on_each
+@pytest.mark.parametrize(("norm", "q"), [("l1", 1.0), ("l2", 0.5)])
+def test_sizes_and_weights_of_samples(on, norm, q):
     sizes, weights = _rng.uniform(0.5, 2, 80), _rng.uniform(0, 2, 80)
-    model = nmfscale.PoissonNMF(
-        K,
-        solver="joint-em",
-        l1_penalty=1.5,
-        penalty_exponent=0.5,
-        factor_norm="l2",
-        max_iter=20,
-        tol=0,
-        random_state=0,
-    ).fit(COUNTS, size_factors=sizes, row_weights=weights)
+    model = model_of(1.5, norm, q, on, max_iter=20)
+    model.fit(COUNTS, size_factors=sizes, row_weights=weights)
     L, F = sizes[:, None] * model.loadings_, model.components_.T
-    each = oracle.loglik_poisson(X, L, F) - 1.5 * (L**0.5).sum(axis=1)
-    assert_allclose(model.loglik_, weights @ each, rtol=1e-7)
+    of_L = (L**q).sum(axis=1) if on == "loadings" else 0
+    of_F = (F**q).sum() if on == "components" else 0
+    expected = weights @ (oracle.loglik_poisson(X, L, F) - 1.5 * of_L) - 1.5 * of_F
+    assert_allclose(model.loglik_, expected, rtol=1e-7)
+    norms = (F ** NORMS[norm]).sum(axis=0)
+    if on == "components":  # a sample of weight 2 counts like two samples
+        norms = weights @ L ** NORMS[norm]
+    assert_allclose(norms, 1, rtol=1e-7)
     found = model.transform(COUNTS, size_factors=sizes) * sizes[:, None]
     assert_allclose(found, model.transform(COUNTS, size_factors=np.ones(80)), rtol=1e-6, atol=1e-6)
 
 
-def test_a_topic_model_is_the_same_fit():
-    one, other = (fit(1.0, "l2", 1.0, name) for name in (nmfscale.PoissonNMF, nmfscale.TopicModel))
+@on_each
+def test_a_topic_model_is_the_same_fit(on):
+    one, other = (
+        fit(1.0, "l2", 1.0, on, estimator=name)
+        for name in (nmfscale.PoissonNMF, nmfscale.TopicModel)
+    )
     L, F = other.poisson_factors()
     assert_allclose(L @ F.T, one.loadings_ @ one.components_, rtol=1e-6, atol=1e-6)
-    assert_allclose(other.transform(COUNTS), other.loadings_, rtol=1e-5, atol=1e-6)
-    assert (other.loadings_ == 0).mean() == (one.loadings_ == 0).mean()
+    assert_array_equal(other.loadings_ == 0, one.loadings_ == 0)
+    assert_array_equal(other.components_ == 0, one.components_ == 0)
+    assert_allclose(other.loadings_.sum(axis=1), 1, rtol=1e-12)
+    assert_allclose(other.components_.sum(axis=1), 1, rtol=1e-12)
+    if on == "loadings":
+        assert_allclose(other.transform(COUNTS), other.loadings_, rtol=1e-5, atol=1e-6)
+
+
+@on_each
+def test_a_resumed_fit_and_a_saved_model_have_the_same_numbers(on, tmp_path):
+    model = model_of(1.0, "l2", 0.5, on, max_iter=12)
+    state = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    model.set_params(callback=stop_at(7))
+    with pytest.raises(StopError):
+        model.fit(COUNTS, **START, **state)
+    other = model_of(1.0, "l2", 0.5, {"loadings": "components", "components": "loadings"}[on])
+    with pytest.raises(ValueError, match="different fit"):
+        other.fit(COUNTS, **START, **state, resume=True)
+    model.set_params(callback=None).fit(COUNTS, **START, **state, resume=True)
+    assert bits(model) == bits(fit(1.0, "l2", 0.5, on, max_iter=12))
+    model.save(tmp_path / "model.nmf")
+    loaded = nmfscale.load(tmp_path / "model.nmf")
+    assert loaded.penalty_on == on
+    assert_array_equal(loaded.transform(COUNTS), model.transform(COUNTS))

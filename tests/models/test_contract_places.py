@@ -37,11 +37,12 @@ ENTRIES = {
 MISSING = {"data_weights": sp.csr_array(rng.uniform(size=X.shape) < 0.2)}
 TARGETS = {"y": LABELS, "label_weights": rng.uniform(0.5, 1, N)}
 EM, NOT_AHEAD = {"solver": "em", "inner_iter": 1}, {"extrapolate": False}
+SPARSE = {"solver": "joint-em", "l1_penalty": 1.0, "factor_norm": "l2", "penalty_exponent": 0.5}
 # Sets that make tasks of their own: other steps of workers, or other arrays sent to them.
 OPTIONS = {
     nmfscale.PoissonNMF: [
         EM | HELD, EM | MEASURED | PRIORS,
-        {"solver": "joint-em", "l1_penalty": 1.0, "factor_norm": "l2", "penalty_exponent": 0.5},
+        SPARSE, SPARSE | {"penalty_on": "components"} | ROW_WEIGHTS,
         {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
         PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1}, MEASURED | PRIORS | ROW_WEIGHTS,
         ENTRIES | PRIORS | ROW_WEIGHTS,
@@ -77,7 +78,7 @@ OPTIONS = {
 MORE_OPTIONS = {
     nmfscale.PoissonNMF: [
         EM, EM | NOT_AHEAD | ROW_WEIGHTS, NOT_AHEAD, {"dtype": "float32"},
-        {"solver": "joint-em", "l1_penalty": 1.0, "penalty_exponent": 0.5} | ROW_WEIGHTS,
+        SPARSE | {"factor_norm": "l1"} | ROW_WEIGHTS,
         {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS, PRIORS | ROW_WEIGHTS,
         MEASURED, MISSING | {"F": START["F"], "dtype": "float32"}, MISSING | EM,
     ],

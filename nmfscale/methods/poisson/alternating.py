@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ... import kernels
-from ...engine.protocol import Values
+from ...engine.protocol import Executor, Values
 from ..factors import MINVAL, Array, Factor, aligned_copy
 from .objective import FactorModel
 from .row_update import EM, RowUpdate
@@ -54,6 +54,17 @@ def update_of(solver: str, inner_iter: int | None) -> RowUpdate:
     return replace(update, em_steps=inner_iter)
 
 
+def check_whole_columns(executor: Executor, n_components: int, who: str, remedy: str) -> None:
+    """Refuse steps on whole columns beside too many loadings."""
+    n_lanes = len(executor.layout.row_order)
+    if n_lanes * kernels.row_stride(n_components) >= MOST_NUMBERS:
+        raise ValueError(
+            f"{who} on whole columns, beside all loadings of about {n_lanes:,} samples and "
+            f"{n_components:,} components: these are more than 2**31 numbers. Use {remedy}, or fit "
+            "fewer components."
+        )
+
+
 class Alternating(FactorModel):
     """Alternating updates; keeps the best pair, and with extrapolation the plain and extrapolated.
 
@@ -71,13 +82,9 @@ class Alternating(FactorModel):
         self.how = update_of(solver, inner_iter)
         self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
         self.extrapolating, self.rescaling = extrapolate, self.constraints.free
-        size = len(self.executor.layout.row_order) * kernels.row_stride(self.n_components)
-        if size >= MOST_NUMBERS:
-            raise ValueError(
-                f"solver={solver!r} takes steps on whole columns, beside all loadings of "
-                f"{self.counts.shape[0]:,} samples and {self.n_components:,} components: these are "
-                "more than 2**31 numbers. Use solver='auto', or fit fewer components."
-            )
+        check_whole_columns(
+            self.executor, self.n_components, f"solver={solver!r} takes steps", "solver='auto'"
+        )
 
     def start(self) -> None:
         """Move to the start."""

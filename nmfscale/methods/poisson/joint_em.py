@@ -42,16 +42,17 @@ def size_of_columns(total: float) -> float:
     return 1.0 if total < _MANY else math.ldexp(1.0, (math.frexp(total)[1] - 1) // 2)
 
 
-def penalise(L: Array, history: Array, penalty: float, total: float) -> None:
-    """Apply a penalty times sum L, in place, to a fit without penalty whose F is normalised.
+def penalise(factor: Array, history: Array, penalty: float, total: float) -> None:
+    """Apply a penalty times the sum of a factor, in place, to a fit without penalty.
 
-    By equation 35, at any such (L, F), the penalised loss of L / (1 + penalty) is the loss of L
-    plus log(1 + penalty) sum x (`total` is sum x), so both have the same optima.
+    Columns of the other factor sum to one. By equation 35, the penalised loss of L / (1 + penalty)
+    is then the loss of L plus log(1 + penalty) sum x (`total` is sum x), so both have the same
+    optima; the same holds for F.
     """
-    L /= 1 + penalty
+    factor /= 1 + penalty
     more = float(log1p(penalty)) * total
     history["loglik"] -= more
-    # after an update sum L is sum x
+    # after an update the sum of the factor is sum x
     history["deviance"] += 2 * (more - total * penalty / (1 + penalty))
 
 
@@ -77,6 +78,11 @@ class JointEM(FactorModel):
         """The column sums of F."""
         return size_of_columns(self.objective.total)
 
+    @property
+    def _last_scale(self) -> float:
+        """The multiplier of L with which the columns of F sum to one."""
+        return self.size
+
     def _column_scales(self) -> Array:
         """Return the divisors of the columns of F."""
         state = self.state
@@ -101,17 +107,17 @@ class JointEM(FactorModel):
             self._moved = aligned_empty(F.shape, F.dtype)
         kkt = state.move_columns(EM, self._moved, sums, source="before")
         columns = state.extrapolate_factor(self._moved, F, Momentum(), F)
-        self._normalise(F)
+        self._normalise(F, self._column_scales())
         rows = state.note_rows(found)
         self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
 
-    def _normalise(self, F: Array) -> None:
-        """Divide the columns of the new F by their sums; entries at the floor stay there."""
+    def _normalise(self, F: Array, by: Array) -> None:
+        """Divide the columns of the new F by (K,); entries at the floor stay there."""
         K, n_rows, total = self.n_components, self.state.F.n_rows, np.zeros(F.shape[1])
         # of whole pieces: operations on short rows, or on selected entries, take several times as
         # long
         scales, floor = (np.full((_PIECE, F.shape[1]), value, F.dtype) for value in (1, 0))
-        scales[:, :K], floor[:, :K] = self._column_scales(), MINVAL
+        scales[:, :K], floor[:, :K] = by, MINVAL
         for first in range(0, len(F), _PIECE):
             lanes = F[first : first + _PIECE]
             numbers, n = lanes.reshape(-1), lanes.size
@@ -128,7 +134,7 @@ class JointEM(FactorModel):
         self.executor.drop("next", "before")
         end, K = self.record_end(self.pending, self._loglik), self.n_components
         if self.size != 1:
-            scale = np.full(K, self.size)
+            scale = np.full(K, self._last_scale)
             self.executor.apply(Convert("L", "L", K, scale=scale))
             convert(self.state.F, scale=1 / scale)
         return end

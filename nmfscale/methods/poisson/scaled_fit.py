@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...counts.base import CountMatrix
-from ..factors import Array, Constraints, balancing_scales
+from ..factors import Array, Constraints, Factor, balancing_scales
 from ..measured import Measured
+from ..penalty import Penalty
 from ..poisson_weights import PoissonWeights
 from .joint_em import penalise
 
@@ -69,17 +70,23 @@ class ScaledFit:
         return Measured(given.groups, given.measured)
 
     def finish(
-        self, arrays: dict[str, Array], history: Array, solver: str, l1_penalty: float
+        self, arrays: dict[str, Array], history: Array, solver: str, penalty: Penalty
     ) -> None:
-        """Rescale L, F and the history of a fit to the requested scale, in place."""
+        """Rescale L, F and the history of a fit to the requested scale, in place.
+
+        Apply the `penalty`, if it only rescales them.
+        """
         given, counts, scales = self.constraints, self._counts, self._scales
         if solver == "joint-em":  # its F sums to one at any scale of the start
-            if l1_penalty:
-                weights = given.weights
+            if penalty.weight and penalty.only_rescales:
+                weights, name = given.weights, "L"
                 total = (
                     counts.total if weights is None else float((weights * counts.row_totals).sum())
                 )
-                penalise(arrays["L"], history, l1_penalty, total)
+                if penalty.on == "components":
+                    name = "F"
+                    _normalise(arrays["L"], arrays["F"], weights)
+                penalise(arrays[name], history, penalty.weight, total)
         elif not (scales == 1).all():
             history["loglik"] += given.log_scales(scales)
             for name, by in (("L", 1 / scales), ("F", scales)):
@@ -91,3 +98,11 @@ class ScaledFit:
         if given.samples is not None and self._given is not None:
             # exactly as given: neither rounded nor raised to the floor
             arrays["L"][given.samples] = self._given[given.samples]
+
+
+def _normalise(L: Array, F: Array, weights: Array | None) -> None:
+    """Scale columns so that the weighted ones of L sum to one, in place; columns of zeros stay."""
+    sums = Factor(L, *L.shape).column_sums(weights)
+    sums[sums == 0] = 1
+    L /= sums.astype(L.dtype)
+    F *= sums.astype(F.dtype)

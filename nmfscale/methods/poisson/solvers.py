@@ -24,7 +24,7 @@ from .alternating import UPDATES, Alternating
 from .initialize import initialize
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
-from .penalised_em import PenalisedEM
+from .penalised_em import SparseComponents, SparseLoadings
 from .row_update import SAMPLED_TOGETHER
 
 SOLVERS = ("auto", "joint-em", *UPDATES)
@@ -54,7 +54,8 @@ def method_of(
     if solver == "joint-em":
         if penalty is None or penalty.only_rescales:
             return JointEM
-        return partial(PenalisedEM, penalty=penalty)
+        of = SparseLoadings if penalty.on == "loadings" else SparseComponents
+        return partial(of, penalty=penalty)
     return partial(Alternating, solver=solver, inner_iter=inner_iter, extrapolate=extrapolate)
 
 
@@ -106,12 +107,14 @@ def factors_of(
 
 def poisson_needs(
     counts: CountMatrix, n_components: int, dtype: Any, solver: str, n_threads: int,
-    weighted: bool = False, own_terms: bool = False,
+    weighted: bool = False, own_terms: bool = False, whole_columns: bool = False,
 ) -> Needs:  # fmt: skip
     """Return the memory that a fit needs.
 
-    `weighted`: samples have weights; `own_terms`: rows have a prior, or their own totals.
+    `weighted`: samples have weights; `own_terms`: rows have a prior, or their own totals;
+    `whole_columns`: there are steps on whole columns, as alternating solvers have them anyway.
     """
+    whole_columns = whole_columns or solver in UPDATES
     K, itemsize = n_components, np.dtype(dtype).itemsize
     stride, lanes = kernels.row_stride(K), -(-counts.shape[1] // LANES) * LANES
     own = not shares_correlations(K, counts.shape[1])
@@ -142,6 +145,6 @@ def poisson_needs(
         task_row=(_COPIES_TASK + more) * stride * 8 + own * kernels.packed_size(K) * 2,
         task_shared=_COPIES_TASK_F * lanes * stride * 8,
         saved_row=stride * 8,
-        whole_row=_COPIES_WHOLE * (stride * itemsize + 8 * weighted) if solver in UPDATES else 0,
+        whole_row=_COPIES_WHOLE * (stride * itemsize + 8 * weighted) if whole_columns else 0,
         task_thread=per_thread,
     )

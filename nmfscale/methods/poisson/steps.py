@@ -365,10 +365,11 @@ class UpdateColumns(ColumnStep):
 
 @dataclass(frozen=True)
 class ColumnSums(Step):
-    """Sums the columns of L, weighted if samples have weights."""
+    """Sums the columns of L, or of a power of L, weighted if samples have weights."""
 
     n_components: int
     source: str = "L"
+    exponent: float = 1.0
 
     @property
     def arrays(self) -> RowArrays:
@@ -378,7 +379,7 @@ class ColumnSums(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the rows of a block."""
         rows = Factor(block[self.source], block.n_rows, self.n_components)
-        return {"sums": rows.column_sums(block.get("weights"))}
+        return {"sums": rows.column_sums(block.get("weights"), self.exponent)}
 
 
 @dataclass(frozen=True)
