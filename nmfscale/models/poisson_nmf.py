@@ -83,8 +83,8 @@ class PoissonNMF(CountFactorization):
         - exponent 1, "l1": loadings are divided by ``1 + l1_penalty``. Components and shares do not
           change, and no loading becomes zero (Lemma 6.1 of [3]_). `callback` and progress show the
           fit without the penalty.
-        - exponent 1, "l2": loadings become sparse and components dense, as components of many
-          features explain more counts at the same Euclidean norm.
+        - exponent 1, "l2": loadings become sparse, and components spread over more features, which
+          explain more counts at the same Euclidean norm.
         - exponent below 1, "l1": small loadings become zero, where the penalty is steepest.
         - exponent below 1, "l2": both.
 

@@ -100,10 +100,13 @@ def test_only_rescales_with_the_defaults(on):
 def test_sparse_components_are_sparse_loadings_of_the_transposed_counts(norm, q):
     one = fit(1.5, norm, q, "components")
     other = model_of(1.5, norm, q).fit(X.T, L=START["F"], F=START["L"])
-    # a factor that l1 normalises has floors that differ in rounding
-    assert_allclose(one.components_.T, other.loadings_, rtol=1e-9, atol=2e-9)
-    assert_allclose(one.loadings_, other.components_.T, rtol=1e-9, atol=2e-9)
-    assert_allclose(one.history_["loglik"], other.history_["loglik"], rtol=1e-8)
+    for found, expected in (
+        (one.components_.T, other.loadings_), (one.loadings_, other.components_.T),
+    ):  # fmt: skip
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
+        assert_array_equal(found == 0, expected == 0)
+        assert (found == 0).mean() > 0.1
+    assert_allclose(one.history_["loglik"], other.history_["loglik"], rtol=1e-10)
 
 
 def test_transform_finds_the_penalised_optimum_of_new_rows():

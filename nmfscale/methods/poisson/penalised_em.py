@@ -25,7 +25,7 @@ import numpy as np
 
 from ...counts.aligned import aligned_empty, aligned_zeros
 from ...engine.protocol import Sums, Values
-from ..factors import MINVAL, Array, Factor
+from ..factors import MINVAL, Array, Factor, at_floor
 from ..penalty import Penalty, PenaltySlopes, Slope
 from ..transform import ProjectRows
 from .alternating import check_whole_columns
@@ -147,6 +147,8 @@ class SparseLoadings(PenalisedEM):
         else:
             curvature = self._slope_of_other(powers).coefficient
             found = minimiser(numerators, state.total_L[:K], curvature)
+        # an EM step leaves zeros at the floor; their numerators would move them off it
+        found[at_floor(self._moved[:, :K])] = MINVAL
         self._moved[:, :K] = np.maximum(found, MINVAL)
         return self._moved
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...counts.sell import LANES, SellBlock
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
-from ..factors import Array, aligned_copy
+from ..factors import MINVAL, Array, aligned_copy, at_floor
 from ..penalty import Penalty
 from ..projector import ROUNDS, TOL, Projector
 from ..slices import sliced_counts
@@ -43,6 +43,7 @@ class MinimiseRows(Step):
         moved, K = block["next"], len(self.total)
         numerators = moved[:, :K] * (self.total + block["rate"][:, :K])
         found = minimiser(numerators, self.new_total, self.curvature)
+        found[at_floor(moved[:, :K])] = MINVAL
         out = block.empty("next", moved)
         out[:, K:] = 0
         out[:, :K] = found
