@@ -32,8 +32,9 @@ typedef uint16_t group_half __attribute__((vector_size(GROUP * sizeof(uint16_t))
 #include "simd.h"
 #include "arithmetic.h"
 #include "contrasts.h"
+#include "targets.h"
 
 #define TABLE(t) {update_rows_##t, descend_##t, descend_jointly_##t, solve_##t, sums_##t, step_##t, extrapolate_##t, correlations_##t, \
                   only_gather_dot_##t, elementwise_##t}
 const level_kernels LEVEL_NAME = {TABLE(f32), TABLE(f64), gather_sum, dense_product, dense_cross, dense_of_sparse,
-                                  dense_nearest, dense_closer, contrasts_f64};
+                                  dense_nearest, dense_closer, contrasts_f64, targets_f64};

@@ -9,6 +9,7 @@
 #define MU2_MIN ((REAL)(REAL_IS_FLOAT ? 1e-30 : 1e-60))   /* and y / mu^2, which would overflow float for mu = MU_MIN */
 #define TILE 16                                           /* entries processed together, so that their scaled rows stay in L1 */
 #define BAND 16                                           /* columns of H processed together: their part of a tile stays in L1 */
+#define AT_ONCE 8                                         /* sums of coordinates, or of groups of them, that registers hold */
 #define SHORT_TILE 4                                      /* TILE for passes over more than 12 components that do not need H */
 #define REGISTERS (LEVEL == 3 ? 32 : 16)
 /* Two entries at a time, so that their chains of operations overlap, if the registers hold them besides the sums. */
@@ -277,6 +278,8 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         H[k] = square[k];
 }
 
+#include "same_rows.h"
+
 #define PASS(...) NAME(pass)(p, s, lane0, b, num, A, H, loglik, WANTED, __VA_ARGS__); break
 #define PASS_CASE(K)                                                                                                      \
     case K: PASS(K, 1);
@@ -292,6 +295,10 @@ static void NAME(gradient_pass)(const row_problem *p, const slice_counts *s, int
                                 double *loglik)
 {
     VEC *const H = NULL;
+    if (NAME(has_same_rows)(s, lane0)) {
+        NAME(gradient_same_rows)(p, s, lane0, b, num, loglik);
+        return;
+    }
 #define WANTED GRADIENT
     PASS_BODY
 #undef WANTED

@@ -97,6 +97,13 @@ typedef struct {
     int bounds;                    /* whether no count is below 1 */
 } contrast_problem;
 
+/* Dense targets Y (n, m) with weights of rows, and the factors of their predictions: see targets.h. */
+typedef struct {
+    const double *Y, *S, *B, *w;   /* (n, m); (n, K); (K, stride), transposed; (n) */
+    int64_t n, m, stride;
+    int K, divides;
+} target_problem;
+
 enum { PANEL = 16 };                                      /* columns of a panel of integers */
 enum { WIDE = 8 };                                        /* numbers of a row of a dense matrix are padded to a multiple */
 
@@ -111,6 +118,7 @@ typedef struct {
     void (*closer)(const double *points, const double *squares, const double *closest, const double *twice, const double *others,
                    int64_t n, int64_t d, int64_t m, double *out);
     void (*contrasts)(const row_problem *, const slice_counts *, const contrast_problem *, double *out, void *workspace);
+    void (*targets)(const target_problem *, int sums, int64_t first, int64_t last, double *out, double *loss, double *room);
 } level_kernels;
 extern const level_kernels nmfscale_baseline, nmfscale_neon, nmfscale_avx2, nmfscale_avx512;
 

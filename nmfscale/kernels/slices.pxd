@@ -84,6 +84,13 @@ cdef extern from "slices.h" nogil:
         double pseudo
         double pseudo_of_tests
         int bounds
+    ctypedef struct target_problem:
+        const double *Y
+        const double *S
+        const double *B
+        const double *w
+        int64_t n, m, stride
+        int K, divides
     ctypedef struct level_kernels:
         row_kernels f32, f64
         void (*gather_sum)(const int32_t *, const uint32_t *, int64_t, int32_t *) noexcept nogil
@@ -99,6 +106,8 @@ cdef extern from "slices.h" nogil:
                        const double *, int64_t, int64_t, int64_t, double *) noexcept nogil
         void (*contrasts)(const row_problem *, const slice_counts *, const contrast_problem *,
                           double *, void *) noexcept nogil
+        void (*targets)(const target_problem *, int, int64_t, int64_t, double *, double *,
+                        double *) noexcept nogil
     const level_kernels *nmfscale_kernels(int)
     size_t nmfscale_update_rows_bytes(int, int)
     size_t nmfscale_descend_bytes(int, int64_t, int)

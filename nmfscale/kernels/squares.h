@@ -4,8 +4,6 @@
  * b_k <- (b_k num_k + pseudo_k) / ((G b)_k + rate_k).
  */
 
-#define AT_ONCE 8                                         /* groups of coordinates whose sums are in registers */
-
 /* Adds y a over n entries of one lane, for n_groups groups of coordinates, which stay in registers. */
 INLINE void NAME(add_rows)(const REAL *design, const NAME(tile) *tile, int n, int lane, REAL *sums, const int n_groups)
 {
@@ -33,6 +31,10 @@ static void NAME(linear_pass)(const row_problem *p, const slice_counts *s, int l
     const REAL *design = p->design;
     REAL *sums = (REAL *)room;
     NAME(tile) tile;
+    if (NAME(has_same_rows)(s, lane0)) {
+        NAME(linear_same_rows)(p, s, lane0, num);
+        return;
+    }
     memset(room, 0, p->stride * sizeof(VEC));
     for (int64_t q = 0; q < s->n_entries; q += TILE) {
         const int n = s->n_entries - q < TILE ? (int)(s->n_entries - q) : TILE;

@@ -35,6 +35,10 @@
 #undef TOGETHER
 #undef AT_ONCE
 #undef ADD_ROWS
+#undef SAME_ROWS
+#undef SAME_ROWS_AT
+#undef CONVERT_COUNTS
+#undef ADD_COORDINATES
 #undef WORK_B
 #undef WORK_G
 #undef WORK_D

@@ -30,7 +30,7 @@ from ..slices import sliced_counts
 from . import labels
 from .labels import Supervision
 from .multiplicative import RelativeError, SemiSupervised, rows_of_block
-from .steps import FLOOR, Losses, MoveRows, gram, in_lanes, problem_of, rows_in_float64
+from .steps import FLOOR, Losses, MoveRows, in_lanes, problem_of, rows_in_float64
 
 # Sweeps over the coordinates of a row of S, by the loss of the data, and of A or B with a norm.
 _SWEEPS = {"frobenius": 4, "kl": 2}
@@ -81,7 +81,8 @@ class CoordinateDescent(SemiSupervised):
             B = self._targets_moved(B)
         self.points["S"] = {"A": A, "B": B}
         scale = self.losses.scale(self.supervision)
-        self.executor.run(DescendRows(self._design(), A, B, self.losses, scale))
+        A, design, G = self._held()
+        self.executor.run(DescendRows(design, A, G, B, self.losses, scale))
 
     def _numerators(self) -> Array:
         """Return ``X^T S`` or, for the curvature of a divergence, ``(X / S A^T)^T S``."""
@@ -190,7 +191,7 @@ class DescendRows(MoveRows):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
         K, before, data = self.A.shape[1], block["S"], self.losses.data
-        n_slices, G, total = len(before) // LANES, gram(self.A), self.A.sum(axis=0)
+        n_slices, G, total = len(before) // LANES, self.gram, self.A.sum(axis=0)
         B = np.zeros((len(self.B), before.shape[1]), before.dtype)
         B[:, :K] = np.where(self.B > FLOOR, self.B, 0)
         up, down = labels.in_slices(block, len(B), n_slices, self.scale, before.dtype)

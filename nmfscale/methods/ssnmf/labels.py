@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from ...counts.sell import LANES
 from ...engine.protocol import Block, Values
 from ...kernels import dense
 from ...kernels.functions import log, xlogy
+from ...kernels.targets import Targets
 from ..factors import LEAST, Array, aligned_copy
 
 # Rows that are processed at a time, so that temporaries are small compared with row arrays; and
@@ -88,14 +88,19 @@ def loss_of(targets: Array, weights: Array, mu: Array, loss: str) -> float:
     return float((each * (weights if weights.ndim == 2 else weights[:, None])).sum())
 
 
-def sums(block: Block, S: Array, B: Array, loss: str, curvature: bool = False) -> Values:
+def sums(
+    block: Block, S: Array, B: Array, loss: str, n_threads: int, curvature: bool = False
+) -> Values:
     """Return ``up`` U^T S and ``down`` V^T S, the loss, and the number of correct classes.
 
     S (n_rows, K) in float64 are the loadings of the rows of a block. With `curvature`, also return
     the curvature for each row of B, lower triangles (T, K, K): sum_i w_ic s_i s_i^T, or with
     weights w y / mu^2 instead of w.
     """
-    found = (_sums if block[WEIGHTS].ndim == 2 else _sums_of_rows)(block, S, B, loss)
+    if block[WEIGHTS].ndim == 2:
+        found = _sums(block, S, B, loss)
+    else:
+        found = _sums_of_rows(block, S, B, loss, n_threads)
     if curvature:
         found["label_curvature"] = _curvature(block, S, B, loss)
     held_out, score = block.get(HELD_OUT), 0.0
@@ -118,30 +123,25 @@ def _sums(block: Block, S: Array, B: Array, loss: str) -> Values:
     return {"up": up, "down": down, "loss_labels": total}
 
 
-def _sums_of_rows(block: Block, S: Array, B: Array, loss: str) -> Values:
+def _sums_of_rows(block: Block, S: Array, B: Array, loss: str, n_threads: int) -> Values:
     """Return the sums if all targets of a row have the same weight."""
-    T, K = B.shape
-    up, G, total, constant = np.zeros(B.shape), np.zeros((K, K)), np.zeros(K), 0.0
-    for here in pieces(len(S), T):
-        s, targets, w = S[here], block[TARGETS][here], block[WEIGHTS][here]
-        weighted = s * w[:, None]
-        if loss == "frobenius":
-            values = known = _values(targets)
-            G += dense.cross(s, weighted)
-            constant += _weighted_sum(known * known, w)
-        else:
-            known, values = _values(targets), _ratios(s, B, targets)
-            total += weighted.sum(axis=0)
-            logs = log(np.maximum(values, LEAST))  # times 0 where a target is 0
-            logs -= 1
-            logs *= known
-            constant += _weighted_sum(logs, w)
-        up += _cross(values, targets, weighted, T)
+    targets, w = block[TARGETS][: len(S)], block[WEIGHTS][: len(S)]
+    weighted = S * w[:, None]
+    if targets.ndim == 2:
+        dense_targets = Targets(targets, S, B, w, divides=loss == "kl", n_threads=n_threads)
+        up, constant = dense_targets.sums()
+    elif loss == "frobenius":
+        up, constant = dense.sums_of_groups(weighted, targets, len(B)), float(w.sum())
+    else:
+        ratios = _ratios_of_classes(S, B, targets)
+        up = dense.sums_of_groups(weighted * ratios[:, None], targets, len(B))
+        constant = float((w * (log(ratios) - 1)).sum())
     if loss == "frobenius":
-        down = dense.product(B, G)
+        down = dense.product(B, dense.cross(S, weighted))
         loss_here = constant + float((B * (down - 2 * up)).sum())
     else:
-        down = np.tile(total, (T, 1))
+        total = weighted.sum(axis=0)
+        down = np.broadcast_to(total, B.shape)
         loss_here = constant + float((B.sum(axis=0) * total).sum())
     return {"up": up, "down": down, "loss_labels": max(loss_here, 0.0)}
 
@@ -161,50 +161,10 @@ def _curvature(block: Block, S: Array, B: Array, loss: str) -> Array:
     return H
 
 
-# Entries of targets: all of a matrix, or one of each row, that of its class.
-
-
-def _values(targets: Array) -> Array:
-    return targets if targets.ndim == 2 else np.ones(len(targets))
-
-
-def _at_targets(S: Array, B: Array, targets: Array) -> Array:
-    """Return S B^T at the entries of targets."""
-    if targets.ndim == 2:
-        return predicted(S, B)
-    found: Array = dense.dots(S, np.arange(len(S)), B, targets.astype(np.intp))
-    return found
-
-
-def _ratios(S: Array, B: Array, targets: Array) -> Array:
-    """Return y / mu at the entries of targets."""
-    mu = _at_targets(S, B, targets)
-    np.maximum(mu, LEAST, out=mu)
-    return np.divide(_values(targets), mu, out=mu)
-
-
-def _cross(values: Array, targets: Array, S: Array, n_targets: int) -> Array:
-    """Return the sums over rows of values at the entries of targets times S, (T, K)."""
-    if targets.ndim == 2:
-        found: Array = dense.cross(values, S)
-        return found
-    order = np.argsort(targets, kind="stable")
-    ends = np.searchsorted(targets[order], np.arange(n_targets + 1))
-    rows = sp.csr_array((values[order], order, ends), (n_targets, len(S)))
-    of_classes: Array = dense.of_sparse(rows, S)
-    return of_classes
-
-
-def _times(values: Array, targets: Array, B: Array) -> Array:
-    """Return the sums over targets of values at the entries times B, (n_rows, K)."""
-    if targets.ndim == 2:
-        found: Array = dense.product(values, B)
-        return found
-    return values[:, None] * B[targets.astype(np.intp)]
-
-
-def _weighted_sum(each: Array, w: Array) -> float:
-    return float(((each if each.ndim == 1 else each.sum(axis=1)) * w).sum())
+def _ratios_of_classes(S: Array, B: Array, classes: Array) -> Array:
+    """Return 1 / mu at the class of each row."""
+    mu = dense.dots(S, np.arange(len(S)), B, classes)
+    return 1 / np.maximum(mu, LEAST, out=mu)
 
 
 def _score(targets: Array, mu: Array) -> float:
@@ -214,23 +174,28 @@ def _score(targets: Array, mu: Array) -> float:
     return float((mu.argmax(axis=1) == targets).sum())
 
 
-def of_rows(block: Block, S: Array, B: Array, loss: str) -> tuple[Array, Array]:
+def of_rows(
+    block: Block, S: Array, B: Array, loss: str, n_threads: int
+) -> tuple[Array, Array]:
     """Return ``S (U B)`` and ``V B`` (n_rows, K) for an update of the rows of a block."""
-    up, down = np.empty(S.shape), np.empty(S.shape)
-    G, total = dense.cross(B), B.sum(axis=0)
-    for here in pieces(len(S), len(B)):
-        s, targets, w = S[here], block[TARGETS][here], block[WEIGHTS][here]
-        if w.ndim == 2:
-            U, V = terms(targets, w, predicted(s, B), loss)
+    targets, w = block[TARGETS][: len(S)], block[WEIGHTS][: len(S)]
+    if w.ndim == 2:
+        up, down = np.empty(S.shape), np.empty(S.shape)
+        for here in pieces(len(S), len(B)):
+            U, V = terms(targets[here], w[here], predicted(S[here], B), loss)
             up[here], down[here] = dense.product(U, B), dense.product(V, B)
-            continue
-        values = _values(targets)
+        up *= S
+        return up, down
+    if targets.ndim == 2:
+        up = Targets(targets, S, B, w, divides=loss == "kl", n_threads=n_threads).products()
+    else:
+        up = B[targets.astype(np.intp)]
         if loss == "kl":
-            values = _ratios(s, B, targets)
-        up[here] = w[:, None] * _times(values, targets, B)
-        down[here] = w[:, None] * (dense.product(s, G) if loss == "frobenius" else total)
+            up *= _ratios_of_classes(S, B, targets)[:, None]
+    up *= w[:, None]
     up *= S
-    return up, down
+    each = dense.product(S, dense.cross(B)) if loss == "frobenius" else B.sum(axis=0)
+    return up, w[:, None] * each
 
 
 def least_of(targets: Array, weights: Array, n_targets: int) -> float:

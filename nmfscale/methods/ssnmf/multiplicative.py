@@ -94,6 +94,7 @@ class SemiSupervised(PointMethod):
         self.points = {}
         self._seen: dict[str, Any] = {}
         self._found: tuple[Values, Sums] = {}, []
+        self._of_A: tuple[Array, Array, Array] | None = None
 
     def start(self) -> None:
         """Put loadings and labels into the executor."""
@@ -124,21 +125,25 @@ class SemiSupervised(PointMethod):
             found = entries.in_blocks(self.weights.less_one, self.executor.layout)
             self.executor.put("entries", found)
 
-    def _design(self) -> Array:
-        return self.lanes_of_columns(self.points["S"]["A"], FLOOR)
+    def _held(self) -> tuple[Array, Array, Array]:
+        """Return A, A in lane order, and A^T A, zeros if the loss of the data is a divergence."""
+        A = self.points["S"]["A"]
+        if self._of_A is None or self._of_A[0] is not A:
+            K = self.n_components
+            G = gram(A) if self.losses.data == "frobenius" else np.zeros((K, K))
+            self._of_A = A, self.lanes_of_columns(A, FLOOR), G
+        return self._of_A
 
     def look(self) -> dict[str, Any]:
         """Sum the statistics by which A and B move; return the record of the current point."""
-        A, B = (self.points["S"][name] for name in ("A", "B"))
-        step = SumSamples(
-            self._design(), A, B, self.losses, self.weights is not None, self.curvature
-        )
+        (A, design, G), B = self._held(), self.points["S"]["B"]
+        step = SumSamples(design, A, B, self.losses, self.weights is not None, self.curvature)
         ((values, sums),) = self.executor.run(step)
         if step.sums_numerators:
             sums[0] = rows_of_sums(sums[0], len(A))
         self._found = values, sums
         if self.losses.data == "frobenius":
-            data = (gram(A) * values["gram"]).sum() - 2 * math.fsum((sums[0] * A).sum(axis=0))
+            data = (G * values["gram"]).sum() - 2 * math.fsum((sums[0] * A).sum(axis=0))
         else:
             data = float((A.sum(axis=0) * values["total"]).sum()) - values["log_mu"]
         data = float(data + self.constant + values.get("loss_entries", 0.0))
@@ -192,7 +197,8 @@ class SemiSupervised(PointMethod):
         B = _multiplied(B, values["up"], values["down"]) if self._supervised else B
         self.points["S"] = {"A": A, "B": B}
         scale = self.losses.scale(self.supervision)
-        self.executor.run(MoveRows(self._design(), A, B, self.losses, scale))
+        A, design, G = self._held()
+        self.executor.run(MoveRows(design, A, G, B, self.losses, scale))
 
     def _numerators(self) -> Array:
         return self._found[1][0]

@@ -52,7 +52,7 @@ def gram(values: Array) -> Array:
 
 
 def problem_of(
-    design: Array, n_components: int, loss: str, G: Array, total: Array, **how: Any
+    design: Array, n_components: int, loss: str, G: Array | None, total: Array, **how: Any
 ) -> Any:
     """Return the problem of the kernels with a fixed factor: Gram matrix G, sums `total`."""
     dtype = design.dtype
@@ -111,18 +111,22 @@ class SumSamples(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the contribution of a block."""
-        K, S = self.A.shape[1], block["S"]
+        K, S, how = self.A.shape[1], block["S"], {}
         sliced, plain = sliced_counts(block.counts, len(S)), rows_in_float64(block, K)
-        G, log_mu = gram(plain), np.zeros(len(self.design))
-        problem = problem_of(S, K, self.losses.data, G, np.ones(K))
-        how = {} if self.losses.data == "frobenius" else {"loglik": log_mu}
+        if self.losses.data == "frobenius":
+            found: Values = {"gram": gram(plain)}
+        else:
+            how["loglik"] = np.zeros(len(self.design))
+            found = {"total": plain.sum(axis=0)}
+        problem = problem_of(S, K, self.losses.data, found.get("gram"), np.ones(K))
         wanted = kernels.SUM_GRADIENT if self.sums_numerators else kernels.SUM_FULL
         kernels.sums(
             sliced, problem, self.design, sums[0], wanted=wanted, first=0, last=len(sums[0]),
             n_threads=n_threads, **how,
         )  # fmt: skip
-        found = labels.sums(block, plain, self.B, self.losses.labels, self.curvature)
-        found |= {"gram": G, "total": plain.sum(axis=0), "log_mu": sum_lanes(log_mu)}
+        found |= labels.sums(block, plain, self.B, self.losses.labels, n_threads, self.curvature)
+        if how:
+            found["log_mu"] = sum_lanes(how["loglik"])
         if self.weighs_entries:
             here = BlockEntries(block["entries"], plain, self.A, self.losses.data)
             sums[1] += here.of_columns()
@@ -134,10 +138,14 @@ class SumSamples(Step):
 
 @dataclass(frozen=True)
 class MoveRows(Step):
-    """Moves S by a multiplicative update; for `design` and `A` see `SumSamples`."""
+    """Moves S by a multiplicative update; for `design` and `A` see `SumSamples`.
+
+    `gram` is A^T A, zeros if the loss of the data is a divergence.
+    """
 
     design: Any
     A: Array
+    gram: Array
     B: Array
     losses: Losses
     scale: float
@@ -154,8 +162,8 @@ class MoveRows(Step):
         """Move the rows of a block."""
         K, before = self.A.shape[1], block["S"]
         S = rows_in_float64(block, K)
-        G, total = gram(self.A), self.A.sum(axis=0)
-        pseudo, rate = labels.of_rows(block, S, self.B, self.losses.labels)
+        G, total = self.gram, self.A.sum(axis=0)
+        pseudo, rate = labels.of_rows(block, S, self.B, self.losses.labels, n_threads)
         pseudo *= self.scale
         rate *= self.scale
         given, left = rate, None
