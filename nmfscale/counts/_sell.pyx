@@ -71,6 +71,25 @@ def weigh(
         out[q] = <weighted_count>(<weighted_count>count[q] * weight[index[q]])
 
 
+def find_dense(
+    const index_out[::1] index,            # IN   indices and counts of a block in SELL-16
+    const count_type[::1] count,
+    const int64_t[::1] offset,
+    uint8_t[::1] dense,                    # OUT  one entry for each slice
+):
+    """Find the slices whose entry q has index q in all lanes that have a count there."""
+    cdef Py_ssize_t s, q, lane, at
+    with nogil:
+        for s in range(dense.shape[0]):
+            dense[s], q = True, 0
+            while dense[s] and q < offset[s + 1] - offset[s]:
+                for lane in range(LANES):
+                    at = LANES * (offset[s] + q) + lane
+                    if index[at] != q and count[at] != 0:
+                        dense[s] = False
+                q += 1
+
+
 def sum_rows(
     const index_in[::1] indptr,            # IN   CSR
     const any_count[::1] data,             # IN   integers

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._sell import count_columns, place_columns, place_rows, weigh
+from ._sell import count_columns, find_dense, place_columns, place_rows, weigh
 from .aligned import aligned_empty, aligned_zeros
 from .base import RowRange
+from .cached import cached_property
 from .validation import changed
 
 Array = NDArray[Any]
@@ -70,6 +71,13 @@ class SellBlock:
         entries = slice(offset[0] * LANES, offset[-1] * LANES)
         index, count = self.index[entries], self.count[entries]
         return replace(self, index=index, count=count, offset=offset - offset[0])
+
+    @cached_property
+    def dense(self) -> NDArray[np.uint8]:
+        """Whether a slice is dense: entry q has index q in all lanes that have a count there."""
+        out = np.zeros(len(self.offset) - 1, np.uint8)
+        find_dense(self.index, self.count, self.offset, out)
+        return out
 
     @property
     def nbytes(self) -> int:

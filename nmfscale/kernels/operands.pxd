@@ -1,5 +1,5 @@
 """Arguments of the loops over slices, with the addresses of their arrays."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 from .slices cimport row_kernels, row_problem, slice_extrapolation, slice_counts, slice_rows
 
@@ -12,6 +12,7 @@ cdef class SlicedCounts:
     cdef readonly int64_t n_design
     cdef object keep
     cdef const int64_t[::1] offset
+    cdef const uint8_t[::1] dense
     cdef const char *index
     cdef const char *count
     cdef int index_bytes, count_bytes, count_kind

@@ -77,11 +77,22 @@ class SlicedCounts:
         First entry of every slice, and the end.
     n_design : int
         Number of rows of the held factor: all indices are below.
+    dense : uint8 array of shape (n_slices,), optional
+        Whether entry q of a slice has index q in all lanes that have a count there. Such slices are
+        processed faster, with the same bits.
     """
 
     n_slices: int
     n_design: int
-    def __init__(self, index: Array, count: Array, offset: Array, n_design: int) -> None: ...
+    def __init__(
+        self,
+        index: Array,
+        count: Array,
+        offset: Array,
+        n_design: int,
+        *,
+        dense: Array | None = None,
+    ) -> None: ...
 
 class RowProblem:
     """The held factor and the options of an update.

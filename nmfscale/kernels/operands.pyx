@@ -65,9 +65,11 @@ cdef const void *aligned_address(array, dtype, tuple shape, str name) except? NU
 cdef class SlicedCounts:
     """Counts in SELL-16: entry q of a slice holds one (index, count) pair for each of 16 lanes."""
 
-    def __cinit__(self, index, count, offset, int64_t n_design):
-        self.offset = offset
+    def __cinit__(self, index, count, offset, int64_t n_design, *, dense=None):
+        self.offset, self.dense = offset, dense
         self.n_slices = self.offset.shape[0] - 1
+        if dense is not None and len(dense) != self.n_slices:
+            raise ValueError(f"dense has {len(dense)} entries for {self.n_slices} slices")
         size = int(self.offset[self.n_slices]) * LANES
         index_type = index.dtype.kind, index.itemsize
         count_type = count.dtype.kind, count.itemsize
@@ -79,7 +81,7 @@ cdef class SlicedCounts:
         self.count = <const char *>address(count, count.dtype, (size,), "count")
         self.index_bytes, self.count_bytes = index.itemsize, count.itemsize
         self.count_kind = COUNT_KINDS[count_type]
-        self.keep = (index, count, offset)
+        self.keep = (index, count, offset, dense)
         self.n_design = n_design
 
     cdef int64_t longest(self) noexcept:
@@ -96,6 +98,9 @@ cdef class SlicedCounts:
         out.index_bytes = self.index_bytes
         out.count_kind = self.count_kind
         out.n_entries = self.offset[s + 1] - self.offset[s]
+        out.dense = (
+            self.dense is not None and self.dense[s] and out.n_entries <= self.n_design
+        )
 
 
 cdef class RowProblem:

@@ -278,7 +278,7 @@ INLINE void NAME(pass)(const row_problem *p, const slice_counts *s, int lane0, c
         H[k] = square[k];
 }
 
-#include "same_rows.h"
+#include "dense_slices.h"
 
 #define PASS(...) NAME(pass)(p, s, lane0, b, num, A, H, loglik, WANTED, __VA_ARGS__); break
 #define PASS_CASE(K)                                                                                                      \
@@ -295,8 +295,8 @@ static void NAME(gradient_pass)(const row_problem *p, const slice_counts *s, int
                                 double *loglik)
 {
     VEC *const H = NULL;
-    if (NAME(has_same_rows)(s, lane0)) {
-        NAME(gradient_same_rows)(p, s, lane0, b, num, loglik);
+    if (s->dense) {
+        NAME(dense_gradient_pass)(p, s, lane0, b, num, loglik);
         return;
     }
 #define WANTED GRADIENT

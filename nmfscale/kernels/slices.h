@@ -16,6 +16,7 @@ enum { DIGAMMA, EXP_DIGAMMA, LOG_GAMMA, TRIGAMMA, LOG, EXP, FURTHER, NONZERO }; 
 typedef struct {
     const void *index, *count;
     int index_bytes, count_kind;
+    int dense;                     /* whether entry q has index q in all lanes that have a count there */
     int64_t n_entries;
 } slice_counts;
 

@@ -11,7 +11,7 @@ cdef extern from "slices.h" nogil:
     ctypedef struct slice_counts:
         const void *index
         const void *count
-        int index_bytes, count_kind
+        int index_bytes, count_kind, dense
         int64_t n_entries
     ctypedef struct row_problem:
         int n_components, stride

@@ -31,8 +31,8 @@ static void NAME(linear_pass)(const row_problem *p, const slice_counts *s, int l
     const REAL *design = p->design;
     REAL *sums = (REAL *)room;
     NAME(tile) tile;
-    if (NAME(has_same_rows)(s, lane0)) {
-        NAME(linear_same_rows)(p, s, lane0, num);
+    if (s->dense) {
+        NAME(dense_linear_pass)(p, s, lane0, num);
         return;
     }
     memset(room, 0, p->stride * sizeof(VEC));

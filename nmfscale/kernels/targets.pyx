@@ -3,7 +3,6 @@
 Every sum has a fixed order, which does not depend on the number of threads: see targets.h.
 """
 from cython.parallel cimport prange, threadid
-from libc.stdint cimport int64_t
 
 import math
 

@@ -35,8 +35,6 @@
 #undef TOGETHER
 #undef AT_ONCE
 #undef ADD_ROWS
-#undef SAME_ROWS
-#undef SAME_ROWS_AT
 #undef CONVERT_COUNTS
 #undef ADD_COORDINATES
 #undef WORK_B

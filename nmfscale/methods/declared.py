@@ -10,7 +10,7 @@ import numpy as np
 from .. import kernels
 from ..counts.base import CountMatrix
 from ..engine.protocol import Method
-from .factors import MINVAL, Array, aligned_copy, from_lanes, in_lane_order, to_lanes
+from .factors import MINVAL, Array, aligned_copy, aligned_empty, from_lanes, to_lanes
 
 Shapes = dict[str, tuple[int, ...]]
 Shared = dict[str, Array]
@@ -97,8 +97,12 @@ class DeclaredMethod(Method):
         self, plain: Array, empty: float = MINVAL, least: float | None = None
     ) -> Array:
         """Return rows (m, K) of features in lane order, padded to (lanes, stride)."""
-        lanes = in_lane_order(len(plain), len(self.executor.layout.column_order))
-        return to_lanes(plain, lanes, self.stride, self.dtype, empty, least)
+        n_lanes, (m, K) = len(self.executor.layout.column_order), plain.shape
+        out = aligned_empty((n_lanes, self.stride), self.dtype)
+        out[:m, :K], out[m:, :K], out[:, K:] = plain, empty, 0
+        if least is not None:
+            np.maximum(out[:m, :K], least, out=out[:m, :K])
+        return out
 
     def shapes(self) -> Shapes:
         """Return the shapes of the arrays of every snapshot."""

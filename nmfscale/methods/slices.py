@@ -16,7 +16,9 @@ _PIECE, _PIECE_SLICES = 20_000_000, 8
 
 def sliced_counts(counts: SellBlock, n_design: int) -> Any:
     """Return counts in the form of the kernels, with indices below `n_design`."""
-    return kernels.SlicedCounts(counts.index, counts.count, counts.offset, n_design)
+    return kernels.SlicedCounts(
+        counts.index, counts.count, counts.offset, n_design, dense=counts.dense
+    )
 
 
 def pieces(

@@ -393,3 +393,18 @@ def test_a_layout_goes_with_its_last_name():
         assert gone() is None  # without waiting for the collector of cycles
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("largest", [9, 300])
+def test_slices_without_zeros_are_dense(largest):
+    X = np.random.default_rng(0).integers(1, largest + 1, (37, 35))
+    for n_zeros in (0, 8):
+        X[range(n_zeros), range(n_zeros)] = 0
+        (block,) = build_layout(as_counts(sp.csr_matrix(X))).blocks
+        for slices in (block.rows, block.columns):
+            assert slices.dense.all() == (not n_zeros)
+            index = slices.index.reshape(-1, LANES)
+            for s in np.flatnonzero(slices.dense):
+                here = slice(slices.offset[s], slices.offset[s + 1])
+                q, lane = np.nonzero(slices.count.reshape(-1, LANES)[here])
+                assert_array_equal(index[here][q, lane], q)

@@ -12,6 +12,7 @@ from small_fits import at_level
 
 from nmfscale import kernels
 from nmfscale.kernels import decompositions, dense, functions
+from nmfscale.kernels.targets import Targets
 
 EXAMPLES = settings(max_examples=25, deadline=None)
 sizes = st.integers(1, 24)
@@ -201,3 +202,38 @@ def test_gamma_numbers_are_those_of_numpy():
                 gamma_draws(shape, rng, n), theirs.gamma(shape, size=n), rtol=1e-14
             )
         assert rng.normal() == pytest.approx(theirs.normal(), rel=1e-14)
+
+
+@pytest.mark.parametrize("divides", [False, True])
+@pytest.mark.parametrize(("n", "T", "K"), [(1, 1, 1), (33, 150, 5), (70, 21, 8), (9, 40, 11)])
+def test_sums_over_targets(n, T, K, divides):
+    rng = np.random.default_rng(K)
+    S, B, w = rng.uniform(size=(n, K)), rng.uniform(size=(T, K)), rng.uniform(size=n)
+    Y = rng.uniform(size=(n, T)) * (rng.uniform(size=(n, T)) > 0.3)
+    S[-1] = 0  # predictions of 0 count as 1e-30
+    R = Y / np.maximum(S @ B.T, 1e-30) if divides else Y
+    each = Y * (np.log(np.maximum(R, 1e-30)) - 1) if divides else Y * Y
+    found = {}
+    for level in kernels.available_levels():
+        with at_level(level):
+            one, many = (
+                Targets(Y, S, B, w, divides=divides, n_threads=n_threads) for n_threads in (1, 3)
+            )
+            found[level] = *one.sums(), one.products()
+            for array, expected in zip((*many.sums(), many.products()), found[level], strict=True):
+                np.testing.assert_array_equal(array, expected)
+        sums, loss, products = found[level]
+        np.testing.assert_allclose(sums, R.T @ (w[:, None] * S), rtol=1e-12)
+        np.testing.assert_allclose(products, R @ B, rtol=1e-12)
+        np.testing.assert_allclose(loss, (w[:, None] * each).sum(), rtol=1e-11)
+    fused = [values for level, values in found.items() if level != "baseline"]
+    for values in fused[1:]:
+        for array, expected in zip(values, fused[0], strict=True):
+            np.testing.assert_array_equal(array, expected)
+
+
+def test_targets_that_do_not_fit_are_refused():
+    Y, S, B, w = np.ones((4, 3)), np.ones((4, 2)), np.ones((3, 2)), np.ones(4)
+    for wrong in ((Y, S[:3], B, w), (Y, S, B[:2], w), (Y, S, B, w[:3]), (Y[:0], S[:0], B, w[:0])):
+        with pytest.raises(ValueError, match="targets"):
+            Targets(*wrong, divides=False, n_threads=1)

@@ -73,7 +73,7 @@ class Problem:
         self.n_slices = -(-n // LANES)
         self.counts = self.sliced(self.X, index, count)
 
-    def sliced(self, X, index, count):
+    def sliced(self, X, index, count, dense=None):
         rows = [np.flatnonzero(x) for x in X] + [[]] * (-len(X) % LANES)
         length = np.array([len(row) for row in rows]).reshape(-1, LANES).max(axis=1)
         offset = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
@@ -82,7 +82,7 @@ class Problem:
             steps = (offset[i // LANES] + np.arange(len(row))) * LANES + i % LANES
             at[steps] = row
             y[steps] = X[i, row] if len(row) else 0
-        return kernels.SlicedCounts(at, y, offset, X.shape[1])
+        return kernels.SlicedCounts(at, y, offset, X.shape[1], dense=dense)
 
     def room_for_curvature(self):
         return np.zeros((self.n_slices, kernels.packed_size(self.K), LANES), np.uint16)
@@ -903,6 +903,28 @@ def test_sums(level, K, dtype):
         assert_array_equal(found[p.n :], 0)
 
 
+@pytest.mark.parametrize("count", [np.uint8, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("K", [1, 5, 8, 13])
+def test_dense_slices_have_the_bits_of_other_slices(level, K, dtype, count):
+    p = Problem(K, dtype)
+    X, gram = p.X + 1, (p.a.T @ p.a).astype(dtype)
+    n_lanes, found = p.n_slices * LANES, []
+    for dense in (None, np.ones(p.n_slices, np.uint8)):
+        counts = p.sliced(X, np.uint16, count, dense)
+        for options in ({}, {"step": kernels.SQUARES, "gram": gram}):
+            out, loglik = np.zeros((p.n_slices, K, LANES)), np.zeros(n_lanes)
+            kernels.sums(
+                counts, p.problem(**options), p.start, out, wanted=kernels.SUM_GRADIENT, first=0,
+                last=p.n_slices, n_threads=2, **({} if options else {"loglik": loglik}),
+            )  # fmt: skip
+            assert out[0].all()
+            found.append((out, loglik))
+    for sparse, dense in zip(found[:2], found[2:], strict=True):
+        assert_array_equal(sparse[0], dense[0])
+        assert_array_equal(sparse[1], dense[1])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("K", [1, 6, 13])
 @pytest.mark.parametrize("prior", [False, True])
@@ -1425,6 +1447,10 @@ def test_slices_and_sums_of_a_wrong_shape_are_refused():
         kernels.SlicedCounts(np.zeros(16, np.int64), np.zeros(16, np.uint8), np.array([0, 1]), 1)
     with pytest.raises(ValueError, match="index: expected"):
         kernels.SlicedCounts(np.zeros(15, np.int32), np.zeros(16, np.uint8), np.array([0, 1]), 1)
+    with pytest.raises(ValueError, match="dense has 2 entries for 1 slices"):
+        kernels.SlicedCounts(
+            np.zeros(16, np.int32), np.zeros(16), np.array([0, 1]), 1, dense=np.ones(2, np.uint8)
+        )
     common = {"wanted": kernels.SUM_FULL, "n_threads": 1}
     with pytest.raises(ValueError, match="out has shape"):
         kernels.sums(

@@ -174,9 +174,7 @@ def _score(targets: Array, mu: Array) -> float:
     return float((mu.argmax(axis=1) == targets).sum())
 
 
-def of_rows(
-    block: Block, S: Array, B: Array, loss: str, n_threads: int
-) -> tuple[Array, Array]:
+def of_rows(block: Block, S: Array, B: Array, loss: str, n_threads: int) -> tuple[Array, Array]:
     """Return ``S (U B)`` and ``V B`` (n_rows, K) for an update of the rows of a block."""
     targets, w = block[TARGETS][: len(S)], block[WEIGHTS][: len(S)]
     if w.ndim == 2:

@@ -301,10 +301,10 @@ def multiplicative_needs(
     n_points = 2 if known.held_out is None else 3
     # of a block: S, its terms in float64, and the terms in lane order
     of_block = 3 * K * 8 + 2 * stride * itemsize
-    more = 0
+    more = 4 * known.n_targets * (K + LANES) * 8  # B transposed, its sums, and their results
     if weights is not None:
         of_block += 3 * K * 8
-        more = entries.memory_of_entries(weights.less_one)
+        more += entries.memory_of_entries(weights.less_one)
     return Needs(
         row=n_points * stride * itemsize + K * itemsize + of_labels,
         shared=lanes * stride * 8 * 8 + more,
