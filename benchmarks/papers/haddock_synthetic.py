@@ -1,7 +1,7 @@
 """Table 2 of Haddock et al.: SSNMF on synthetic data of four kinds of noise.
 
     python benchmarks/papers/haddock_synthetic.py            about three minutes
-    python benchmarks/papers/haddock_synthetic.py --full     100,000 multiplicative updates: a day
+    python benchmarks/papers/haddock_synthetic.py --full     100,000 multiplicative updates: 17 h
     python benchmarks/papers/haddock_synthetic.py --smoke    a few seconds, writes nothing
 
 Errors are those of equation (10): the loss F of the experiment at the true means after the fit,

@@ -1,7 +1,7 @@
 """Chapter 4 of Phelan's thesis: level of its permutation tests, and its propositions.
 
     python benchmarks/papers/phelan_level.py            about five minutes
-    python benchmarks/papers/phelan_level.py --full     10,000 permutations of 2,000 sets: hours
+    python benchmarks/papers/phelan_level.py --full     10,000 permutations of 2,000 sets: 45 min
     python benchmarks/papers/phelan_level.py --smoke    a few seconds, writes nothing
 
 Level: the share of simulated sets in which tests at the 5 % level reject, although all regions have

@@ -91,16 +91,16 @@ def biplot(
     result = result_in(result, key, "correspondence_analysis", groupby)
     chosen = _chosen_axes(result, axes)
     ax = axes_or_new(ax, *SIZE)
-    points = {}
+    points, sizes = {}, {}
     for of in ("topics", "groups"):
         masses, coordinates = result.masses_and_coordinates(of)
         if scaling not in ("symmetric", of):
             coordinates = coordinates / np.sqrt(result.inertias)
         drawn = np.zeros((len(masses), 2))
         drawn[:, : len(chosen)] = coordinates[:, chosen]
-        points[of] = drawn
+        points[of], sizes[of] = drawn, 15 + 120 * masses / masses.max()
         ax.scatter(
-            drawn[:, 0], drawn[:, 1], s=15 + 120 * masses / masses.max(), color=_COLORS[of],
+            drawn[:, 0], drawn[:, 1], s=sizes[of], color=_COLORS[of],
             marker="o" if of == "topics" else "s", alpha=0.75, linewidth=0,
         )  # fmt: skip
     for side in (ax.axhline, ax.axvline):
@@ -116,7 +116,8 @@ def biplot(
     legend_of_names(ax, ax.collections[:2], ["topics", "groups"], loc="best", fontsize=7)
     names = [*result.groups, *_names_of_topics(result, named)]
     x, y = np.vstack([points["groups"], points["topics"][named]]).T
-    label_points(ax, x, y, [shortened(str(name), 24) for name in names])
+    shown = [shortened(str(name), 24) for name in names]
+    label_points(ax, x, y, shown, np.append(sizes["groups"], sizes["topics"][named]))
     return finished(ax, show, save, return_fig)
 
 

@@ -281,17 +281,22 @@ def _draw(
     label_points(ax, x[leading], y[leading], names)
 
 
-def label_points(ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> None:
+def label_points(
+    ax: Axes, x: np.ndarray, y: np.ndarray, names: Sequence[str], sizes: Any = 9.0
+) -> None:
     """Name points, the first one first, where labels overlap neither each other nor these points.
 
-    A label without room is left out.
+    A label without room is left out. `sizes` are those of the points, as in ``Axes.scatter``.
     """
     from matplotlib.text import Text
 
     root: Any = ax.figure.canvas.figure
     root.draw_without_rendering()  # the layout decides where points are
     places = ax.transData.transform(np.column_stack([x, y]))
-    taken: list[tuple[float, ...]] = [(px - 2, py - 2, px + 2, py + 2) for px, py in places]
+    radii = np.broadcast_to(np.sqrt(sizes) / 2 * root.dpi / 72, len(places))
+    taken: list[tuple[float, ...]] = [
+        (px - r, py - r, px + r, py + r) for (px, py), r in zip(places, radii, strict=True)
+    ]
     inside = ax.get_window_extent().extents
     for (px, py), at, name in zip(places, zip(x, y, strict=True), names, strict=True):
         if not np.isfinite([px, py]).all():
