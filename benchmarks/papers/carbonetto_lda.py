@@ -5,7 +5,7 @@ iterations.  Variational EM for LDA then starts from these estimates, with point
 topics and a uniform prior of the proportions, as in Figure 1, panels A4 and B4.  A and B are the
 simulated data sets of carbonetto_simulated.py; real counts are compared in the same way.
 
-    python benchmarks/papers/carbonetto_lda.py
+    python benchmarks/papers/carbonetto_lda.py             three minutes
     python benchmarks/papers/carbonetto_lda.py --problems A B --draws 50
     python benchmarks/papers/carbonetto_lda.py --smoke
 

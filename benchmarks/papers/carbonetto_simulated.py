@@ -5,7 +5,7 @@ topics 5 and 6 are positively correlated; in A, they are not.  From 50 EM update
 750 iterations, with four steps on every row and with one step (EM).  From the end of EM, CD runs
 for 200 iterations (Figure 1, panels A, A1 to A3, and B, B1 to B3).
 
-    python benchmarks/papers/carbonetto_simulated.py
+    python benchmarks/papers/carbonetto_simulated.py            five minutes
     python benchmarks/papers/carbonetto_simulated.py --smoke
 
 Writes results/carbonetto_simulated.csv, with a row for each draw, and carbonetto_simulated.png.

@@ -4,7 +4,7 @@ Topic models are fitted by CD with extrapolation, after EM updates from a random
 samples by newsgroup or cell type, and in clusters by their topic proportions.  Figures A10 and A11:
 the frequency of every feature in the most widespread topic against that in the other topics.
 
-    python benchmarks/papers/carbonetto_topics.py
+    python benchmarks/papers/carbonetto_topics.py             a minute
     python benchmarks/papers/carbonetto_topics.py --problems pbmc68k:7:4
     python benchmarks/papers/carbonetto_topics.py --smoke
 
