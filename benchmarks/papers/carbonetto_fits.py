@@ -1,10 +1,10 @@
 """Carbonetto et al. (2021), section 5: EM and CD, with and without extrapolation, K = 2 to 12.
 
 Every comparison begins with EM updates from a random start, which are not shown (50 by default,
-1,000 in the paper).  From there, EM and CD (sequential coordinate descent), each with four steps on every row,
-run with and without extrapolation.  Figure 2, panels A1 to F1, and Figures A2 to A5: topic model
-log-likelihoods below the best.  Figures A6 to A9: the largest KKT residual.  Figure 2, panels A2 to
-F2: topic proportions by EM against those by CD with extrapolation.
+1,000 in the paper).  From there, EM and CD (sequential coordinate descent), each with four steps on
+every row, run with and without extrapolation.  Figure 2, panels A1 to F1, and Figures A2 to A5:
+topic model log-likelihoods below the best.  Figures A6 to A9: the largest KKT residual.  Figure 2,
+panels A2 to F2: topic proportions by EM against those by CD with extrapolation.
 
     python benchmarks/papers/carbonetto_fits.py             50 iterations each: ten minutes
     python benchmarks/papers/carbonetto_fits.py --problems pbmc68k --topics 7 --full
@@ -89,7 +89,7 @@ def fit(
 
 def measured_iterations(n_iter: int) -> np.ndarray:
     """Return the first iteration, and six at equal distances that end with the last one."""
-    return np.unique([1, *np.linspace(0, n_iter, 7).astype(int)[1:]])
+    return np.unique(np.linspace(0, n_iter, 7).astype(int).clip(1))
 
 
 def compare(
