@@ -13,17 +13,22 @@ compared with a mixture prior of theta, the default of the model, for fewer feat
 - from truth: everything is estimated, from the true loadings. The ELBOs of fit and from truth are
   relative to that of fixed.
 
+With `--rates`, pairs are ranked by `noisy_pairs`, and the error rates that it reports are compared
+with the shares of pairs without noise among those that it finds.
+
     python benchmarks/noisy_topics.py                 all settings, a few minutes
     python benchmarks/noisy_topics.py --priors        both priors, 2,000 features, a few minutes
+    python benchmarks/noisy_topics.py --rates         error rates, a quarter of an hour
     python benchmarks/noisy_topics.py --smoke         a few seconds, writes nothing
 
-Writes results/noisy_topics.csv, or noisy_topics_priors.csv, and the table in README.md. It measures
-no times.
+Writes results/noisy_topics.csv, noisy_topics_priors.csv or noisy_topics_rates.csv, and the table in
+README.md, or in docs/noisy_topics.md for error rates. It measures no times.
 """
 
 from __future__ import annotations
 
 import argparse
+import warnings
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +41,7 @@ from sklearn.metrics import roc_auc_score
 
 MARKERS = ("<!-- noisy:start -->", "<!-- noisy:end -->")
 MARKERS_OF_PRIORS = ("<!-- noisy_priors:start -->", "<!-- noisy_priors:end -->")
+MARKERS_OF_RATES = ("<!-- noisy_rates:start -->", "<!-- noisy_rates:end -->")
 K, NOISY_VARIANCE = 5, 2.0
 # Largest number of samples of the settings with which priors are compared.
 MOST_SAMPLES = 1000
@@ -55,6 +61,34 @@ SETTINGS = [
     Setting(5000, 0.1, 0.3), Setting(100, 0.01, 1.0), Setting(1000, 0.01, 1.0),
     Setting(5000, 0.01, 1.0), Setting(100, 0.01, 1.0, 1.0), Setting(5000, 0.01, 1.0, 1.0),
 ]  # fmt: skip
+
+
+class RateSetting(NamedTuple):
+    """Sizes, noisy pairs and loadings of a simulation, and how it departs from the model."""
+
+    samples: int = 300
+    features: int = 300
+    topics: int = 5
+    share: float = 0.2
+    variance: float = 2.0
+    size: float = 1000.0
+    concentration: float = 0.1
+    departs: str = "-"
+
+
+RATE_SETTINGS = [
+    RateSetting(), RateSetting(share=0.1), RateSetting(share=0.3), RateSetting(variance=0.5),
+    RateSetting(size=200.0), RateSetting(concentration=1.0), RateSetting(topics=8),
+    RateSetting(500, 600, 3), RateSetting(1000, 600, 3, 0.3, 1.0), RateSetting(1000, 600, 8, 0.1),
+    RateSetting(departs="log-normal noise"), RateSetting(departs="unequal features"),
+    RateSetting(departs="unequal samples"), RateSetting(departs="overdispersed counts"),
+    RateSetting(departs="little noise in other pairs"), RateSetting(share=0.05),
+    RateSetting(share=0.02), RateSetting(500, 600, 3, 0.02),
+    RateSetting(300, 300, 8, 0.05, 1.0, 500.0, 0.3),
+]  # fmt: skip
+LEVELS = (0.05, 0.1, 0.2)
+# Variances of what departs from the model: of counts beyond Poisson, and of noise in other pairs.
+OVERDISPERSION, LITTLE_NOISE = 0.1, 0.02
 
 
 def auc(noisy, scores) -> float:
@@ -92,13 +126,12 @@ def ceilings(truth, setting: Setting, rng) -> dict[str, float]:
 
 def judged(model, truth, name: str) -> dict[str, float]:
     """Return the AUC of a fit by theta and by departure, and the correlation of its loadings."""
-    near = np.nan_to_num(np.corrcoef(truth.L.T, model.loadings_.T)[:K, K:])
-    _, topics = linear_sum_assignment(-near)
+    topics, near = matched_topics(truth, model)
     n, m = (each[topics].T for each in (model.topic_counts_, model.expected_counts_))
     return {
         f"{name}_theta": auc(truth.noisy, -model.theta_[topics].T),
         f"{name}_departure": auc(truth.noisy, np.abs(n - m) / np.sqrt(np.maximum(m, 1e-30))),
-        f"{name}_loadings": float(near[np.arange(K), topics].mean()),
+        f"{name}_loadings": float(near.mean()),
     }
 
 
@@ -123,6 +156,123 @@ def measure(setting: Setting, prior: str, features: int, seed: int) -> dict[str,
         elbo[name] = model.elbo_
     found |= {f"{name}_elbo": elbo[name] - elbo["held"] for name in ("fit", "from_truth")}
     return found
+
+
+def matched_topics(truth, model):
+    """Return the topic of a fit that matches each true topic, by loadings, and correlations."""
+    n_topics = truth.L.shape[1]
+    near = np.nan_to_num(np.corrcoef(truth.L.T, model.loadings_.T)[:n_topics, n_topics:])
+    _, topics = linear_sum_assignment(-near)
+    return topics, near[np.arange(n_topics), topics]
+
+
+def simulate_rates(setting: RateSetting, seed: int):
+    """Return counts and their truth."""
+    import nmfscale
+
+    _, truth = nmfscale.simulate_noisy_topics(
+        setting.samples, setting.features, setting.topics, size=setting.size,
+        noisy_share=setting.share, noisy_variance=setting.variance,
+        loadings_concentration=setting.concentration, random_state=seed,
+    )  # fmt: skip
+    L, mu, u, noisy = truth
+    rng, departs = np.random.default_rng([seed, 1]), setting.departs
+    if departs == "log-normal noise":
+        width = np.log1p(setting.variance)
+        u = np.where(noisy, np.exp(np.sqrt(width) * rng.normal(size=u.shape) - width / 2), 1.0)
+    elif departs == "little noise in other pairs":
+        other = rng.gamma(1 / LITTLE_NOISE, LITTLE_NOISE, u.shape)
+        u = np.where(noisy, u, other)
+    elif departs == "unequal features":
+        mu = rng.lognormal(0, 2, mu.shape)
+        mu /= mu.sum()
+    elif departs == "unequal samples":
+        L = L * rng.lognormal(-0.5, 1, (len(L), 1))
+    rates = L @ (mu[:, None] * u).T
+    if departs == "overdispersed counts":
+        rates *= rng.gamma(1 / OVERDISPERSION, OVERDISPERSION, rates.shape)
+    return rng.poisson(rates), truth._replace(L=L, mu=mu, u=u)
+
+
+def realised(local, noisy) -> dict[str, np.ndarray]:
+    """Return numbers of pairs found and of wrong ones, where their mean error is at most a level.
+
+    They are ranked by their local error rates.
+    """
+    order = np.argsort(local, axis=None, kind="stable")
+    rates = local.ravel()[order].cumsum() / np.arange(1, local.size + 1)
+    found = np.searchsorted(rates, LEVELS, side="right")
+    wrong = np.concatenate([[0], (~noisy.ravel()[order]).cumsum()])
+    return {"found": found, "wrong": wrong[found]}
+
+
+def measure_rates(setting: RateSetting, seeds: int) -> dict[str, float | str]:
+    """Return error rates that are realised, of all seeds together."""
+    import nmfscale
+
+    names = "noisy_pairs", "local_fdr"
+    sums = {name: {"found": 0, "wrong": 0} for name in names}
+    n_noisy, reproduced, near = 0, [], []
+    for seed in range(seeds):
+        X, truth = simulate_rates(setting, seed)
+        model = nmfscale.NoisyTopicModel(setting.topics, random_state=seed, n_threads=1).fit(X)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # topics that are not reproduced are in the table
+            found = nmfscale.noisy_pairs(model, X, random_state=seed, n_threads=1)
+        topics, correlations = matched_topics(truth, model)
+        noisy = truth.noisy.T
+        for name, local in zip(names, (found.local_error_rates, model.local_fdr_), strict=True):
+            for key, value in realised(local[topics], noisy).items():
+                sums[name][key] = sums[name][key] + value
+        n_noisy += int(noisy.sum())
+        reproduced.append(float(found.reproduced.mean()))
+        near.append(float(correlations.mean()))
+    row: dict[str, float | str] = {**setting._asdict(), "loadings": float(np.mean(near)),
+                                   "reproduced": float(np.mean(reproduced))}  # fmt: skip
+    for name in names:
+        rates = np.divide(sums[name]["wrong"], np.maximum(sums[name]["found"], 1))
+        row |= {f"{name}_{level:g}": float(x) for level, x in zip(LEVELS, rates, strict=True)}
+    right = np.subtract(sums["noisy_pairs"]["found"], sums["noisy_pairs"]["wrong"])
+    return row | {f"recall_{a:g}": float(x / n_noisy) for a, x in zip(LEVELS, right, strict=True)}
+
+
+def markdown_rates(rows: list[dict], seeds: int) -> str:
+    """Return the table of error rates and the command."""
+    heads = ("samples, features, topics", "noisy pairs, variance", "counts per sample",
+             "Dirichlet parameter", "departs from the model", "topics reproduced",
+             "wrong at 5 / 10 / 20%", "noisy pairs found", "wrong by `local_fdr_`")  # fmt: skip
+    table = [heads, ("---",) * len(heads)]
+    for row in rows:
+        shares = {
+            name: " / ".join(f"{row[f'{name}_{level:g}']:.1%}" for level in LEVELS)
+            for name in ("noisy_pairs", "recall", "local_fdr")
+        }
+        table.append((
+            "{samples:,}, {features:,}, {topics}".format(**row),
+            "{share:.0%}, {variance:g}".format(**row), f"{row['size']:,.0f}",
+            f"{row['concentration']:g}", row["departs"], f"{row['reproduced']:.0%}",
+            shares["noisy_pairs"], shares["recall"], shares["local_fdr"],
+        ))  # fmt: skip
+    return "\n".join([
+        *("| " + " | ".join(cells) + " |" for cells in table), "",
+        f"All pairs of {seeds} seeds together. `{report.command()}`",
+    ])  # fmt: skip
+
+
+def write_rates(options: argparse.Namespace) -> None:
+    """Measure error rates, and write them."""
+    settings = [RateSetting(60, 40, 2)] if options.smoke else RATE_SETTINGS
+    rows = []
+    for setting in settings:
+        rows.append(measure_rates(setting, options.seeds))
+        print(rows[-1], flush=True)
+    table = markdown_rates(rows, options.seeds)
+    print(table)
+    if not options.smoke:
+        report.write_csv(options.results / "noisy_topics_rates.csv", rows)
+        if options.results == report.HERE / "results":
+            page = report.DOCS / "noisy_topics.md"
+            report.write_readme(table, MARKERS_OF_RATES, pages=(page,))
 
 
 def markdown(rows: list[dict], seeds: int) -> str:
@@ -159,15 +309,21 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=10_000)
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--priors", action="store_true", help="compare the priors of theta")
+    parser.add_argument("--rates", action="store_true", help="error rates of noisy_pairs")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
+    if options.smoke:
+        options.seeds = 1
+    if options.rates:
+        write_rates(options)
+        return
     settings, priors, name, markers = SETTINGS, ("none",), "noisy_topics.csv", MARKERS
     if options.priors:
         settings = [each for each in SETTINGS if each.samples <= MOST_SAMPLES and each.share == 0.1]
         options.features, priors = 2000, ("mixture", "none")
         name, markers = "noisy_topics_priors.csv", MARKERS_OF_PRIORS
     if options.smoke:
-        settings, options.seeds, options.features = [Setting(100, 0.1, 0.1)], 1, 100
+        settings, options.features = [Setting(100, 0.1, 0.1)], 100
     rows = []
     for setting, prior in product(settings, priors):
         runs = [measure(setting, prior, options.features, seed) for seed in range(options.seeds)]

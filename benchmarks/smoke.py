@@ -27,6 +27,7 @@ RUNS = """
     text_starts.py --smoke
     gamma_poisson.py --smoke
     noisy_topics.py --smoke
+    noisy_topics.py --rates --smoke
     anchors.py --smoke
     frobenius.py --smoke
     bootstrap.py --smoke

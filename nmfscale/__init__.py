@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .inference.effects import group_effects as group_effects
     from .inference.find_samples import find_samples as find_samples
     from .inference.jackknife import jackknife_fit as jackknife_fit
+    from .inference.noisy_pairs import noisy_pairs as noisy_pairs
     from .inference.permutation import permutation_test as permutation_test
     from .inference.pyldavis import to_pyldavis as to_pyldavis
     from .inference.refit import bootstrap_fit as bootstrap_fit
@@ -91,6 +92,7 @@ _PLACES = {
     "inference.effects": "group_effects",
     "inference.find_samples": "find_samples",
     "inference.jackknife": "jackknife_fit",
+    "inference.noisy_pairs": "noisy_pairs",
     "inference.permutation": "permutation_test",
     "inference.pyldavis": "to_pyldavis",
     "inference.refit": "bootstrap_fit",

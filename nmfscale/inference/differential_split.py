@@ -53,7 +53,7 @@ def fitted_to_part(
         raise ValueError("split: only counts that are whole numbers can be split.")
     thinning = Thinning.of(child(seed_of(random_state), 0), share.denominator)
     fit_part, other = (
-        _part(counts, thinning, parts)
+        thinned_part(counts, thinning, parts)
         for parts in (range(share.numerator), range(share.numerator, share.denominator))
     )
     L, F = model.poisson_factors()
@@ -70,6 +70,7 @@ def fitted_to_part(
     return again, other
 
 
-def _part(counts: CountMatrix, thinning: Thinning, parts: range) -> CountMatrix:
+def thinned_part(counts: CountMatrix, thinning: Thinning, parts: range) -> CountMatrix:
+    """Return the sum of some parts, in memory unless the counts are in a file."""
     part = PartOfCounts(counts, thinning=thinning, parts=parts)
     return FileCounts(part) if counts.from_file else part.in_memory()

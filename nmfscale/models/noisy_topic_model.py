@@ -117,7 +117,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     pairs as well as theta, or better. Nothing is informative if m is small.
 
     In simulations with 300 samples, 300 features, five topics and a fifth of noisy pairs, 24% of
-    the pairs with a `local_fdr_` of at most 5% had no noise. It ranks pairs, and is no error rate.
+    the pairs with a `local_fdr_` of at most 5% had no noise. It ranks pairs, and is no error rate:
+    :func:`noisy_pairs` estimates error rates by simulation.
 
     Loadings have no prior: a sample with fewer than about 100 counts gets a single topic, which
     predicts other counts of the sample poorly. Use :class:`LDA` for such samples.

@@ -26,6 +26,7 @@ def results():
     X = pd.DataFrame(counts.toarray(), columns=[("gene", j) for j in range(20)])
     model = nmfscale.TopicModel(2, random_state=0).fit(X)
     named = nmfscale.TopicModel(2, random_state=1).fit(X).rename_topics(["red", "blue"])
+    noisy = nmfscale.NoisyTopicModel(2, random_state=0).fit(X)
     warnings.simplefilter("ignore")  # of few units; pytest restores the filters
     many = {"random_state": 0, "units": UNITS}
     effects = nmfscale.group_effects(
@@ -45,6 +46,7 @@ def results():
         nmfscale.jackknife_fit(model, X, entries=[(0, 1)], groups=GROUPS),
         nmfscale.select_k(X, [2, 3], random_state=0),
         nmfscale.stability(X, 2, n_starts=3, random_state=0),
+        nmfscale.noisy_pairs(noisy, X, n_chains=2, n_draws=5, n_warmup=5, random_state=0),
         nmfscale.topic_quality(model, X, n_top=3),
         nmfscale.cluster_samples(model),
         nmfscale.compare_fits({"a": model, "b": named}, X),

@@ -55,7 +55,8 @@ _MODULES = (
     "inference.results.bootstrap", "inference.results.cluster_samples",
     "inference.results.compare_fits", "inference.results.correspondence",
     "inference.results.differential",
-    "inference.results.effects", "inference.results.jackknife", "inference.results.permutation",
+    "inference.results.effects", "inference.results.jackknife", "inference.results.noisy_pairs",
+    "inference.results.permutation",
     "inference.results.refit", "inference.results.regression", "inference.results.select_k",
     "inference.results.stability", "inference.results.topic_quality", "models.comparison",
 )  # fmt: skip
