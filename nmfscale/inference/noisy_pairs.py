@@ -19,7 +19,7 @@ from ..counts.warn import warn_caller
 from ..engine.workers import resolve_client
 from ..kernels import dense
 from ..methods.matching import best_pairs
-from ..methods.noise_chain import NoiseChain
+from ..methods.variational.noise_chain import NoiseChain
 from ..models.names import feature_names_of
 from ..models.noisy_topic_model import NoisyTopicModel
 from ..models.pipelines import model_and_input

@@ -6,8 +6,8 @@ from scipy.special import gammaln
 from scipy.stats import nbinom
 
 import nmfscale
-from nmfscale.methods.noise_chain import NoiseChain
 from nmfscale.methods.variational.mixture_noise import GRID
+from nmfscale.methods.variational.noise_chain import NoiseChain
 
 SHARES = np.array([0.7, 0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0])
 

@@ -1,7 +1,7 @@
 """A Markov chain of the noisy topic model: draws of all parameters given the counts.
 
 Single counts z_ijk of the components, loadings l, means mu, noise u and the shares pi of the
-mixture of its strengths (`variational.mixture_noise`) are drawn in turn (Gibbs sampling).  With the
+mixture of its strengths (`mixture_noise`) are drawn in turn (Gibbs sampling).  With the
 sums z_ik and n_jk of the single counts, ``D_k = sum_j mu_j u_jk`` and ``S_k = sum_i l_ik``:
 
 1. z_ij is multinomial, with probabilities proportional to ``l_ik u_jk``.
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.base import CountMatrix
-from ..kernels.functions import exp, log, log_gamma
-from ..kernels.gibbs import draw_gamma, split_counts
-from .variational.mixture_noise import GRID, LEAST_SHARE, weights_of
+from ...counts.base import CountMatrix
+from ...kernels.functions import exp, log, log_gamma
+from ...kernels.gibbs import draw_gamma, split_counts
+from .mixture_noise import GRID, LEAST_SHARE, weights_of
 
 Array = NDArray[Any]
 # Features whose weights are in memory at a time.
