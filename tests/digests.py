@@ -58,6 +58,7 @@ UNITS = np.arange(72) % 18
 LABELS = np.array(["a", "b", None, "c"], dtype=object)[np.arange(72) // 18]
 WEIGHTS = 0.25 * (1 + np.arange(72) % 7)
 ENTRIES = {"data_weights": 0.25 * (_integers(7, 72, 50) % 6)}
+TARGETS = 1.0 + _integers(8, 72, 20) / 2**13
 START = {"L": 1.0 + _integers(5, 72, 4) / 2**12, "F": 1.0 + _integers(6, 50, 4) / 2**12}
 THREE = {name: array[:, :3] for name, array in START.items()}
 
@@ -175,6 +176,7 @@ def _fits():
     yield nmfscale.FrobeniusNMF, {"weighting": "tf-idf", "alpha_W": 1e-4, "l1_ratio": 0.5}, {}
     for losses in ("DF", "FD", "FF"):
         yield nmfscale.SSNMF, FEW | {"losses": losses}, {"y": LABELS}
+        yield nmfscale.SSNMF, FEW | {"losses": losses, "max_iter": 4}, {"y": TARGETS}
     yield nmfscale.SSNMF, FEW | {"solver": "cd"}, {"y": LABELS}
     yield nmfscale.SSNMF, FEW | {"losses": "FF"}, {"y": LABELS} | ENTRIES
 
