@@ -58,8 +58,9 @@ def noisy_pairs(
 
     A pair is noisy if the feature is more or less frequent in the topic than on average. All
     parameters of a :class:`NoisyTopicModel` are simulated given the counts, by Markov chains (Gibbs
-    sampling). The share of draws in which a pair has no noise is its local error rate. Unlike
-    ``local_fdr_`` of the fit, it includes the uncertainty of loadings, means and noise shares.
+    sampling). The mean over all draws of the probability that a pair has no noise is its local error
+    rate. Unlike ``local_fdr_`` of the fit, it includes the uncertainty of loadings, means and noise
+    shares.
 
     Each chain starts from a fit of a random half of the counts, and then uses all counts. If the
     counts determine the topics, every chain finds them again. A topic of the fit that a chain does
