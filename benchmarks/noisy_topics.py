@@ -31,13 +31,14 @@ import argparse
 import warnings
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import report
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import gamma, nbinom, poisson
 from sklearn.metrics import roc_auc_score
+from sklearn.utils.parallel import Parallel, delayed
 
 MARKERS = ("<!-- noisy:start -->", "<!-- noisy:end -->")
 MARKERS_OF_PRIORS = ("<!-- noisy_priors:start -->", "<!-- noisy_priors:end -->")
@@ -206,41 +207,46 @@ def realised(local, noisy) -> dict[str, np.ndarray]:
     return {"found": found, "wrong": wrong[found]}
 
 
-def measure_rates(setting: RateSetting, seeds: int) -> dict[str, float | str]:
-    """Return error rates that are realised, of all seeds together.
+def run_rates(setting: RateSetting, seed: int) -> dict[str, Any]:
+    """Rank the pairs of one simulation; return what was found, by method."""
+    import nmfscale
+
+    X, truth = simulate_rates(setting, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nmfscale.NoisyTopicModel(setting.topics, random_state=seed, n_threads=1).fit(X)
+        pairs = nmfscale.noisy_pairs(model, X, random_state=seed, n_threads=1)
+    topics, correlations = matched_topics(truth, model)
+    noisy = truth.noisy.T
+    kind = "noisy_pairs" if pairs.reproduced.all() else "warned"
+    return {
+        kind: realised(pairs.local_error_rates[topics], noisy),
+        "local_fdr": realised(model.local_fdr_[topics], noisy),
+        "noisy": int(noisy.sum()), "reproduced": pairs.reproduced, "loadings": correlations,
+    }  # fmt: skip
+
+
+def summed_rates(setting: RateSetting, runs: list[dict[str, Any]]) -> dict[str, float | str]:
+    """Return error rates that are realised, of all runs of a setting together.
 
     Those of noisy_pairs are of the runs in which chains found all topics again; those of the other
     runs, which raise a warning, are apart.
     """
-    import nmfscale
-
-    sums = {name: {"found": 0, "wrong": 0} for name in ("noisy_pairs", "warned", "local_fdr")}
-    n_noisy, reproduced, near = 0, [], []
-    for seed in range(seeds):
-        X, truth = simulate_rates(setting, seed)
-        model = nmfscale.NoisyTopicModel(setting.topics, random_state=seed, n_threads=1).fit(X)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = nmfscale.noisy_pairs(model, X, random_state=seed, n_threads=1)
-        topics, correlations = matched_topics(truth, model)
-        noisy = truth.noisy.T
-        kind = "noisy_pairs" if found.reproduced.all() else "warned"
-        for name, local in ((kind, found.local_error_rates), ("local_fdr", model.local_fdr_)):
-            for key, value in realised(local[topics], noisy).items():
-                sums[name][key] = sums[name][key] + value
-        n_noisy += int(noisy.sum())
-        reproduced.append(found.reproduced)
-        near.append(float(correlations.mean()))
+    none = {"found": np.zeros(len(LEVELS)), "wrong": np.zeros(len(LEVELS))}
     row: dict[str, float | str] = {
-        **setting._asdict(), "loadings": float(np.mean(near)),
-        "reproduced": float(np.mean(reproduced)), "seeds": seeds,
-        "warned": sum(not each.all() for each in reproduced),
+        **setting._asdict(),
+        "loadings": float(np.mean([run["loadings"] for run in runs])),
+        "reproduced": float(np.mean([run["reproduced"] for run in runs])),
+        "seeds": len(runs), "warned": sum("warned" in run for run in runs),
     }  # fmt: skip
-    for name, each in sums.items():
-        rates = np.divide(each["wrong"], np.maximum(each["found"], 1)) * np.ones(len(LEVELS))
+    right = 0
+    for name in ("noisy_pairs", "warned", "local_fdr"):
+        found, wrong = (sum(run.get(name, none)[key] for run in runs) for key in none)
+        rates = wrong / np.maximum(found, 1)
         row |= {f"{name}_{level:g}": float(x) for level, x in zip(LEVELS, rates, strict=True)}
-    right = sum(sums[name]["found"] - sums[name]["wrong"] for name in ("noisy_pairs", "warned"))
-    return row | {f"recall_{a:g}": float(x / n_noisy) for a, x in zip(LEVELS, right, strict=True)}
+        right = right + (found - wrong) * (name != "local_fdr")
+    recall = right / sum(run["noisy"] for run in runs)
+    return row | {f"recall_{level:g}": float(x) for level, x in zip(LEVELS, recall, strict=True)}
 
 
 def markdown_rates(rows: list[dict]) -> str:
@@ -272,10 +278,10 @@ def markdown_rates(rows: list[dict]) -> str:
 def write_rates(options: argparse.Namespace) -> None:
     """Measure error rates, and write them."""
     settings = [RateSetting(60, 40, 2)] if options.smoke else RATE_SETTINGS
-    rows = []
-    for setting in settings:
-        rows.append(measure_rates(setting, options.seeds))
-        print(rows[-1], flush=True)
+    jobs = [delayed(run_rates)(each, seed) for each in settings for seed in range(options.seeds)]
+    runs = Parallel(n_jobs=1 if options.smoke else -1, verbose=0 if options.smoke else 10)(jobs)
+    n = options.seeds
+    rows = [summed_rates(each, runs[i * n : (i + 1) * n]) for i, each in enumerate(settings)]
     table = markdown_rates(rows)
     print(table)
     if not options.smoke:

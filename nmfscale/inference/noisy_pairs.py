@@ -35,6 +35,9 @@ from .shared_fits import counts_of_job, file_of
 Array = NDArray[Any]
 # Least correlation of proportions in the fit and in a chain: they then have the same topic.
 _SAME_TOPIC = 0.9
+# Least number of starts of a fit to a half of the counts. With one, all halves often lead to the
+# local optimum of the fit to all counts, so that its topics seem to be those of the counts.
+_STARTS = 4
 
 
 def noisy_pairs(
@@ -58,20 +61,20 @@ def noisy_pairs(
 
     A pair is noisy if the feature is more or less frequent in the topic than on average. All
     parameters of a :class:`NoisyTopicModel` are simulated given the counts, by Markov chains (Gibbs
-    sampling). The mean over all draws of the probability that a pair has no noise is its local error
-    rate. Unlike ``local_fdr_`` of the fit, it includes the uncertainty of loadings, means and noise
-    shares.
+    sampling). The mean over all draws of the probability that a pair has no noise is its local
+    error rate. Unlike ``local_fdr_`` of the fit, it includes the uncertainty of loadings, means and
+    noise shares.
 
-    Each chain starts from a fit of a random half of the counts, and then uses all counts. If the
-    counts determine the topics, every chain finds them again. A topic of the fit that a chain does
-    not find has error rates of 1, and a warning is raised.
+    Each chain starts from the best of four fits of a random half of the counts, and then uses all
+    counts. If the counts determine the topics, every chain finds them again. A topic of the fit
+    that a chain does not find has error rates of 1, and a warning is raised.
 
     Parameters
     ----------
     model : NoisyTopicModel
         Fitted to `X`. Its `noise_prior` does not matter: chains have a mixture. They estimate the
-        parameters that were fixed in the fit, too. Fits of halves have its parameters, such as
-        `n_init`.
+        parameters that were fixed in the fit, too. Fits of halves have the other parameters of the
+        model, and at least four starts (`n_init`).
     X : counts of shape (n_samples, n_features)
         The counts of the fit, whole numbers, as in :meth:`nmfscale.PoissonNMF.fit`. Features and
         samples are matched with those of the fit by name, where both have names. Counts in a file
@@ -158,7 +161,7 @@ def noisy_pairs(
         )
     start = clone(model).set_params(
         noise_prior="mixture", n_components=len(model.components_), verbose=0, callback=None,
-        random_state=None,
+        random_state=None, n_init=max(model.n_init, _STARTS),
     )  # fmt: skip
     fitted = proportions(np.asarray(model.loadings_, np.float64)[given.rows])
     job = run_replicates(
@@ -195,8 +198,8 @@ def _warn(reproduced: Array, agreement: Array, names: tuple[Any, ...]) -> None:
         f"{int((~reproduced).sum())} of {len(names)} topics are not found again in chains from "
         f"other starts, the first is {names[k]}, with a correlation of "
         f"{agreement[:, k].min():.2f}: their pairs have an error rate of 1, and error rates of "
-        "other topics are too small. Either some chains started far away, which n_init=4 of the "
-        "model may prevent, or these counts do not determine so many topics."
+        "other topics are too small. Either the fit or a chain is at a local optimum, which a "
+        "larger n_init of the model may prevent, or these counts do not determine so many topics."
     )
 
 
