@@ -157,8 +157,9 @@ CASES = [
     *product(
         ["PoissonNMF", "PoissonNMF priors, weights", "LDA", "GammaPoisson hierarchical",
          "NoisyTopicModel", "AnchorNMF", "FrobeniusNMF tf-idf", "SSNMF"],
-        ["many samples", "many samples in blocks"], ["transform"],
+        ["many samples"], ["transform"],
     ),
+    *product(["PoissonNMF", "LDA"], ["many samples in blocks"], ["transform"]),
     *product(["PoissonNMF", "LDA", "AnchorNMF"], ["many samples"], ["score"]),
     *product(["PoissonNMF", "LDA", "SSNMF"], ["many features"], ["transform"]),
 ]  # fmt: skip

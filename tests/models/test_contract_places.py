@@ -49,7 +49,7 @@ OPTIONS = {
     ],
     nmfscale.TopicModel: [
         {"init": "clusters", "dtype": "float32"}, {"prior_factors": 1.1, "n_components": 1},
-        {"init": "random", "n_init": 2, "n_moves": 4, "max_iter": 40},
+        {"init": "random", "n_init": 2, "n_moves": 2, "max_iter": 40},
     ],
     nmfscale.LDA: [
         {"estimate_prior": "vector"}, {"doc_topic_prior": 0.3, "inner_iter": 3},
