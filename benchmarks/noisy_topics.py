@@ -18,7 +18,7 @@ with the shares of pairs without noise among those that it finds.
 
     python benchmarks/noisy_topics.py                 all settings, a few minutes
     python benchmarks/noisy_topics.py --priors        both priors, 2,000 features, a few minutes
-    python benchmarks/noisy_topics.py --rates         error rates, half an hour
+    python benchmarks/noisy_topics.py --rates         error rates, a quarter of an hour
     python benchmarks/noisy_topics.py --smoke         a few seconds, writes nothing
 
 Writes results/noisy_topics.csv, noisy_topics_priors.csv or noisy_topics_rates.csv, and the table in
@@ -233,19 +233,19 @@ def summed_rates(setting: RateSetting, runs: list[dict[str, Any]]) -> dict[str, 
     runs, which raise a warning, are apart.
     """
     none = {"found": np.zeros(len(LEVELS)), "wrong": np.zeros(len(LEVELS))}
+    right = {}
     row: dict[str, float | str] = {
         **setting._asdict(),
         "loadings": float(np.mean([run["loadings"] for run in runs])),
         "reproduced": float(np.mean([run["reproduced"] for run in runs])),
         "seeds": len(runs), "warned": sum("warned" in run for run in runs),
     }  # fmt: skip
-    right = 0
     for name in ("noisy_pairs", "warned", "local_fdr"):
         found, wrong = (sum(run.get(name, none)[key] for run in runs) for key in none)
         rates = wrong / np.maximum(found, 1)
         row |= {f"{name}_{level:g}": float(x) for level, x in zip(LEVELS, rates, strict=True)}
-        right = right + (found - wrong) * (name != "local_fdr")
-    recall = right / sum(run["noisy"] for run in runs)
+        right[name] = found - wrong
+    recall = (right["noisy_pairs"] + right["warned"]) / sum(run["noisy"] for run in runs)
     return row | {f"recall_{level:g}": float(x) for level, x in zip(LEVELS, recall, strict=True)}
 
 
