@@ -6,7 +6,6 @@ A new model is one line of `MODELS`.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import oracle
@@ -131,9 +130,6 @@ MODELS = [
     Model(nmfscale.SSNMF, of_ssnmf, variant={"solver": "cd"}, given={"y": LABELS}),
     Model(BackgroundNMF, of_background_nmf),
 ]
-load = partial(
-    nmfscale.load, classes={model.estimator.__name__: model.estimator for model in MODELS}
-)
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
 

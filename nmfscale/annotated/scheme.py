@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import names_of, plain, shown, such_as
+from ..models.persistence import model_class
 from ..models.topics import topic_names_of
 from ..readers.objects import table_of_samples
-from ..storage.plain import JSON, from_plain, kind_of, to_plain
+from ..storage.plain import JSON, escaped, from_plain, kind_of, to_plain, unescaped
 from ..storage.version import package_version
 
 Array = NDArray[Any]
@@ -54,6 +55,17 @@ def samples_place(key: str) -> str:
 
 
 # Writing --------------------------------------------------------------------------------------
+
+
+def check_readable(model: Any) -> None:
+    """Refuse a model whose class `read_model` would not find, before it is fitted."""
+    name = type(model).__name__
+    if model_class(name) is not type(model):
+        raise TypeError(
+            f"model is a {name} of {type(model).__module__}, and another model has this name, so "
+            "that the fit could not be read: give your class a name of its own; if you defined it "
+            "again, make the model anew."
+        )
 
 
 def parts_of_fit(
@@ -163,9 +175,12 @@ def outdated(key: str) -> list[tuple[str, str]]:
 
 
 def keep_result(adata: Any, key: str, value: Any, *place: str) -> None:
-    """Write a result to uns: ``uns[key][place[0]]``, or a dict inside it."""
+    """Write a result to uns: ``uns[key][place[0]]``, or a dict inside it.
+
+    A column of groups may have any name, which is escaped, so that files can hold it.
+    """
     parts = entry_of(adata, key) if place else adata.uns
-    names = place or (key,)
+    names = [escaped(name) for name in place] or [key]
     for name in names[:-1]:
         parts = parts.setdefault(name, {})
     parts[names[-1]] = to_plain(value)
@@ -223,17 +238,19 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
 
     These are the observations of the fit; or all, if none of them was part of it, or with `every`.
     """
-    from .. import models
-
     entry = entry_of(adata, key)["model"]
     try:
         state = from_plain(entry, {})
-        kind = vars(models)[state["class"]]
+        if (kind := model_class(state["class"])) is None:
+            raise ValueError(
+                f"adata.uns[{key!r}] holds a {state['class']}, a model that this nmfscale does not "
+                "have: if another package defines it, import that first."
+            )
     except KeyError as error:
         raise ValueError(
-            f"adata.uns[{key!r}]['model'] lacks {error}: it is that of a different version or "
-            "class, or objects with different fits were joined. Fit again, or keep the model in a "
-            "file by model.save(path)."
+            f"adata.uns[{key!r}]['model'] lacks {error}: it is that of a different version, or "
+            "objects with different fits were joined. Fit again, or keep the model in a file by "
+            "model.save(path)."
         ) from None
     model = kind(**state["parameters"])
     for name, value in state["fitted"].items():
@@ -280,8 +297,9 @@ def names_of_groups(adata: Any, key: str, tool: str) -> str:
     if not found:
         raise ValueError(f"adata.uns[{key!r}] has no {tool!r}: nmfscale.tl.{tool} adds it.")
     if len(found) > 1:
-        raise ValueError(f"groupby is needed: {tool} has results for {such_as(found)}.")
-    return str(next(iter(found)))
+        known = such_as(map(unescaped, found))
+        raise ValueError(f"groupby is needed: {tool} has results for {known}.")
+    return unescaped(next(iter(found)))
 
 
 def read_result(adata: Any, key: str, *place: str) -> Any:
@@ -289,11 +307,12 @@ def read_result(adata: Any, key: str, *place: str) -> Any:
     parts: Any = entry_of(adata, key) if place else adata.uns
     where, tool = f"adata.uns[{key!r}]" if place else "adata.uns", [*place, key][0]
     for name in place or (key,):
-        if not isinstance(parts, Mapping) or name not in parts:
-            known = [each for each in parts if name != tool and isinstance(parts[each], Mapping)]
-            there = f"; it has {such_as(known)}" if known else ""
+        at = escaped(name) if place else name
+        if not isinstance(parts, Mapping) or at not in parts:
+            results = [each for each in parts if name != tool and isinstance(parts[each], Mapping)]
+            there = f"; it has {such_as(map(unescaped, results))}" if results else ""
             raise ValueError(f"{where} has no {name!r}{there}: nmfscale.tl.{tool} adds it.")
-        parts, where = parts[name], f"{where}[{name!r}]"
+        parts, where = parts[at], f"{where}[{at!r}]"
     from ..inference.results.files import result_classes
 
     return from_plain(parts, result_classes())

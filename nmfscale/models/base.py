@@ -102,6 +102,14 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
     _axes: ClassVar[dict[str, str]] = {}
     # Whether rows of `loadings_` sum to one, whatever the total of the sample.
     loadings_are_proportions: ClassVar[bool] = False
+    # Models of other packages by name, which are read from files and AnnData objects.
+    of_others: ClassVar[dict[str, type[CountModel]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Register a model that is not of this package, by its name."""
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.split(".")[0] != __name__.split(".")[0]:
+            CountModel.of_others[cls.__name__] = cls
 
     n_components: int = field(default=10, kw_only=False)
     integer: str = "warn"

@@ -90,7 +90,8 @@ def load_model(
     path : str or path-like
         A file written by :func:`save_model`.
     classes : mapping of str to class, default=None
-        Estimator classes by name; those of ``nmfscale.models`` by default.
+        Estimator classes by name; by default the models of this package, and those of other
+        packages that this process has imported.
 
     Returns
     -------
@@ -249,14 +250,21 @@ def _header(file: Any) -> dict[str, Any]:
 
 
 def _find_class(name: str, classes: Mapping[str, Any] | None, path: Any) -> type[BaseEstimator]:
-    if classes is None:
-        import nmfscale.models
-
-        classes = vars(nmfscale.models)
-    found = classes.get(name)
+    found = model_class(name) if classes is None else classes.get(name)
     if not (isinstance(found, type) and issubclass(found, BaseEstimator)):
-        raise ValueError(f"{path} holds a {name}, a model that this nmfscale does not have.")
+        raise ValueError(
+            f"{path} holds a {name}, a model that this nmfscale does not have: if another package "
+            "defines it, import that first."
+        )
     return found
+
+
+def model_class(name: str) -> Any:
+    """Return the model with a name, of this package or of an imported one, or None."""
+    from . import MODELS, CountModel
+
+    of_package = {model.__name__: model for model in MODELS.values()}
+    return of_package.get(name) or CountModel.of_others.get(name)
 
 
 def _read(file: Any, attribute: str, kind: str) -> Any:

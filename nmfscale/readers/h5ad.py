@@ -143,8 +143,17 @@ def obs_columns(path: Path) -> list[str]:
 
 
 def _columns(obs: Any) -> list[str]:
+    """Return the names of the columns of obs or var.
+
+    anndata lists them, because a column "T/NK" is an entry "NK" of a group "T".
+    """
     names = [*(obs if is_group(obs) else _fields(obs))]
     index = text_of(obs.attrs["_index"]) if is_group(obs) else "index"
+    if is_group(obs) and "column-order" in obs.attrs:
+        listed = [text_of(name) for name in np.ravel(obs.attrs["column-order"]).tolist()]
+        nested = [name for name in listed if "/" in name and find(obs, name) is not None]
+        groups = {name.split("/")[0] for name in nested} - {*listed}
+        names = [name for name in names if name not in groups] + nested
     return [name for name in names if name not in ("__categories", "_index", index)]
 
 
@@ -186,7 +195,7 @@ def _fields(frame: Any) -> tuple[str, ...]:
 
 def _labels(frame: Any, column: str, size: int) -> NDArray[Any]:
     """Return a column of obs or var, codes replaced by categories; None for missing labels."""
-    known = list(frame if is_group(frame) else _fields(frame))
+    known = {*_columns(frame), *(frame if is_group(frame) else _fields(frame))}
     if column not in known:
         of, names = frame.name.strip("/"), ", ".join(_columns(frame))
         raise ValueError(

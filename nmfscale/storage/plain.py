@@ -10,6 +10,7 @@ array of text, ``{"table": [place, fields]}`` for a structured array, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -22,6 +23,19 @@ Store = Callable[[str, Any, str], None]
 _SCALARS = {"bool": bool, "int": int, "float": float, "str": str}
 # The name of the JSON text in a dict of plain values.
 JSON = "json"
+# What the name of an entry of an HDF5 file or a zarr store cannot contain, and escapes themselves.
+_RESERVED = re.compile(r"[/\x00-\x1f\x7f]|^\.|^_(?=_)|%(?=[0-9A-F]{2}|-)")
+_ESCAPED = re.compile(r"%([0-9A-F]{2}|-)")
+
+
+def escaped(name: str) -> str:
+    """Return text as the name of one entry of a file: "T/NK" as "T%2FNK", empty text as "%-"."""
+    return _RESERVED.sub(lambda found: f"%{ord(found[0]):02X}", name) if name else "%-"
+
+
+def unescaped(name: str) -> str:
+    """Return the text that `escaped` has converted."""
+    return _ESCAPED.sub(lambda found: "" if found[1] == "-" else chr(int(found[1], 16)), name)
 
 
 def kind_of(value: Any) -> str:
@@ -75,7 +89,8 @@ def encode(
         items = [inner(item, i) for i, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: inner(item, key) for key, item in value.items()}}
+        # without dots, so that {"a.b": array} and {"a": {"b": array}} have different places
+        return {"dict": {key: inner(value[key], escaped(key).replace(".", "%2E")) for key in value}}
     if isinstance(value, dict) and records:
         pairs = enumerate(value.items())
         return {"items": [[inner(key, f"key {i}"), inner(item, i)] for i, (key, item) in pairs]}

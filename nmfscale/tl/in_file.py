@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..annotated.scheme import KEY, outdated, parts_of_fit
+from ..annotated.scheme import KEY, check_readable, outdated, parts_of_fit
 from ..counts.names import names_of, such_as
 from ..models import CountModel
 from ..readers.h5ad import modalities, read_names
@@ -86,6 +86,7 @@ def write_h5ad(
     """
     if not isinstance(model, CountModel) or not hasattr(model, "loadings_"):
         raise TypeError(f"model is a {type(model).__name__}: a fitted model is needed.")
+    check_readable(model)
     path, key = user_path(path), KEY if key_added is None else key_added
     with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
         pass

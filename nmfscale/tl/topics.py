@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from ..annotated.counts import counts_of, selected, weights_of
 from ..annotated.places import column, masks_of, writable
-from ..annotated.scheme import KEY, checked_key, keep, parts_of_fit
+from ..annotated.scheme import KEY, check_readable, checked_key, keep, parts_of_fit
 from ..counts.base import CountMatrix
 from ..counts.names import names_of, shown
 from ..models import MODELS, CountModel
@@ -151,6 +151,7 @@ def _estimator(
             f"model is a {type(model).__name__}: a name such as 'topic', or an estimator of "
             "nmfscale, is needed."
         )
+    check_readable(model)
     parameters = model.get_params(deep=False)
     of_fit = signature(model.fit).parameters.keys() - {"X", *_CHOICE}
     for name in given.keys() - parameters.keys() - of_fit:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from contract import MODELS, every_model, load, numbers
+from contract import MODELS, every_model, numbers
 from numpy.testing import assert_allclose
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_fits import X
@@ -63,7 +63,7 @@ def test_a_saved_model_comes_back(model, tmp_path):
     frame = pd.DataFrame(X).add_prefix("feature ")
     one = model.make().fit(frame, **model.given)
     one.save(tmp_path / "model.h5")
-    other = load(tmp_path / "model.h5")
+    other = nmfscale.load(tmp_path / "model.h5")
     assert type(other) is model.estimator and other.get_params() == one.get_params()
     assert numbers(other, but=()) == numbers(one, but=())
     assert list(other.feature_names_in_) == list(frame.columns)
@@ -155,7 +155,7 @@ def test_the_objective_rises(model, seed):
 def test_a_seed_that_was_drawn_is_kept_and_gives_the_same_fit(model, tmp_path):
     one = model.made_at_random(random_state=None).fit(X, **model.given)
     one.save(tmp_path / "model.h5")
-    seed = load(tmp_path / "model.h5").seed_
+    seed = nmfscale.load(tmp_path / "model.h5").seed_
     assert seed == one.seed_ and isinstance(seed, int)
     again = model.made_at_random(random_state=seed).fit(X, **model.given)
     assert numbers(again) == numbers(one) and again.seed_ == seed

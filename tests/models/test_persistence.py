@@ -136,6 +136,7 @@ def test_any_plain_attribute_comes_back(tmp_path, value):
         ("kl", "frobenius"),
         [1, [2.5, None]],
         {"shape": 1.1, "rates": (1, 2)},
+        {"T": np.eye(2), "T/NK": np.eye(1), "T.a": {}, "": np.eye(1), "x\0": np.ones(1), ".": 1},
         np.float32,
         np.dtype("int16"),
         np.arange(5),

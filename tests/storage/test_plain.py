@@ -1,0 +1,31 @@
+"""Text of users as names of entries of files: reversible, and never two entries in one place."""
+
+import re
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nmfscale.storage.plain import escaped, from_plain, to_plain, unescaped
+
+KEYS = ["T/NK", "T%2FNK", "T", "", "%-", ".", "..", "a.b", "__x", "a\nb\x00", "100 %", "ß"]
+
+
+@given(st.text())
+@example("%-")
+@example("a%2Fb")
+def test_an_escaped_name_is_one_entry_and_reversible(name):
+    found = escaped(name)
+    assert unescaped(found) == name
+    assert re.fullmatch(r"(?!\.|__)[^/\x00-\x1f\x7f]+", found)
+    assert found == name or re.search(r"[/\x00-\x1f\x7f%]|^\.|^__|^$", name)  # others are unchanged
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(st.text(), st.none(), max_size=5))
+@example(dict.fromkeys(KEYS))
+def test_arrays_in_a_dict_with_keys_of_any_text_have_places_of_their_own(keys):
+    value = {key: np.array([i]) for i, key in enumerate(keys)}
+    value |= {f"inner {i}": {key: np.array([-i])} for i, key in enumerate(keys)}
+    found = from_plain(to_plain({"a": value, "a.b": np.array([9])}), {})
+    assert str(found) == str({"a": value, "a.b": np.array([9])})
