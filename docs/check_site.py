@@ -1,5 +1,7 @@
 """Check the built site: nothing is loaded from a network, and all links within it have a target.
 
+Each parameter is documented where it is used, not by a link to another function.
+
     python docs/check_site.py build/site [BROWSER]
 
 With the program of a Chromium, the search is tried as well, on the pages as files.
@@ -20,6 +22,9 @@ LOADED = {
     "video": "src",
 }  # fmt: skip
 KINDS_OF_PAGES = {"alternate", "author", "canonical", "help", "license", "next", "prev"}
+# What users look for first; the page of questions answers all of it.
+WORDS = ("tweets", "reviews", "UMAP", "batch", "doublets", "DTM", "perplexity", "Windows")
+BY_REFERENCE = re.compile(r">\s*As in\s+<")
 IN_STYLES = r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)"""
 
 
@@ -33,6 +38,7 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
         text = path.read_text(encoding="utf-8")
         self.feed(text)
+        self.by_reference = len(BY_REFERENCE.findall(text))
         self.loaded.update(re.findall(IN_STYLES, text))
 
     def handle_starttag(self, tag, attrs):
@@ -62,6 +68,8 @@ def problems(site: Path) -> list[str]:
     for path, page in pages.items():
         name = path.relative_to(site)
         found += [f"{name} loads {url}" for url in page.loaded if re.match("(https?:)?//", url)]
+        if page.by_reference:
+            found.append(f"{name} documents {page.by_reference} entries by 'As in ...' alone")
         for url in page.links | page.loaded:
             parts = urlsplit(url)
             if parts.scheme or parts.netloc:
@@ -88,14 +96,25 @@ def found_by_search(site: Path, browser: str, words: str) -> str:
     return done.stdout.split('id="search-results"', 1)[1].split("</ul>", 1)[0]
 
 
+def problems_of_search(site: Path, browser: str) -> list[str]:
+    """Return what is wrong with the search."""
+    name = found_by_search(site, browser, "AnchorNMF")
+    found = []
+    if "AnchorNMF.html" not in name:
+        found.append("search.html, opened as a file, does not find AnchorNMF")
+    if "changelog.html" in name or "benchmarks.html" in name:
+        found.append("search.html lists pages that are not documentation (nosearch)")
+    if "faq.html" not in found_by_search(site, browser, "+".join(WORDS)):
+        found.append(f"search.html does not find a page of questions with all of {WORDS}")
+    return found
+
+
 def main() -> None:
     """Check the site that the command line names."""
     site = Path(sys.argv[1]).resolve()
     found = problems(site)
-    if len(sys.argv) > 2 and "AnchorNMF.html" not in found_by_search(
-        site, sys.argv[2], "AnchorNMF"
-    ):
-        found.append("search.html, opened as a file, does not find AnchorNMF")
+    if len(sys.argv) > 2:
+        found += problems_of_search(site, sys.argv[2])
     if found:
         sys.exit("\n".join(sorted(found)))
 

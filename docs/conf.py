@@ -1,5 +1,6 @@
 """Settings of Sphinx for the pages in this folder: python -m sphinx -W -b html docs build/site."""
 
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -7,6 +8,9 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 import nmfscale
+
+sys.path.insert(0, str(Path(__file__).parent))
+from docstrings import in_full  # noqa: E402  (a file of this folder)
 
 project = "nmfscale"
 author = copyright = "The nmfscale developers"
@@ -109,6 +113,12 @@ def reference_page():
     return text
 
 
+def docstring_in_full(app, what, name, obj, options, lines):
+    """Replace what a docstring documents by a reference to another one."""
+    if any("As in :" in line for line in lines):
+        lines[:] = in_full(name)
+
+
 # autosummary looks for names in pages that exist when the build starts
 Path(__file__).with_name("reference.rst").write_text(reference_page(), encoding="utf-8")
 
@@ -127,3 +137,4 @@ def setup(app):
     app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("source-read", link_inside)
     app.connect("include-read", link_inside_included)
+    app.connect("autodoc-process-docstring", docstring_in_full, priority=400)  # before numpydoc

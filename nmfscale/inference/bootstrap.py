@@ -112,7 +112,7 @@ def bootstrap_weights(
     client : distributed.Client, default=None
         Dask cluster that does the work; by default the active client, or else this process.
     checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`: finished replicates are saved, and a resumed job ends
+        As in :meth:`nmfscale.PoissonNMF.fit`. Finished replicates are saved, and a resumed job ends
         with the same bits.
     verbose : int, default=0
         1 shows a progress bar.

@@ -116,11 +116,13 @@ def differential_features(
         Names of topics; by default those of the model, the columns of a DataFrame, or numbers.
     memory_limit : int, float or str, optional
         As in :class:`nmfscale.PoissonNMF`. With a limit, files are read in pieces.
-    n_threads, client
-        As in :class:`nmfscale.PoissonNMF` and its `fit`. Panels of features are the tasks of a
-        cluster. Results are the same to the bit everywhere.
+    n_threads
+        As in :class:`nmfscale.PoissonNMF`.
+    client
+        As in :meth:`nmfscale.PoissonNMF.fit`. Panels of features are the tasks of a cluster.
+        Results are the same to the bit everywhere.
     checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`: finished features are saved.
+        As in :meth:`nmfscale.PoissonNMF.fit`. Finished features are saved.
     verbose : int, default=0
         1 shows a progress bar.
     layer, raw

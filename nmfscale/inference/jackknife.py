@@ -79,7 +79,7 @@ def jackknife_fit(
     groups : array-like of shape (n_samples,), default=None
         Groups whose mean proportions to report: one number for each topic and group.
     units, strata : array-like of shape (n_samples,), default=None
-        As in :func:`bootstrap_fit`: influences of the samples of a unit are added up, and the mean
+        As in :func:`bootstrap_fit`. Influences of the samples of a unit are added up, and the mean
         of their stratum is subtracted.
     weighting : {"units", "samples"}, default="units"
         As in :func:`bootstrap_fit`.

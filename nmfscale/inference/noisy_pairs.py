@@ -93,7 +93,7 @@ def noisy_pairs(
     client : distributed.Client, default=None
         Dask cluster whose workers share the chains, as in :func:`bootstrap_fit`.
     checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`: finished chains are saved, and a resumed job ends
+        As in :meth:`nmfscale.PoissonNMF.fit`. Finished chains are saved, and a resumed job ends
         with the same bits.
     verbose : int, default=0
         1 shows a progress bar.

@@ -112,8 +112,10 @@ def permutation_test(
     batch_size : int, optional
         Permutations in a batch; by default about a second's worth. Results do not depend on it, nor
         on the number of threads or workers.
-    n_threads, client, random_state, verbose
-        As in :class:`PoissonNMF` and its `fit`.
+    n_threads, random_state, verbose
+        As in :class:`PoissonNMF`.
+    client
+        As in :meth:`PoissonNMF.fit`.
     checkpoint, resume
         A folder for finished permutations, and whether to resume from it.
 

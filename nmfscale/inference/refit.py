@@ -101,7 +101,7 @@ def bootstrap_fit(
         memory are sent to it, a packed store is read by it under the same path. By default the
         active client, or else this process.
     checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`: finished replicates are saved, and a resumed job ends
+        As in :meth:`nmfscale.PoissonNMF.fit`. Finished replicates are saved, and a resumed job ends
         with the same bits.
     verbose : int, default=0
         1 shows a progress bar.

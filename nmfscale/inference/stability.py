@@ -87,7 +87,7 @@ def stability(
     client : distributed.Client, default=None
         Dask cluster whose workers share the fits, as in :func:`bootstrap_fit`.
     checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`: finished fits are saved, and a resumed job ends with
+        As in :meth:`nmfscale.PoissonNMF.fit`. Finished fits are saved, and a resumed job ends with
         the same bits.
     verbose : int, default=0
         1 shows a progress bar.

@@ -68,8 +68,10 @@ class AnchorNMF(CountModel):
         Number of rows, a few times `n_components` or more, of a randomized Hadamard transform of
         the samples in which features are written as combinations of the anchors [3]_. Topics and
         `reconstruction_err_` are then estimates; see Notes. By default the combinations are exact.
-    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
-        As in :class:`PoissonNMF`; `random_state` is used for `projection` and `sketch_size` only.
+    integer, dtype, n_threads, memory_limit, verbose, callback
+        As in :class:`PoissonNMF`.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the random numbers of `projection` and `sketch_size`; otherwise it is not used.
 
     Attributes
     ----------

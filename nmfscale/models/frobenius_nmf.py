@@ -85,9 +85,11 @@ class FrobeniusNMF(CountModel):
         Share of the l1 norm in the penalties, from 0 to 1; the remainder is the squared l2 norm.
     integer : {"allow", "warn", "require"}, default="allow"
         How to treat data that are not whole numbers.
-    dtype, n_threads, memory_limit, random_state, verbose, callback
+    dtype
         As in :class:`PoissonNMF`. With "float32" a fit is up to twice as fast, and its loss is the
         same to about six digits.
+    n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`.
 
     Attributes
     ----------
@@ -107,8 +109,10 @@ class FrobeniusNMF(CountModel):
         and ``bytes_read`` from files so far. The loss of the last record is that after the loadings
         were moved to their optimum.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
-        As in :class:`PoissonNMF`; `gap_` is for the loss.
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
+        As in :class:`PoissonNMF`.
+    gap_
+        As in :class:`PoissonNMF`. The gain is that of the loss.
 
     Notes
     -----

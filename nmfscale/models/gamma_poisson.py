@@ -92,8 +92,10 @@ class GammaPoisson(CountModel):
         average.
     extrapolate : bool, default=True
         Momentum.
-    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+    dtype
         As in :class:`PoissonNMF`. During a fit, parameters of factors are float64.
+    integer, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`.
 
     Attributes
     ----------
@@ -237,9 +239,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         loadings_shape : array-like of shape (n_samples, n_components), default=None
             Positive shapes of the posterior of loadings to start from; by default they are inferred
             if `components_shape` is given.
-        checkpoint, checkpoint_every, resume, client, layer, raw, **source
+        checkpoint, checkpoint_every, resume
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
+        client, layer, raw, **source
+            As in :meth:`PoissonNMF.fit`.
 
         Returns
         -------

@@ -170,7 +170,7 @@ class HeldFactors(CountModel):
         Returns
         -------
         float
-            As in :meth:`LDA.score`, without posteriors.
+            As in :meth:`LDA.score`.
 
         Raises
         ------

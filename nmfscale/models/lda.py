@@ -79,8 +79,10 @@ class LDA(OnlineLDA):
         by at most a share `tol`. With 0, exactly `max_iter` iterations are run. None means 1e-5,
         and 0.005 with collapsed inference, whose predictions do not improve after that.
     gain_tol : float, default=None
-        As in :class:`PoissonNMF`, for the ELBO; None means `tol` / 100. With collapsed inference,
-        for ``leave_one_out``, which may fall, and None means 0.
+        The fit also ends, on a plateau, if the last third of its iterations gained at most this
+        share of the ELBO (with collapsed inference: of ``leave_one_out``, which may fall) and the
+        expected remaining gain is no larger (see `gap_`), or if thirty iterations did not increase
+        it. None means `tol` / 100, and 0 with collapsed inference; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO (or ``leave_one_out``) is kept.
     inner_iter : int, default=1
@@ -104,8 +106,10 @@ class LDA(OnlineLDA):
         that `transform` finds.
     n_iter_no_change : int, default=10
         Number of iterations without a better held-out score after which the fit ends.
-    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+    dtype
         As in :class:`PoissonNMF`. During a fit, parameters of topics are float64.
+    integer, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`.
 
     Attributes
     ----------
@@ -271,9 +275,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         doc_topic_posterior : array-like of shape (n_samples, n_components), default=None
             Positive parameters gamma to start from; by default they are inferred if
             `topic_word_posterior` is given.
-        checkpoint, checkpoint_every, resume, client, layer, raw, **source
+        checkpoint, checkpoint_every, resume
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
+        client, layer, raw, **source
+            As in :meth:`PoissonNMF.fit`.
 
         Returns
         -------

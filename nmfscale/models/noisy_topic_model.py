@@ -68,13 +68,17 @@ class NoisyTopicModel(CountModel):
         more than `tol` in total variation, and the topics of at most a share `tol` of the counts.
         With 0, exactly `max_iter` iterations are run.
     gain_tol : float, default=None
-        As in :class:`LDA`; None means `tol` / 10.
+        The fit also ends, on a plateau, if the last third of its iterations gained at most this
+        share of the ELBO and the expected remaining gain is no larger (see `gap_`), or if thirty
+        iterations did not increase it. None means `tol` / 10; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     extrapolate : bool, default=True
         Momentum.
-    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+    dtype
         As in :class:`PoissonNMF`. During a fit, all parameters except loadings are float64.
+    integer, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`.
 
     Attributes
     ----------
@@ -197,9 +201,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
             Samples whose rows of `L` stay as given.
         fixed_features : array-like of bool of shape (n_features,), default=None
             Features whose `mu` stays as given.
-        checkpoint, checkpoint_every, resume, client, layer, raw, **source
+        checkpoint, checkpoint_every, resume
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
+        client, layer, raw, **source
+            As in :meth:`PoissonNMF.fit`.
 
         Returns
         -------

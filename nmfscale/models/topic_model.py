@@ -31,8 +31,9 @@ extrapolate, integer, dtype, n_threads, memory_limit, random_state, verbose, cal
     prior_loadings : float, array-like or tuple, default=None
         Gamma prior on the loadings of the Poisson NMF.
     l1_penalty, penalty_exponent, factor_norm, penalty_on
-        As in :class:`PoissonNMF`, for the fit before it is converted, which keeps zeros. With an
-        exponent of 1 and "l1", the penalty changes only `size_factors_` and the deviance.
+        As in :class:`PoissonNMF`. The penalty applies to the fit before it is converted, which
+        keeps zeros. With an exponent of 1 and "l1", it changes only `size_factors_` and the
+        deviance.
 
     Attributes
     ----------

@@ -164,8 +164,7 @@ def structure_plot(
     Returns
     -------
     matplotlib.axes.Axes, matplotlib.figure.Figure or None
-        The Axes, unless `show` or `return_fig` is set.  The bars are one ``PolyCollection``,
-        ``ax.collections[-1]``.
+        The Axes, unless `show` or `return_fig` is set.
 
     Raises
     ------
@@ -176,7 +175,7 @@ def structure_plot(
     Notes
     -----
     If `proportions` and `groups` are pandas objects with names in their index, groups are matched
-    by name, in any order.
+    by name, in any order. The bars are one ``PolyCollection``, ``ax.collections[-1]``.
 
     Examples
     --------

@@ -307,9 +307,11 @@ def read_counts(
     ----------
     path_or_object : str, path or object
         A file in one of the formats above, or any object that :func:`as_counts` accepts.
-    layer, raw, integer, **source
-        As in :func:`as_counts`: `names`, `feature_names`, `sample_names`, `mask_var`, `mask_obs`,
-        `groups`, `genome`, `feature_type`, `transpose`.
+    layer, raw, integer
+        As in :func:`as_counts`.
+    **source
+        Further arguments of :func:`as_counts`: `names`, `feature_names`, `sample_names`,
+        `mask_var`, `mask_obs`, `groups`, `genome`, `feature_type`, `transpose`.
 
     Returns
     -------

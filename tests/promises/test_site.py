@@ -1,9 +1,17 @@
-"""The check of the built site finds what it is for."""
+"""The site documents parameters in full, and the check of the built site finds what it is for."""
 
+import importlib.util
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import nmfscale
+
+DOCSTRINGS = Path(__file__).resolve().parents[2] / "docs" / "docstrings.py"
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "check_site.py"
 GOOD = """<head><link rel="stylesheet" href="a.css"><link rel="canonical" href="https://a.b/"></head>
 <a href="other.html#here">x</a> <a href="https://a.b/">y</a> <img src="a.svg">
@@ -14,6 +22,7 @@ WRONG = {
     "<style>@import 'https://a.b/c.css';</style>": "index.html loads https://a.b/c.css",
     '<a href="gone.html">x</a>': "index.html refers to gone.html, which does not exist",
     '<a href="other.html#gone">x</a>': "other.html#gone, but the page has no such anchor",
+    "<dd><p>As in <a href='other.html'>PoissonNMF</a>.": "documents 1 entries by 'As in ...' alone",
     '<img src="gone.png">': "index.html refers to gone.png, which does not exist",
 }
 
@@ -37,3 +46,53 @@ def test_what_is_wrong_is_named(tmp_path):
     lines = done.stderr.splitlines()
     assert len(lines) == len(WRONG)
     assert all(any(text in line for line in lines) for text in WRONG.values()), lines
+
+
+# --- Docstrings in full ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def docstrings():
+    spec = importlib.util.spec_from_file_location("docstrings", DOCSTRINGS)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def public_names():
+    for room in ("", ".pl", ".tl", ".get"):
+        module = getattr(nmfscale, room[1:]) if room else nmfscale
+        for name in set(module.__all__) - {"pl", "tl", "get", "corpora"}:
+            full, thing = f"nmfscale{room}.{name}", getattr(module, name)
+            yield full
+            for method, function in inspect.getmembers(thing, inspect.isfunction):
+                if inspect.isclass(thing) and function.__module__.startswith("nmfscale"):
+                    if not method.startswith("_"):
+                        yield f"{full}.{method}"
+
+
+def test_nothing_is_documented_by_reference_alone(docstrings):
+    """And a reference of the literature that a text cites is on the same page."""
+    for name in public_names():
+        text = "\n".join(docstrings.in_full(name))
+        assert "As in :" not in text, name
+        numbers = re.findall(r"^\.\. \[(\d+)\] ", text, re.MULTILINE)
+        assert len(numbers) == len(set(numbers)), name
+        assert set(re.findall(r"\[(\d+)\]_", text)) <= set(numbers), name
+
+
+def test_a_docstring_in_full(docstrings):
+    """Types, remarks and references of the parameters are there, also of inherited methods."""
+    text = "\n".join(docstrings.in_full("nmfscale.SSNMF.predict_proba"))
+    fit = inspect.getdoc(nmfscale.PoissonNMF.fit)
+    layer = re.search(r"^layer : .*\n(?: +.*\n)+", fit, re.MULTILINE)[0]
+    assert layer in text
+    text = "\n".join(docstrings.in_full("nmfscale.LDA"))
+    assert "During a fit, parameters of topics are float64." in text
+    text = "\n".join(docstrings.in_full("nmfscale.TopicModel"))
+    signature = inspect.signature(nmfscale.TopicModel)
+    heads = [line.partition(" : ") for line in text.splitlines() if re.match(r"\w+.* : ", line)]
+    names = {name for head, _, kind in heads if kind for name in head.split(", ")}
+    assert set(signature.parameters) <= names
+    cited = re.search(r"split or added \[(\d+)\]_", text)[1]
+    assert f".. [{cited}] Ueda, Nakano, Ghahramani, Hinton (2000)." in text
