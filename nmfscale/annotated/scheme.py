@@ -194,7 +194,10 @@ def outdated(key: str) -> list[tuple[str, str]]:
 
     rows = {name for model in MODELS.values() for name, axes in model._axes.items() if axes == "nk"}
     places = [("obsm", f"{key}_{name.rstrip('_')}") for name in sorted(rows)]
-    return [*places, ("obs", explained_place(key)), ("var", explained_place(key))]
+    return [
+        *places, ("obs", leading_place(key)), ("obs", explained_place(key)),
+        ("var", explained_place(key)),
+    ]  # fmt: skip
 
 
 def keep_result(adata: Any, key: str, value: Any, *place: str) -> None:

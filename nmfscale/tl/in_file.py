@@ -213,8 +213,7 @@ def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[st
                     del root[part][name]
                 write_elem(root[part], name, value)
                 if part == "obs":
-                    order = [each for each in root[part].attrs["column-order"] if each != name]
-                    root[part].attrs["column-order"] = [*order, name]
+                    root[part].attrs["column-order"] = [*root[part].attrs["column-order"], name]
 
 
 def _write_elem() -> Any:
