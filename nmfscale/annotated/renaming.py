@@ -27,11 +27,11 @@ def renamed_entries(entry: Mapping[str, Any], names: Sequence[str]) -> dict[Plac
     new = dict(zip(map(str, entry["topic_names"]), names, strict=True))
     changed: dict[Place, Any] = {("topic_names",): np.array(names, object)}
     for tool in OF_A_FIT:
-        results = entry.get(tool, {})
-        of_tool = {(tool, name): results[name] for name in results} if tool in OF_GROUPS else {}
-        for place, plain in (of_tool or ({(tool,): results} if results else {})).items():
-            result = from_plain(plain, result_classes())
-            changed[*place, JSON] = to_plain(_renamed(result, new))[JSON]
+        of_tool = entry.get(tool, {})
+        groups: list[Place] = [(name,) for name in of_tool] if tool in OF_GROUPS else [()]
+        for place in groups if of_tool else []:
+            result = from_plain(of_tool[place[0]] if place else of_tool, result_classes())
+            changed[tool, *place, JSON] = to_plain(_renamed(result, new))[JSON]
     return changed
 
 

@@ -91,7 +91,7 @@ def _of_modality(path: Path, samples: NDArray[Any], read: Callable[[Any, int], A
     return values if places is None else values[places]
 
 
-def _both_tables(path: Path, samples: NDArray[Any], own: Callable[[], LabelTable]) -> LabelTable:
+def _both_tables(path: Path, samples: NDArray[Any], own: Any) -> LabelTable:
     """Return the columns of obs of a modality, and those that belong to all modalities."""
     table = own()
     with guarded_hdf5(path) as file:
