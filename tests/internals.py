@@ -472,6 +472,8 @@ def progress_at_once(patch):
     """Show progress of short work, too."""
     _set(patch, "engine.progress._DELAY", 0)
     _set(patch, "engine.progress._EVERY", 0)
+    _set(patch, "terminal._SHARE", 0)
+    _set(patch, "terminal._LEAST", 0)
 
 
 def around_advance(patch, function):

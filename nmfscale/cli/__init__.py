@@ -1,7 +1,7 @@
 """The command line ``nmfscale COMMAND``: fit models and use them.
 
 Results go to standard output, progress and warnings to standard error.  Exit codes: 0 success,
-1 failure (explained in one line), 2 wrong usage, 130 interrupted.
+1 failure (explained in one line), 2 wrong usage, 130 interrupted by Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; wrong usage raises ``SystemExit(2)``."""
+    try:
+        from .ending import terminated_as_interrupted
+
+        with terminated_as_interrupted():
+            return _run_and_report(argv)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run_and_report(argv: Sequence[str] | None) -> int:
+    """Run one command; an interruption is a message."""
     try:
         from .messages import log, unread_messages_dropped
 

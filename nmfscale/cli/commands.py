@@ -6,9 +6,6 @@ import argparse
 import importlib.util
 import os
 import secrets
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +70,7 @@ def fit(arguments: argparse.Namespace) -> int:
     if drawn:
         seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
         arguments.seed = seed  # None if the resumed fit had none
-    with terminated_as_interrupted(), cluster_client(arguments) as client:
+    with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{', '.join(input_files(arguments))}\n{in_shell_words(counts.report())}")
@@ -104,22 +101,6 @@ def _add_to_input(model: Any, arguments: argparse.Namespace) -> None:
     (path,) = input_files(arguments)
     write_h5ad(model, path, key_added=key, **choice)
     say(f"added           {path}: obsm['X_{key}'], varm['{key}'], uns['{key}']")
-
-
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C: batch systems send it before they kill a job."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    # commands started with & in a script ignore SIGINT: then SIGTERM would have no effect
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if ignored:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        if ignored:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
@@ -212,7 +193,7 @@ def transform(arguments: argparse.Namespace) -> int:
         model.set_params(n_threads=arguments.threads)
     model.set_params(verbose=int(not arguments.quiet))
     where, weights = target if as_it_goes else None, weights_of(arguments, type(model))
-    with terminated_as_interrupted(), cluster_client(arguments) as client:
+    with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         how = {"missing": arguments.missing, "client": client}
         loadings = model.transform(counts, out=where, **how, **weights)

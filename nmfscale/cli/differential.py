@@ -9,7 +9,7 @@ from typing import Any
 
 from ..storage.atomic import atomic_write
 from .cluster import cluster_client
-from .commands import save_figure, terminated_as_interrupted
+from .commands import save_figure
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
 from .inference import ARRAYS, PICTURES, end, targets_of, write_all, write_columns, write_result
 from .messages import say
@@ -39,7 +39,7 @@ def differential(arguments: argparse.Namespace) -> int:
     seed = arguments.seed
     if seed is None and arguments.split is not None:
         seed = secrets.randbelow(2**32)
-    with terminated_as_interrupted(), cluster_client(arguments) as client:
+    with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = differential_features(
             model, counts, reference=reference,

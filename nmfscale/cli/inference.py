@@ -11,7 +11,7 @@ from typing import Any
 
 from ..storage.atomic import atomic_write
 from .cluster import cluster_client
-from .commands import save_figure, terminated_as_interrupted
+from .commands import save_figure
 from .files import (
     TEXT_TABLES,
     check_inputs,
@@ -206,7 +206,7 @@ def _job(arguments: argparse.Namespace, *inputs: str) -> Iterator[Any]:
         )
         how["random_state"] = None if goes_on else arguments.seed
     how |= {"n_threads": arguments.threads, "verbose": int(not arguments.quiet)}
-    with terminated_as_interrupted(), cluster_client(arguments) as how["client"]:
+    with cluster_client(arguments) as how["client"]:
         yield model, labels, targets, how
     if drawn:
         say(f"seed            {arguments.seed}")

@@ -11,6 +11,8 @@ from contextlib import contextmanager, redirect_stderr
 from difflib import get_close_matches
 from typing import Any
 
+from ..terminal import encodable, print_message, visible
+
 # Arguments that the library's messages name, and the options of the shell.
 _OPTIONS = {
     "n_components": "-k", "n_threads": "--threads", "random_state": "--seed", "out": "-o",
@@ -31,6 +33,7 @@ _SYNONYMS = {"components": "-k", "topics": "-k", "n_topics": "-k", "n_jobs": "--
 _GIVEN = re.compile(
     rf"(?<![\w./-])({'|'.join(_OPTIONS)})=(?:True|'([^']*)'|([\d.e+-]*\d)|)(?![\w'/-]|\.\w)"
 )
+_PROGRESS = re.compile(r"(\r|\A(?:\x1b\[A)+\Z)")
 _NAMED = re.compile(
     r"(?<![\w./'-])(memory_limit|max_iter|n_components|mask_var|mask_obs)(?![\w'/-]|\.\w)"
 )
@@ -39,7 +42,7 @@ _NAMED = re.compile(
 def say(text: str) -> None:
     """Print a result; a closed pipe does not stop the work."""
     with _results_dropped():
-        print(text, flush=True)
+        print(encodable(visible(text), sys.stdout), flush=True)
 
 
 def flush_results() -> None:
@@ -70,7 +73,10 @@ def unread_messages_dropped() -> Iterator[None]:
 
 
 class _StandardError:
-    """Standard error that is redirected to the null device after a failed write."""
+    """Standard error with visible control characters; the null device after a failed write.
+
+    What reaches it without passing through `log`: tracebacks, usage, progress, other packages.
+    """
 
     def __init__(self, stream: Any, nowhere: Any) -> None:
         self._stream, self._nowhere = stream, nowhere
@@ -79,7 +85,11 @@ class _StandardError:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        return self._attempt(self._stream.write, text) or 0
+        # carriage returns and moves of the cursor are those of progress bars
+        kept = _PROGRESS.split(text)
+        shown = "".join(part if i % 2 else visible(part) for i, part in enumerate(kept))
+        self._attempt(self._stream.write, encodable(shown, self._stream))
+        return len(text)
 
     def flush(self) -> None:
         self._attempt(self._stream.flush)
@@ -94,7 +104,7 @@ class _StandardError:
 
 def log(text: str) -> None:
     """Print a message to standard error."""
-    print(f"nmfscale: {text}", file=sys.stderr, flush=True)
+    print_message(f"nmfscale: {text}")
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .cluster import cluster_client
-from .commands import save_figure, terminated_as_interrupted
+from .commands import save_figure
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
 from .inference import ARRAYS, PICTURES, end, targets_of, write_all, write_columns, write_result
 from .messages import log, say
@@ -28,7 +28,7 @@ def quality(arguments: argparse.Namespace) -> int:
     model = load_model(arguments.model)
     if arguments.memory_limit is not None:
         model.set_params(memory_limit=arguments.memory_limit)
-    with terminated_as_interrupted(), cluster_client(arguments) as client:
+    with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = topic_quality(
             model, counts, n_top=arguments.n_top, client=client, verbose=int(not arguments.quiet)
@@ -64,7 +64,7 @@ def stability(arguments: argparse.Namespace) -> int:
     estimator = MODELS[arguments.model](
         init="random", memory_limit=arguments.memory_limit, integer="allow"
     )
-    with terminated_as_interrupted(), cluster_client(arguments) as client:
+    with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = fit_from_starts(
             counts, arguments.k, arguments.starts, estimator=estimator,

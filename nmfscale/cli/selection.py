@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .cluster import cluster_client
-from .commands import save_figure, terminated_as_interrupted
+from .commands import save_figure
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
 from .inference import ARRAYS, PICTURES, targets_of, write_all, write_columns, write_result
 from .labels import file_and_column, read_groups
@@ -38,7 +38,7 @@ def select_k(arguments: argparse.Namespace) -> int:
     if seed is None and not goes_on:
         seed = secrets.randbelow(2**32)
 
-    with terminated_as_interrupted(), cluster_client(arguments) as client:
+    with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = search(
             counts, arguments.k, estimator=_estimator(arguments),

@@ -11,8 +11,9 @@ import threading
 import time
 from asyncio import CancelledError as LoopCancelledError
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
@@ -115,6 +116,10 @@ def _in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]
     return thread, found
 
 
+# What calls of a client raise if it is closed meanwhile, depending on the moment.
+_OF_CLOSED = RuntimeError, AttributeError, OSError, CancelledError, LoopCancelledError
+
+
 class WorkerPool:
     """The workers of a client's cluster.
 
@@ -196,6 +201,20 @@ class WorkerPool:
             return results
         self._direct = self._direct and not found
         return None
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Release sent data at the end; a client that is closed counts as a lost scheduler."""
+        try:
+            yield
+        except (Exception, LoopCancelledError) as error:
+            # by name, because only newer versions of Dask have this class
+            closed = type(error).__name__ == "ClosedClientError" or isinstance(error, _OF_CLOSED)
+            if not closed or isinstance(error, ClusterError) or self.client.status == "running":
+                raise
+            raise self.scheduler_lost("the client is closed") from error
+        finally:
+            self.forget_all()
 
     def _ask(self, question: Any, **options: Any) -> Any:
         if self.client.status in ("closed", "closing"):

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ..kernels.functions import log_gamma, xlogy
+from ..terminal import visible, visible_name
 from .cached import cached_property
 from .label_table import part_of_measured, rows_of, taken
 from .names import checked_names
@@ -351,15 +352,14 @@ class CountMatrix(ABC):
             if names is None:
                 lines.append(f"{what + ' names':<20}none")
             else:
-                different = len(set(names.tolist()))
-                how = "all" if different == names.size else f"only {different:,}"
-                lines.append(f"{what + ' names':<20}{names.size:,}, {how} different")
+                repeated = names.size - len(set(names.tolist()))
+                lines.append(f"{what + ' names':<20}{names.size:,}, {repeated:,} of them repeats")
         if self.groups is not None:
             lines.append(f"groups              {len(set(self.groups.tolist())):,}")
         if self.obs:
-            lines.append(f"columns of obs      {', '.join(self.obs)}")
+            lines.append(f"columns of obs      {', '.join(map(visible_name, self.obs))}")
         lines.extend(f"note                {note}" for note in self.notes)
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def __repr__(self) -> str:
         """Shape, number of nonzero counts and their type."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ..terminal import visible
+
 # scikit-learn wraps the methods of estimators, and its searches call them through joblib
 _INSIDE = {"nmfscale", "sklearn", "joblib"}
 
@@ -28,6 +30,7 @@ def collected_warnings() -> Iterator[list[str]]:
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost caller outside this package, scikit-learn and joblib."""
+    message = visible(message)
     for messages in _lists.get():
         messages.append(message)
     level, frame = 2, sys._getframe(1)

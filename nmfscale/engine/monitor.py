@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..terminal import open_bar, print_message
+
 # Longer than the interval between plain (not extrapolated) steps of the paper's methods, which
 # rise.
 STILL = 30
@@ -146,12 +148,7 @@ class Monitor:
     def __enter__(self) -> Monitor:
         """Show the progress bar, and handle Ctrl-C if it would raise KeyboardInterrupt."""
         if self.verbose == 1:
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(
-                total=self.max_iter, initial=len(self.records), unit="it", file=sys.stderr,
-                dynamic_ncols=True, leave=True, desc=self.title or None,
-            )  # fmt: skip
+            self._bar = open_bar(self.max_iter, self.title, "it", initial=len(self.records))
         elif self.verbose > 1 and self.title:
             self._write(self.title)
         self._ctrl_c.enter_context(first_ctrl_c(self._interrupt))
@@ -369,4 +366,4 @@ class Monitor:
         if self._bar is not None:
             self._bar.write(text, file=sys.stderr)
         else:
-            print(text, file=sys.stderr)
+            print_message(text)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from ..terminal import open_bar, print_message
+
 # Seconds after which a bar that counts samples appears: shorter work shows nothing.
 _DELAY = 0.5
 # Seconds between two lines of verbose=2.
@@ -37,15 +39,12 @@ class Progress:
             return
         title = f"{self._what}: {name}" if name else self._what
         if self._verbose == 1:
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(
-                total=total or None, desc=title, unit=" samples", file=sys.stderr, leave=False,
-                dynamic_ncols=True, delay=_DELAY if total else 0,
+            self._bar = open_bar(
+                total or None, title, " samples", leave=False, delay=_DELAY if total else 0,
                 bar_format=None if total else "{desc} [{elapsed}]",
             )  # fmt: skip
         elif self._verbose > 1 and name:
-            print(title, file=sys.stderr)
+            print_message(title)
 
     def advance(self, n: int) -> None:
         """Add to the number of finished samples."""
@@ -54,7 +53,7 @@ class Progress:
             self._bar.update(n)
         elif self._verbose > 1 and time.perf_counter() - self._printed > _EVERY:
             self._printed = time.perf_counter()
-            print(f"{self._what}: {self._done:,} of {self._total:,} samples", file=sys.stderr)
+            print_message(f"{self._what}: {self._done:,} of {self._total:,} samples")
 
 
 _under_way: ContextVar[Progress | None] = ContextVar("under_way", default=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +21,7 @@ from ..storage.atomic import FileInUseError, FileLock
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from ..storage.version import package_version
+from ..terminal import print_message
 from .caches import forget_run
 from .checkpoint import folder_in_use, recorded_level
 from .partition import partition_size_within
@@ -87,22 +87,22 @@ def open_session(
     before = kernels.level()
     pool = WorkerPool(client, partial(fetch, counts.layout()), retry, hint)
     try:
-        infos = _preflight_of_fit(pool, counts, place)
-        config = _run_config(pool, infos, counts, place, level, n_threads)
-        take_level(config.level)
-        limits = {worker: info.memory for worker, info in infos.items()}
-        size = partition_size_within(
-            limits, pool.wait_for_workers(), config, counts.layout(), needs
-        )
-        # where the error names a block
-        pool.retry = replace(pool.retry, task=pool.retry.task * size)
-        if save_every is None:
-            save_every = 1 if counts.shape[0] * needs.saved_row <= _SAVE_ALWAYS else _SAVE_EVERY
-        if verbose:
-            print(_summary(infos, config), file=sys.stderr)
-        yield ClusterSession(pool, config, place, size, save_every)
+        with pool.working():
+            infos = _preflight_of_fit(pool, counts, place)
+            config = _run_config(pool, infos, counts, place, level, n_threads)
+            take_level(config.level)
+            limits = {worker: info.memory for worker, info in infos.items()}
+            size = partition_size_within(
+                limits, pool.wait_for_workers(), config, counts.layout(), needs
+            )
+            # where the error names a block
+            pool.retry = replace(pool.retry, task=pool.retry.task * size)
+            if save_every is None:
+                save_every = 1 if counts.shape[0] * needs.saved_row <= _SAVE_ALWAYS else _SAVE_EVERY
+            if verbose:
+                print_message(_summary(infos, config))
+            yield ClusterSession(pool, config, place, size, save_every)
     finally:
-        pool.forget_all()
         pool.tell_all(forget_run, pool.run_name)
         shutil.rmtree(place, ignore_errors=True)
         kernels.use_level(before)
@@ -147,7 +147,7 @@ def session_of_fit(
         if client is not None and len(cut_blocks(counts.row_nnz)) == 2:
             client = None
             if verbose:
-                print("counts of a single block stay in this process", file=sys.stderr)
+                print_message("counts of a single block stay in this process")
         if client is None:
             stack.enter_context(_at_level(level))
             yield counts, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from os import PathLike
 from typing import Any
@@ -19,7 +18,8 @@ from ..engine.protocol import Executor, Needs
 from ..engine.session import session_of_fit
 from ..engine.threads import resolve_threads
 from ..methods.differential import FeatureDesign, RegressFeatures
-from .replicates import check_every, progress_bar
+from ..terminal import print_message, progress_bar
+from .replicates import check_every
 
 Array = NDArray[Any]
 _NAME = "differential features"
@@ -71,9 +71,8 @@ class _Job:
     def interrupt(self) -> None:
         """Stop after the current panel."""
         self.interrupted = True
-        print(
-            "interrupted: finishing the current work (press Ctrl-C again to stop at once)",
-            file=sys.stderr,
+        print_message(
+            "interrupted: finishing the current work (press Ctrl-C again to stop at once)"
         )
 
 
@@ -117,7 +116,7 @@ def _run(
     inside = np.concatenate([[0], np.cumsum(executor.layout.column_order >= 0)])
     n_done = int(np.count_nonzero(job.done & (executor.layout.column_order >= 0)))
     with (
-        progress_bar("features", n_features, n_done, verbose) as advance,
+        progress_bar(n_features, "features", " features", verbose, initial=n_done) as advance,
         first_ctrl_c(job.interrupt),
     ):
         note = _noting(job, inside, advance)

@@ -23,11 +23,11 @@ from ..models.pipelines import model_and_input
 from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
 from ..readers.open import as_counts
+from ..terminal import progress_bar
 from .fit_counts import counts_of_fit
 from .groups import Design, Labels, check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .quantiles import normal_quantile
-from .replicates import progress_bar
 from .results.jackknife import JackknifeEstimates, JackknifeFit
 from .results.refit import numbers_or_names
 from .weighting import check_groups, check_weighting, sample_weights
@@ -188,7 +188,7 @@ def jackknife_fit(
     n_numbers = len(chosen) + (0 if labels is None else F.shape[1] * len(labels.names))
     with (
         single_blas_thread(),
-        progress_bar("infinitesimal jackknife: numbers", n_numbers, 0, verbose) as advance,
+        progress_bar(n_numbers, "infinitesimal jackknife", " numbers", verbose) as advance,
     ):
         n_threads = resolve_threads(model.n_threads, counts.nnz * F.shape[1])
         L = project_rows(counts, F, dtype=np.float64, n_threads=n_threads)

@@ -6,11 +6,10 @@ number of threads, batches and workers, and after an interrupted job is resumed.
 
 from __future__ import annotations
 
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
@@ -29,6 +28,7 @@ from ..engine.monitor import first_ctrl_c
 from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.worker import take_level
 from ..engine.workers import WorkerInfo, common_level, preflight, resolve_client, threads_of_task
+from ..terminal import print_message, progress_bar
 from .seeds import seed_of
 
 Array = NDArray[Any]
@@ -37,6 +37,7 @@ _BATCH_SECONDS, _GROWTH = 1.0, 16
 # Shorter batches are a poor guide to the speed: the processor may have been busy elsewhere.
 _LEAST_SECONDS = 0.25
 _HINT = "With checkpoint= finished replicates are kept, and resume=True continues from them."
+_HINT_OF_FOLDER = "Call again with resume=True to continue from the checkpoint in {}."
 
 
 class ReplicateTask(ABC):
@@ -142,11 +143,15 @@ def run_replicates(
             place = Checkpoint(folder, about, every=checkpoint_every, resume=resume)
         job = _begin(n_replicates, random_state, place)
         if advance is None:
-            advance = stack.enter_context(progress_bar(task.name, job.n_asked, len(job), verbose))
+            unit = task.name.split()[-1]
+            advance = stack.enter_context(
+                progress_bar(job.n_asked, task.name, unit, verbose, initial=len(job))
+            )
         else:
             advance(len(job))
         stack.enter_context(first_ctrl_c(partial(_interrupt, job)))
-        run = _run_here if client is None else partial(_run_on, client)
+        hint = _HINT if checkpoint is None else _HINT_OF_FOLDER.format(folder)
+        run = _run_here if client is None else partial(_run_on, client, hint)
 
         def keep(first: int, found: dict[str, Array]) -> None:
             advance(job.keep(first, found))
@@ -226,27 +231,7 @@ def _entropy(seed: SeedSequence) -> Any:
 
 def _interrupt(job: Replicates) -> None:
     job.interrupted = True
-    print(
-        "interrupted: finishing the current work (press Ctrl-C again to stop at once)",
-        file=sys.stderr,
-    )
-
-
-@contextmanager
-def progress_bar(
-    name: str, n_asked: int, n_done: int, verbose: int
-) -> Iterator[Callable[[int], Any]]:
-    """Show a progress bar; yield the function that advances it."""
-    if not verbose:
-        yield lambda n: None
-        return
-    from tqdm.auto import tqdm
-
-    with tqdm(
-        total=n_asked, initial=n_done, unit=name.split()[-1], desc=name, file=sys.stderr,
-        dynamic_ncols=True,
-    ) as bar:  # fmt: skip
-        yield bar.update
+    print_message("interrupted: finishing the current work (press Ctrl-C again to stop at once)")
 
 
 class _Sizes:
@@ -317,13 +302,13 @@ class _Interrupted(Exception):
 
 
 def _run_on(
-    client: Any, task: ReplicateTask, job: Replicates, sizes: _Sizes, n_threads: int | None,
-    keep: Any,
+    client: Any, hint: str, task: ReplicateTask, job: Replicates, sizes: _Sizes,
+    n_threads: int | None, keep: Any,
 ) -> None:  # fmt: skip
     patience = task.patience * sizes.least
     retry = replace(RetryPolicy(), task=max(patience, RetryPolicy.task))
-    pool = WorkerPool(client, {"task": task}.__getitem__, retry, _HINT)
-    try:
+    pool = WorkerPool(client, {"task": task}.__getitem__, retry, hint)
+    with suppress(_Interrupted), pool.working():
         infos = preflight(pool, *task.file())
         _check_file(task, infos)
         args = job.seed, threads_of_task(pool, infos, n_threads), common_level(infos)
@@ -347,7 +332,3 @@ def _run_on(
             with pool.batch(task.name.replace(" ", "-"), run_batch, tasks) as batch:
                 batch.send_all()
                 batch.results(note)
-    except _Interrupted:
-        pass
-    finally:
-        pool.forget_all()

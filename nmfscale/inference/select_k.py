@@ -25,13 +25,13 @@ from ..methods.matching import lift_pairs
 from ..models.pipelines import model_and_input
 from ..models.topic_model import TopicModel
 from ..storage.atomic import user_path
+from ..terminal import progress_bar
 from .excess_variance import excess_variance
 from .folds import Folds
 from .groups import checked_labels
 from .replicates import (
     check_every,
     check_positive,
-    progress_bar,
     run_replicates,
 )
 from .results.select_k import SelectK, varies_more
@@ -190,7 +190,7 @@ def select_k(
             return _Search(task, child(seed, 1), at, **how)
 
         n_fits = int(n_folds) * int(n_init)
-        advance = stack.enter_context(progress_bar("fits", len(numbers) * n_fits, 0, verbose))
+        advance = stack.enter_context(progress_bar(len(numbers) * n_fits, "fits", " fits", verbose))
         excess = None
         if unit is not None or held_out == "samples":
             found = search(np.arange(counts.shape[0]) if unit is None else unit)

@@ -24,9 +24,10 @@ from ..models.names import default_missing, feature_names_of, matched_counts
 from ..models.pipelines import model_and_input
 from ..models.topics import topic_names_of
 from ..storage.store import StoredCounts
+from ..terminal import progress_bar
 from .fit_counts import loadings_of_counts, rows_of_fit
 from .loadings import leading_samples, proportions, shares_of_topics
-from .replicates import ReplicateTask, check_positive, progress_bar, run_replicates
+from .replicates import ReplicateTask, check_positive, run_replicates
 from .results.topic_quality import TopicQuality
 from .shared_fits import counts_of_job, file_of
 
@@ -250,7 +251,7 @@ def _sums_of(task: QualityTask, client: Any, verbose: int) -> dict[str, Array]:
     """Return the deviances of all samples and features, and numbers of samples of pairs."""
     n, seed = -(-task.counts.shape[0] // task.n_rows), SeedSequence(0)
     if client is None:
-        with progress_bar("topic quality: ranges of samples", n, 0, verbose) as advance:
+        with progress_bar(n, "topic quality", " ranges of samples", verbose) as advance:
             parts = []
             for number in range(n):
                 parts.append(task.run(range(number, number + 1), seed, 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
 from ..readers.file_counts import FileCounts
+from ..terminal import print_message
 from .fit_options import FitOptions
 from .inputs import client_for, with_names
 from .topics import TopicsMixin
@@ -335,10 +335,10 @@ class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
         if counts.from_file and plan.keep:
             counts.layout(n_threads).keep()
         if self.verbose and (self.memory_limit is not None or counts.from_file):
-            print(plan, file=sys.stderr)
+            print_message(str(plan))
             if isinstance(counts, FileCounts) and not plan.keep:
                 remedy = "a packed store is faster (nmfscale store, write_store)"
-                print(f"the file is decoded in every iteration; {remedy}", file=sys.stderr)
+                print_message(f"the file is decoded in every iteration; {remedy}")
         return plan.folder
 
     def _fit_blocks(

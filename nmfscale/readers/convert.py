@@ -9,6 +9,7 @@ from ..counts.base import IntegerPolicy, check_integer
 from ..counts.sizes import parse_bytes
 from ..storage.store import StoredCounts
 from ..storage.store_writer import check_target, pack
+from ..terminal import progress_bar
 from .open import open_counts
 from .options import SourceOptions, check_source
 
@@ -97,13 +98,9 @@ def write_store(
     origin = getattr(counts, "source", {"object": type(source).__name__})
     if str(target) in [each.get("path") for each in origin.get("files", [origin])]:
         raise ValueError(f"{path} is the source of the counts: give the store another name.")
-    from tqdm.auto import tqdm
-
-    with tqdm(
-        total=counts.nnz, unit="", unit_scale=True, desc="packing", disable=verbose < 1
-    ) as bar:
+    with progress_bar(counts.nnz, "packing", "", verbose, unit_scale=True) as advance:
         pack(
-            counts, target, n_threads=n_threads, source=origin, progress=bar.update,
+            counts, target, n_threads=n_threads, source=origin, progress=advance,
             overwrite=overwrite,
         )  # fmt: skip
     return StoredCounts(path)

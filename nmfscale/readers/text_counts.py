@@ -8,7 +8,7 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..counts.structure import index_type
 from ..counts.warn import warn_caller
 from ..storage.store import StoredCounts
 from ..storage.store_writer import check_target, pack
+from ..terminal import progress_bar
 from .columns import SelectedColumns
 from .documents import Decoding, Documents, documents_of
 from .file_counts import FileCounts
@@ -171,7 +172,7 @@ def text_counts(
             return counts
         columns = SelectedColumns(counts, np.arange(counts.shape[1]))
         origin = {"path": documents.subject, "vectorizer": repr(options)}
-        with _bar("packing", counts.nnz, "counts", verbose) as advance:
+        with progress_bar(counts.nnz, "packing", " counts", verbose, unit_scale=True) as advance:
             pack(
                 FileCounts(columns), target, n_threads=n_threads, source=origin, progress=advance,
                 overwrite=overwrite,
@@ -285,7 +286,7 @@ class _Table:
         """Add a row for each document."""
         indices, values = self._waiting
         self._columns = {name: [] for name in documents.columns}
-        with _bar("counting", documents.total, documents.unit, verbose) as advance:
+        with _bar_of(documents, "counting", verbose) as advance:
             done = 0
             for document in documents:
                 found = Counter(analyze(document.text))
@@ -396,20 +397,13 @@ def _notes_of(table: _Table, unknown: WordTotals | None) -> list[str]:
 def _read(documents: Documents, what: str, verbose: int) -> Iterator[str]:
     """Read all texts, with a progress bar."""
     done = 0
-    with _bar(what, documents.total, documents.unit, verbose) as advance:
+    with _bar_of(documents, what, verbose) as advance:
         for document in documents:
             yield document.text
             advance(document.done - done)
             done = document.done
 
 
-@contextmanager
-def _bar(what: str, total: int, unit: str, verbose: int) -> Iterator[Callable[[int], Any]]:
-    from tqdm.auto import tqdm
-
-    scaled = unit == "bytes"
-    with tqdm(
-        total=total, unit="B" if scaled else f" {unit}", unit_scale=True, desc=what,
-        disable=verbose < 1,
-    ) as bar:  # fmt: skip
-        yield bar.update
+def _bar_of(documents: Documents, what: str, verbose: int) -> AbstractContextManager[Any]:
+    unit = "B" if documents.unit == "bytes" else f" {documents.unit}"
+    return progress_bar(documents.total, what, unit, verbose, unit_scale=True)

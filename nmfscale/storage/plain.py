@@ -134,6 +134,8 @@ def decode(
         return tuple(decode(content, read, classes))
     if tag == "record":
         name, given = content
+        if name not in (classes or {}):
+            raise TypeError(f"it names a class {name!r}, which is no part of a result.")
         found = {key: decode(item, read, classes) for key, item in given.items()}
         return (classes or {})[name](**found)
     if tag == "dtype":

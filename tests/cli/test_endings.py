@@ -63,6 +63,24 @@ class TestInterrupted:
         done = ended([sys.executable, "-P", "-c", code])
         assert (done.returncode, done.stderr) in [(130, ""), (130, "nmfscale: interrupted\n")]
 
+    @pytest.mark.parametrize("module", ["nmfscale.cli.messages", "numpy", "nmfscale.readers.h5ad"])
+    def test_sigterm_at_any_moment_is_ctrl_c(self, module, counts, tmp_path):
+        """While the command starts, and while it reads counts."""
+        code = (
+            "import signal, sys\n"
+            "class Finder:\n"
+            "    def find_spec(name, *_):\n"
+            f"        if name == {module!r}:\n"
+            "            signal.raise_signal(signal.SIGTERM)\n"
+            "from nmfscale.cli import main\n"
+            "sys.meta_path.insert(0, Finder)\n"
+            "sys.exit(main(sys.argv[1:]))\n"
+        )
+        words = ["fit", counts, "-k", 2, "-o", tmp_path / "model.h5"]
+        done = ended([sys.executable, "-P", "-c", code, *words])
+        assert (done.returncode, done.stderr) in [(130, ""), (130, "nmfscale: interrupted\n")]
+        assert list(tmp_path.iterdir()) == [counts]
+
     def test_where_a_compiled_module_makes_an_import_error_of_it(self, monkeypatch, capsys):
         def interrupted(_):
             try:

@@ -13,6 +13,8 @@ import pytest
 
 import nmfscale
 from nmfscale.inference.results.files import Result
+from nmfscale.storage.arrays import put_json
+from nmfscale.storage.atomic import atomic_hdf5
 
 N = 40
 UNITS = [f"patient {i % 10}" for i in range(N)]
@@ -99,6 +101,20 @@ def test_a_report_shows_every_result(results, tmp_path):
     model = nmfscale.TopicModel(2, random_state=0).fit(np.eye(20) + 1)
     page = nmfscale.write_report(model, tmp_path / "report.html", results=results).read_text()
     assert page.count('<section id="') == 6 + len(results) - 1  # not of features
+
+
+@pytest.mark.parametrize("name", ["SeedSequence", "Result", "combinations", "DesignMatrix"])
+@pytest.mark.parametrize("place", ["result", "part"])
+def test_no_other_class_is_called(name, place, tmp_path):
+    """Not even one that a module of results imports."""
+    path = tmp_path / "forged.h5"
+    part = {"record": [name, {}]}
+    about = {"result": name if place == "result" else "SelectK", "fields": {"best": part}}
+    with atomic_hdf5(path) as (file, _):
+        put_json(file, "about", about)
+        file.attrs["format"], file.attrs["format_version"] = np.bytes_("nmfscale-result"), 2
+    with pytest.raises(ValueError, match=f"forged.h5.*{name}"):
+        nmfscale.load_result(path)
 
 
 def test_other_files_are_refused(results, tmp_path):

@@ -28,6 +28,8 @@ from clusters import (
     soon,
     within,
 )
+from distributed import Client
+from replicate_tasks import Draws
 from small_fits import X, bits, model
 
 from nmfscale.cluster.tasks import (
@@ -40,6 +42,7 @@ from nmfscale.cluster.tasks import (
 from nmfscale.engine.lineage import Ref
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.engine.worker import RunConfig, TaskContext
+from nmfscale.inference.replicates import run_replicates
 from nmfscale.methods.poisson import newton
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.arrays import DamagedFileError, load_arrays, save_arrays
@@ -192,6 +195,18 @@ def test_the_scheduler_is_killed(client, store, tmp_path):
         with pytest.raises(SchedulerLostError, match=f"resume=True.*checkpoint in {state}"):
             fit(store, other, {6: process.kill}, checkpoint=state, checkpoint_every=0)
     assert bits(fit(store, client, checkpoint=state, resume=True)) == bits(fit(X))
+
+
+@pytest.mark.parametrize("what", ["fit", "replicates"])
+def test_the_client_is_closed(client, store, tmp_path, what):
+    state = tmp_path / "state"
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        with pytest.raises(SchedulerLostError, match=f"closed.*resume=True.*checkpoint in {state}"):
+            if what == "fit":
+                fit(store, other, {6: other.close}, checkpoint=state, checkpoint_every=0)
+            else:
+                first = {"advance": lambda n: n and other.close()}
+                run_replicates(Draws(), 40, batch_size=1, client=other, checkpoint=state, **first)
 
 
 # Workers that come and go ---------------------------------------------------------------------

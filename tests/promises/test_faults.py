@@ -373,7 +373,7 @@ def test_every_promise_names_a_test():
     named = re.findall(r"(\*slow\* )?`(tests/[\w/]+\.py)::(\w+)(?:::(\w+))?`", text)
     assert len(named) > 20
     rows = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
-    assert rows == [str(number) for number in range(1, 45)]
+    assert rows == [str(number) for number in range(1, len(rows) + 1)]
     files = {file for _, file, *_ in named}
     trees = {file: ast.parse((ROOT / file).read_text(encoding="utf-8")) for file in files}
     for said, file, *names in named:

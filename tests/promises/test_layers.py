@@ -15,17 +15,18 @@ import nmfscale
 # A room is a folder of the package, or a module at its top.  Every room may import itself.
 MAY_IMPORT = {
     "kernels": set(),
-    "counts": set(),
+    "terminal": set(),
+    "counts": {"terminal"},
     "markup": set(),
     "storage": {"counts"},
-    "readers": {"counts", "storage"},
+    "readers": {"counts", "storage", "terminal"},
     "cluster": {"counts"},
-    "engine": {"kernels", "counts", "storage", "cluster"},
+    "engine": {"kernels", "counts", "storage", "cluster", "terminal"},
     "methods": {"kernels", "counts", "storage", "readers", "engine"},
-    "models": {"methods", "engine", "readers", "counts", "storage", "markup"},
+    "models": {"methods", "engine", "readers", "counts", "storage", "markup", "terminal"},
     "inference": {
         "kernels", "counts", "storage", "methods", "models", "engine", "cluster", "readers",
-        "markup",
+        "markup", "terminal",
     },
     "datasets": {"counts", "readers"},
     "annotated": {"counts", "storage", "readers", "models", "inference"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "report": {"models", "inference", "engine", "storage", "counts", "plots", "markup"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
-        "cluster", "counts", "datasets", "plots", "report", "tl",
+        "cluster", "counts", "datasets", "plots", "report", "tl", "terminal",
     },
     "__init__": {
         "models", "inference", "methods", "readers", "storage", "counts", "datasets", "plots",

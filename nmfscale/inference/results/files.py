@@ -20,6 +20,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
+from functools import wraps
 from html import escape
 from importlib import import_module
 from pathlib import Path
@@ -45,22 +46,33 @@ from ...storage.atomic import atomic_hdf5, target_of
 from ...storage.hdf5 import find, format_of
 from ...storage.plain import decode, encode, is_text
 from ...storage.version import package_version
+from ...terminal import visible
 from .frames import first_rows
 
 Array = NDArray[Any]
 FORMAT, FORMAT_VERSION = "nmfscale-result", 2
-# Modules of results, and of what is inside of them.
-_MODULES = (
-    "inference.consensus", "inference.least_squares", "inference.robust", "inference.term_tests",
-    "inference.results.bootstrap", "inference.results.cluster_samples",
-    "inference.results.compare_fits", "inference.results.correspondence",
-    "inference.results.differential",
-    "inference.results.effects", "inference.results.jackknife", "inference.results.noisy_pairs",
-    "inference.results.permutation",
-    "inference.results.refit", "inference.results.regression", "inference.results.select_k",
-    "inference.results.stability", "inference.results.topic_quality", "models.comparison",
-)  # fmt: skip
-
+# The classes that a file may name: results, and what is inside of them, by module.
+_CLASSES = {
+    "inference.consensus": ("Consensus",),
+    "inference.least_squares": ("LeastSquares",),
+    "inference.robust": ("HC3", "CR3"),
+    "inference.term_tests": ("Tested",),
+    "inference.results.bootstrap": ("BootstrapWeights",),
+    "inference.results.cluster_samples": ("SampleClusters",),
+    "inference.results.compare_fits": ("FitComparison", "FitSummary"),
+    "inference.results.correspondence": ("CorrespondenceAnalysis",),
+    "inference.results.differential": ("DifferentialFeatures",),
+    "inference.results.effects": ("GroupDifferences", "GroupEffects"),
+    "inference.results.jackknife": ("JackknifeEstimates", "JackknifeFit"),
+    "inference.results.noisy_pairs": ("NoisyPairs",),
+    "inference.results.permutation": ("GroupTest", "PermutationTest"),
+    "inference.results.refit": ("BootstrapFit", "Estimates"),
+    "inference.results.regression": ("ProportionRegression",),
+    "inference.results.select_k": ("SelectK",),
+    "inference.results.stability": ("Stability",),
+    "inference.results.topic_quality": ("TopicQuality",),
+    "models.comparison": ("TopicMatch",),
+}
 
 # Rows of a table in a notebook.
 _MOST_ROWS = 20
@@ -68,6 +80,13 @@ _MOST_ROWS = 20
 
 class Result:
     """A result that can be saved, and shown in a notebook: a dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        """Let the text of every result show control characters in names, and not obey them."""
+        super().__init_subclass__()
+        written = cls.__dict__.get("__repr__")
+        if written is not None:
+            cls.__repr__ = wraps(written)(lambda self: visible(written(self)))  # type: ignore[method-assign]
 
     def _repr_html_(self) -> str:
         """Return the text of the result as HTML, with a table if the text has none."""
@@ -157,12 +176,10 @@ def is_result_file(path: str | os.PathLike[str]) -> bool:
 
 def result_classes() -> dict[str, Any]:
     """Return the classes of results, and of what is inside of them, by name."""
-    modules = [import_module(f"nmfscale.{name}") for name in _MODULES]
     return {
-        name: each
-        for module in modules
-        for name, each in vars(module).items()
-        if isinstance(each, type)
+        name: getattr(import_module(f"nmfscale.{module}"), name)
+        for module, names in _CLASSES.items()
+        for name in names
     }
 
 

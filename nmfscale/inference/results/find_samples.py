@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import name_array
+from ...terminal import visible
 from .frames import Columns, frame_of
 
 Array = NDArray[Any]
@@ -79,7 +80,7 @@ class LeadingSamples:
                     f"sample {sample}" if self.sample_names is None else self.sample_names[sample]
                 )
                 lines.append(f"  {share:4.0%}  {name}{self._beginning(sample)}")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def _beginning(self, sample: int) -> str:
         """Return the beginning of a text on one line."""
