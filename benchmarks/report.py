@@ -148,12 +148,12 @@ def landing_table(rows: list[dict], machine: dict) -> str:
         )
     where = f"{machine['cpu']}, {machine['cores']} cores. `{machine['command']}`"
     if any("scaled" in row["program"] for row in rows):
-        where += " fastTopics: stored runs, scaled to this machine."
+        where += "; seconds of fastTopics: from stored runs, scaled to this machine."
     return "\n".join([table(lines), "", where])
 
 
 def seconds_of(row: dict | None) -> str:
-    """Return the seconds to 10, or after how many seconds how far below a program has ended."""
+    """Return the seconds to 10, or how far below it a program ended after how many seconds."""
     if row is None:
         return "-"
     if np.isfinite(row["seconds_to_10"]):
@@ -161,7 +161,7 @@ def seconds_of(row: dict | None) -> str:
     if not np.isfinite(row["seconds_to_scikit_learn"]):
         return "-"
     below = -row["final_minus_best_known"]
-    return f"{below:,.0f} below after {row['seconds_to_scikit_learn']:.0f}"
+    return f"not reached in {row['seconds_to_scikit_learn']:.0f} s ({below:,.0f} below)"
 
 
 def processor() -> str:

@@ -75,6 +75,8 @@ LINKS = {
     "](../CONTRIBUTING.md": "](contributing.md",
     "](../RELIABILITY.md": "](reliability.md",
     "](RELIABILITY.md": "](reliability.md",
+    "](CHANGELOG.md": "](changelog.md",
+    "](CONTRIBUTING.md": "](contributing.md",
     "](papers/README.md": "](papers/benchmarks.md",
     "](../README.md": "](../benchmarks.md",
     "](../../docs/": "](../",

@@ -52,7 +52,7 @@ def topics_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     >>> nmfscale.tl.topics(adata, 2, random_state=0)
     >>> adata.obs = adata.obs.join(nmfscale.get.topics_df(adata))
     >>> adata.obs.columns.tolist()
-    ['topic 0', 'topic 1']
+    ['topics_leading', 'topic 0', 'topic 1']
     """
     return read_table(annotated(adata, mod), key)
 

@@ -22,7 +22,7 @@ import numpy as np
 
 # (p, q) -> colour
 PENALTIES = {(1, 1.0): "0.4", (1, 0.5): "tab:blue", (2, 1.0): "tab:red", (2, 0.5): "tab:orange"}
-PAPER = {(1, 1.0): "no zeros (Lemma 6.1)", (2, 1.0): "sparse (its reference 29)"}
+PAPER = {(1, 1.0): "none by the penalty (Lemma 6.1)", (2, 1.0): "zeros (its reference 29)"}
 FACTORS = {"H": "loadings", "W": "components"}
 WEIGHTS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
@@ -69,7 +69,7 @@ def row_of(
         "norm of the other, p": norm[0],
         "exponent q": norm[1],
         "lambda": weight,
-        "paper": PAPER.get(norm) if factor == "H" else None,
+        "zeros according to the paper": PAPER.get(norm) if factor == "H" else None,
         "zeros in H": f"{(model.loadings_ == 0).mean():.1%}",
         "zeros in W": f"{(model.components_ == 0).mean():.1%}",
         "topics per sample": effective_number(model.loadings_ * model.components_.sum(axis=1)),

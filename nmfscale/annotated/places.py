@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.names import shown
+from ..counts.names import matched, shown
+from ..readers.h5ad import check_one_modality
 from ..readers.objects import is_annotated, is_mudata, part_of_annotated
 
 Array = NDArray[Any]
@@ -17,6 +18,7 @@ Array = NDArray[Any]
 
 def annotated(data: Any, mod: str | None = None) -> Any:
     """Return the AnnData object that results are read from: `data`, or a modality of MuData."""
+    check_one_modality(mod, "mod")
     if is_mudata(data):
         names = list(data.mod)
         if mod is None and len(names) == 1:
@@ -78,27 +80,41 @@ def writable(data: Any, mod: str | None, copy: bool) -> tuple[Any, Any]:
     return adata, None
 
 
-def column(adata: Any, given: Any, argument: str, axis: str = "obs") -> Any:
-    """Return a column of obs or var that is given by name; other arguments stay as they are."""
+def column(adata: Any, given: Any, argument: str, axis: str = "obs", whole: Any = None) -> Any:
+    """Return a column of obs or var that is given by name; other arguments stay as they are.
+
+    `whole` may be the MuData object whose modality `adata` is: it has further columns of obs.
+    """
     if not isinstance(given, str):
         return given
-    frame = getattr(adata, axis)
-    if given not in frame.columns:
-        known = list(map(str, frame.columns))
-        raise ValueError(
-            f"{argument}={given!r} is not a column of adata.{axis}; its columns: "
-            f"{', '.join(map(repr, known)) or 'none'}{_perhaps(given, known)}."
-        )
-    return frame[given]
+    frame, shared = getattr(adata, axis), shared_obs(whole) if axis == "obs" else {}
+    if given in frame.columns:
+        return frame[given]
+    if given in shared:
+        return matched(shared[given], adata.obs_names.to_numpy(), argument, subject="the modality")
+    columns, of = list(map(str, frame.columns)), f"adata.{axis}"
+    if len(shared):
+        columns, of = [*columns, *map(str, shared)], "obs of the modality or of the MuData object"
+    raise ValueError(
+        f"{argument}={given!r} is not a column of {of}; its columns: "
+        f"{', '.join(map(repr, columns)) or 'none'}{_perhaps(given, columns)}."
+    )
+
+
+def shared_obs(whole: Any) -> Any:
+    """Return obs of a MuData object, whose columns belong to all modalities; others have none."""
+    return whole.obs if is_mudata(whole) else {}
 
 
 def masks_of(
-    adata: Any, mask_obs: Any = None, mask_var: Any = None, raw: bool = False
+    adata: Any, mask_obs: Any = None, mask_var: Any = None, raw: bool = False, whole: Any = None
 ) -> tuple[Array | None, Array | None]:
     """Return masks of observations and of variables, or None for all of them.
 
-    Masks are given as in :func:`nmfscale.as_counts`.
+    Masks are given as in :func:`nmfscale.as_counts`, `whole` as in :func:`column`.
     """
+    if isinstance(mask_obs, str) and mask_obs not in adata.obs and mask_obs in shared_obs(whole):
+        mask_obs = column(adata, mask_obs, "mask_obs", whole=whole)
     given = {"mask_obs": mask_obs, "mask_var": mask_var}
     given = {name: each for name, each in given.items() if each is not None}
     found = part_of_annotated(adata, given, raw, "adata")

@@ -5,6 +5,7 @@ For a fit with the key ``topics``:
 - ``obsm["X_topics"]``: loadings (n_obs, K);
 - ``obsm["topics_samples"]``: a DataFrame of what a fit knows of each observation: whether it was
   part of the fit, the total of its counts, ...;
+- ``obs["topics_leading"]``: the name of the leading topic of each observation;
 - ``varm["topics"]``: topics (n_vars, K), 0 for variables that were not part of the fit;
 - ``uns["topics"]``: ``params``, ``topic_names``, ``seed``, ``version``, ..., the dict ``model``,
   from which the estimator is made again, and the results of tools by their names.
@@ -47,6 +48,11 @@ def loadings_place(key: str) -> str:
 def explained_place(key: str) -> str:
     """Return the column of obs and var with the share of the deviance that a fit removes."""
     return f"{key}_explained"
+
+
+def leading_place(key: str) -> str:
+    """Return the column of obs with the name of the leading topic of each observation."""
+    return f"{key}_leading"
 
 
 def samples_place(key: str) -> str:
@@ -95,7 +101,24 @@ def parts_of_fit(
             else:
                 obsm[f"{{}}_{name.rstrip('_')}"] = values
     obsm["{}_samples"] = pd.DataFrame(table, index=pd.Index(obs_names))
-    return {"obsm": obsm, "varm": {"{}": topics}, "uns": {"{}": _entry(model, params)}}
+    return {
+        "obs": {leading_place("{}"): leading_topics(model, loadings, totals)}, "obsm": obsm,
+        "varm": {"{}": topics}, "uns": {"{}": _entry(model, params)},
+    }  # fmt: skip
+
+
+def leading_topics(model: Any, loadings: Array, totals: Array) -> Any:
+    """Return the name of the topic with the largest share of each observation, as a categorical.
+
+    It is missing where there are no counts. Topics that lead nowhere are no categories: scanpy
+    cannot draw groups without observations.
+    """
+    import pandas as pd
+
+    shares = loadings * np.asarray(model.components_, np.float64).sum(axis=1)
+    names = topic_names_of(model, len(model.components_))
+    codes = np.where((totals > 0) & (shares.max(axis=1) > 0), shares.argmax(axis=1), -1)
+    return pd.Categorical.from_codes(codes, names).remove_unused_categories()
 
 
 def _of_samples(model: Any) -> list[str]:
@@ -171,7 +194,10 @@ def outdated(key: str) -> list[tuple[str, str]]:
 
     rows = {name for model in MODELS.values() for name, axes in model._axes.items() if axes == "nk"}
     places = [("obsm", f"{key}_{name.rstrip('_')}") for name in sorted(rows)]
-    return [*places, ("obs", explained_place(key)), ("var", explained_place(key))]
+    return [
+        *places, ("obs", leading_place(key)), ("obs", explained_place(key)),
+        ("var", explained_place(key)),
+    ]  # fmt: skip
 
 
 def keep_result(adata: Any, key: str, value: Any, *place: str) -> None:
@@ -255,6 +281,9 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
     model = kind(**state["parameters"])
     for name, value in state["fitted"].items():
         setattr(model, name, value)
+    names = names_of_topics(adata, key, len(model.components_))
+    if names != topic_names_of(model, len(names)):
+        model.topic_names_ = np.array(names, object)
     loadings, table = read_loadings(adata, key), adata.obsm.get(samples_place(key))
     fitted = np.zeros(len(loadings), bool) if table is None else np.asarray(table[_FITTED], bool)
     kept = fitted if fitted.any() and not every else np.ones(len(loadings), bool)

@@ -62,7 +62,7 @@ def read_groups(given: str, n_samples: int, sample_names: Any, obs: Any = None) 
             return _labels_in(obs[given])
         known = ", ".join(map(repr, obs))
         raise ValueError(f"{given} is neither a file nor a column of obs; columns: {known}.")
-    if path.lower().endswith(".h5ad"):
+    if path.lower().endswith((".h5ad", ".h5mu")):
         from ..readers.h5ad import read_obs
 
         return _matched(path, *read_obs(Path(path), column), n_samples, sample_names)
@@ -158,7 +158,7 @@ def unit_columns(given: str, obs: Any = None) -> list[str]:
         names, column = list(obs), given
     elif column is None:
         return []
-    elif path.lower().endswith(".h5ad"):
+    elif path.lower().endswith((".h5ad", ".h5mu")):
         from ..readers.h5ad import obs_columns
 
         names = obs_columns(Path(path))

@@ -352,8 +352,9 @@ class CountMatrix(ABC):
             if names is None:
                 lines.append(f"{what + ' names':<20}none")
             else:
-                repeated = names.size - len(set(names.tolist()))
-                lines.append(f"{what + ' names':<20}{names.size:,}, {repeated:,} of them repeats")
+                different = len(set(names.tolist()))
+                how = "all" if different == names.size else f"only {different:,}"
+                lines.append(f"{what + ' names':<20}{names.size:,}, {how} different")
         if self.groups is not None:
             lines.append(f"groups              {len(set(self.groups.tolist())):,}")
         if self.obs:

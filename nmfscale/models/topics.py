@@ -209,17 +209,8 @@ class TopicsMixin:
         ['topic 0', 'tools']
         """
         check_is_fitted(self)
-        of_topics = None if isinstance(names, Mapping) else names_of(names)
-        if of_topics is not None:  # a Series
-            names = dict(zip(of_topics, names, strict=True))
-        if isinstance(names, Mapping):
-            new = topic_names_of(self, len(self.components_))
-            for topic, name in names.items():
-                new[topic_number(self, topic, "names")] = name
-        else:
-            new = [names] if isinstance(names, str) else _checked_list(names, "names")
         found = copy.copy(self)
-        found.topic_names_ = _checked_names(new, len(self.components_))
+        found.topic_names_ = new_topic_names(self, names)
         return found
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
@@ -297,6 +288,20 @@ def topic_names_of(fit: Any, n_topics: int) -> list[str]:
     if names is None:
         return [f"topic {topic}" for topic in range(n_topics)]
     return [str(name) for name in names]
+
+
+def new_topic_names(fit: Any, names: Any) -> Array:
+    """Return the names of all topics of a fit, given as for `rename_topics`."""
+    of_topics = None if isinstance(names, Mapping) else names_of(names)
+    if of_topics is not None:  # a Series
+        names = dict(zip(of_topics, names, strict=True))
+    if isinstance(names, Mapping):
+        new = topic_names_of(fit, len(fit.components_))
+        for topic, name in names.items():
+            new[topic_number(fit, topic, "names")] = name
+    else:
+        new = [names] if isinstance(names, str) else _checked_list(names, "names")
+    return _checked_names(new, len(fit.components_))
 
 
 def topic_number(model: Any, given: Any, argument: str) -> int:

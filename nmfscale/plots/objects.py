@@ -56,7 +56,7 @@ def groups_of(given: Any, groups: Any, groupby: str | None) -> tuple[Any, Any]:
         groupby = groups
     if groupby is None:
         return groups, None
-    labels = column(adata, groupby, "groupby")
+    labels = column(adata, groupby, "groupby", whole=given)
     colors = adata.uns.get(f"{groupby}_colors")
     if colors is None or not hasattr(labels, "cat") or len(colors) < len(labels.cat.categories):
         return labels, None

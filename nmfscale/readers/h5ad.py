@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.label_table import Coded, LabelTable
+from ..counts.names import places_of, shown
 from ..storage.hdf5 import (
     checked_dataset,
     find,
@@ -63,11 +65,48 @@ def open_h5ad(
 
 
 def open_h5mu(
-    path: Path, limits: MemoryLimits, *, modality: str | None = None, **choices: Any
-) -> OpenedTable:
-    """Open a modality of a MuData file, as an AnnData file."""
+    path: Path, limits: MemoryLimits, *, modality: str | None = None, groups: str | None = None,
+    **choices: Any,
+) -> OpenedTable:  # fmt: skip
+    """Open a modality of a MuData file, as an AnnData file with the columns of obs of both."""
     name = chosen_modality(str(path), modalities(path), modality)
-    return open_h5ad(path, limits, within=f"mod/{name}", **choices)
+    within = f"mod/{name}"
+    with guarded_hdf5(path) as file:
+        of_whole = groups is not None and groups not in _columns(need(file, f"{within}/obs"))
+    table = open_h5ad(path, limits, within=within, groups=None if of_whole else groups, **choices)
+    samples = np.asarray(table.sample_names)
+    if of_whole:
+        labels = _of_modality(path, samples, partial(_column_of, str(groups)))
+        table = table._replace(groups=with_missing(labels))
+    return table._replace(obs=partial(_both_tables, path, samples, table.obs))
+
+
+def _of_modality(path: Path, samples: NDArray[Any], read: Callable[[Any, int], Any]) -> Any:
+    """Return values of the samples of a modality that are read from obs of the whole object."""
+    with guarded_hdf5(path) as file:
+        obs = need(file, "obs")
+        names = strings(_index(obs, None))
+        places = places_of(names, samples, "obs", subject="the modality")
+        values = read(obs, len(names))
+    return values if places is None else values[places]
+
+
+def _both_tables(path: Path, samples: NDArray[Any], own: Any) -> LabelTable:
+    """Return the columns of obs of a modality, and those that belong to all modalities."""
+    table = own()
+    with guarded_hdf5(path) as file:
+        copies = tuple(f"{name}:" for name in need(file, "mod"))  # of columns of modalities
+        names = [each for each in _columns(need(file, "obs")) if not each.startswith(copies)]
+    found = dict(table.columns)
+    for name in names:
+        if name not in found:
+            with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                found[name] = _of_modality(path, samples, partial(_column_of, name))
+    return LabelTable(found)
+
+
+def _column_of(column: str, frame: Any, size: int) -> NDArray[Any]:
+    return _labels(frame, column, size)
 
 
 def modalities(path: Path) -> list[str]:
@@ -78,12 +117,22 @@ def modalities(path: Path) -> list[str]:
 
 def chosen_modality(holder: str, known: list[str], modality: str | None) -> str:
     """Return the modality that is asked for, or the only one."""
+    check_one_modality(modality, "modality")
     if modality is None and len(known) == 1:
         return known[0]
     if modality not in known:
         asked = "has several modalities" if modality is None else f"has no modality {modality!r}"
         raise ValueError(f"{holder} {asked}; choose modality= from {', '.join(known)}.")
     return modality
+
+
+def check_one_modality(given: Any, argument: str) -> None:
+    """Refuse several modalities."""
+    if given is not None and not isinstance(given, str):
+        raise ValueError(
+            f"{argument}={shown(given)}: one name is needed, because a fit has one modality. Fit "
+            "each modality in a call of its own; results are kept in each."
+        )
 
 
 def matrix_names(path: Path) -> list[str]:

@@ -15,10 +15,11 @@ from .groups import (
 )
 from .in_file import write_h5ad
 from .quality import quality, select_k
+from .rename import rename_topics
 from .topics import topics
 from .transform import transform
 
 __all__ = [
     "bootstrap_weights", "correspondence_analysis", "differential_features", "group_effects",
-    "permutation_test", "quality", "select_k", "topics", "transform", "write_h5ad",
+    "permutation_test", "quality", "rename_topics", "select_k", "topics", "transform", "write_h5ad",
 ]  # fmt: skip

@@ -39,7 +39,8 @@ def permutation_test(
     adata : AnnData or MuData
         Object with a fit by :func:`topics` or loadings by :func:`transform`.
     groupby : str
-        Column of ``adata.obs`` with the groups.
+        Column of ``adata.obs`` with the groups; of a MuData object, column of obs of the modality
+        or of the whole object. So are other columns of ``obs``.
     units : str or array-like of shape (n_obs,), optional
         Column of ``adata.obs`` with the sampling unit of each observation, such as its donor.
     strata : str or array-like of shape (n_obs,), optional
@@ -220,15 +221,15 @@ def _of_groups(
     """Call a function of groups with columns of obs, and keep its result."""
     if not isinstance(groupby, str):
         raise TypeError(f"groupby is a {type(groupby).__name__}: a column of adata.obs is needed.")
-    adata, returned = writable(adata, mod, copy)
+    whole, (adata, returned) = adata, writable(adata, mod, copy)
     if "topic_names" in signature(function).parameters:
         options = {"topic_names": topics_of(adata, key)} | options
     labels = {
-        argument: column(adata, given, argument)
+        argument: column(adata, given, argument, whole=whole)
         for argument, given in (("groups", groupby), ("units", units), ("strata", strata))
         if given is not None
     }  # fmt: skip
-    model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs)[0]
+    model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs, whole=whole)[0]
     if obs is not None:
         model = topics_of_samples(model, options.get("loadings", "proportions"), warn=False).of(obs)
         labels = {argument: np.asarray(each, object)[obs] for argument, each in labels.items()}

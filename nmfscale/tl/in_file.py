@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..annotated.scheme import KEY, check_readable, outdated, parts_of_fit
 from ..counts.names import names_of, such_as
 from ..models import CountModel
-from ..readers.h5ad import modalities, read_names
+from ..readers.h5ad import check_one_modality, modalities, read_names
 from ..readers.open import as_counts
 from ..storage.atomic import user_path
 from ..storage.in_place import changed_hdf5
@@ -110,6 +110,7 @@ def write_h5ad(
 
 def _names(path: Path, mod: str | None) -> tuple[Array, Array]:
     """Return the names of observations and variables in a file or a modality of it."""
+    check_one_modality(mod, "mod")
     known = modalities(path)
     if mod is None and known:
         raise ValueError(f"mod is needed: {path} is a MuData file; choose {', '.join(known)}.")
@@ -211,6 +212,8 @@ def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[st
                 if name in root[part]:
                     del root[part][name]
                 write_elem(root[part], name, value)
+                if part == "obs":
+                    root[part].attrs["column-order"] = [*root[part].attrs["column-order"], name]
 
 
 def _write_elem() -> Any:

@@ -135,10 +135,10 @@ def select_k(
     >>> nmfscale.get.result(adata, "select_k").best
     4
     """
-    adata, returned = writable(adata, mod, copy)
+    whole, (adata, returned) = adata, writable(adata, mod, copy)
     checked_key(adata, key_added)
-    obs, var = masks_of(adata, mask_obs, mask_var, raw)
-    given = column(adata, units, "units")
+    obs, var = masks_of(adata, mask_obs, mask_var, raw, whole)
+    given = column(adata, units, "units", whole=whole)
     if obs is not None and given is not None:
         given = np.asarray(given, object)[obs]
     counts = selected(counts_of(adata, layer, raw), obs, var)

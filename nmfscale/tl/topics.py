@@ -73,7 +73,8 @@ def topics(
     **fit
         Parameters of the estimator, such as ``random_state=0`` or ``prior_factors=1.1``, and
         arguments of its ``fit``, such as ``batch="donor"`` or ``checkpoint="folder"``. Arguments
-        with a value for each observation may be names of columns of ``adata.obs``. `data_weights`,
+        with a value for each observation may be names of columns of ``adata.obs``, or of obs of
+        the MuData object. `data_weights`,
         an array for all observations and variables, may be the name of a layer.
 
     Returns
@@ -84,6 +85,8 @@ def topics(
 
         ``adata.obsm["X_topics"]`` : ndarray of shape (n_obs, n_topics)
             Loadings; proportions for models of topics.
+        ``adata.obs["topics_leading"]`` : categorical
+            Name of the topic with the largest share of each observation; missing without counts.
         ``adata.varm["topics"]`` : ndarray of shape (n_vars, n_topics)
             Topics; 0 for variables that were not fitted.
         ``adata.obsm["topics_samples"]`` : DataFrame
@@ -113,11 +116,11 @@ def topics(
     ['topic 0', 'topic 1', 'topic 2']
     """
     estimator, arguments = _estimator(model, n_topics, fit)
-    adata, returned = writable(adata, mod, copy)
+    whole, (adata, returned) = adata, writable(adata, mod, copy)
     key = checked_key(adata, KEY if key_added is None else key_added)
-    obs, var = masks_of(adata, mask_obs, mask_var, raw)
+    obs, var = masks_of(adata, mask_obs, mask_var, raw, whole)
     for name in _OF_SAMPLES & arguments.keys():
-        arguments[name] = column(adata, arguments[name], name)
+        arguments[name] = column(adata, arguments[name], name, whole=whole)
     weights, integer = arguments.get(_ENTRIES), cast(Any, estimator.integer)
     counts = counts_of(adata, layer, raw, integer, estimator.memory_limit, weights)
     counts, weights = selected(counts, None, var), weights_of(adata, weights, counts, raw)

@@ -1,5 +1,6 @@
 """Names that users choose, of columns and of topics, in AnnData objects and their files."""
 
+import re
 import warnings
 
 import numpy as np
@@ -76,3 +77,115 @@ def test_columns_with_a_slash_are_read_from_files_without_anndata(tmp_path):
     assert counts.obs["dose/day"].tolist() == adata.obs["dose/day"].tolist()
     with pytest.raises(ValueError, match=r"no column 'NK' in obs; its columns: .*T/NK"):
         nmfscale.as_counts(tmp_path / "cells.h5ad", groups="NK")
+
+
+@pytest.fixture(scope="module")
+def with_results(fitted):
+    adata, groups = fitted.copy(), {"units": "donor", "random_state": 0}
+    nmfscale.tl.differential_features(adata, reference=1)
+    nmfscale.tl.group_effects(adata, "group", n_permutations=20, **groups)
+    nmfscale.tl.bootstrap_weights(adata, "group", n_replicates=20, **groups)
+    nmfscale.tl.correspondence_analysis(adata, "group", units="donor")
+    nmfscale.tl.quality(adata)
+    return adata
+
+
+def text_of(adata):
+    """Return all that the package shows of a fit and of its results, as text."""
+    found = [nmfscale.get.topics_df(adata), nmfscale.get.components_df(adata)]
+    found += [nmfscale.get.differential_df(adata), adata.obs["topics_leading"]]
+    names = "differential_features", "group_effects", "bootstrap_weights", "quality"
+    results = [nmfscale.get.result(adata, name) for name in (*names, "correspondence_analysis")]
+    found += [repr(each) for each in results] + [each.to_frame() for each in results]
+    text = "\n".join(each if isinstance(each, str) else each.to_csv() for each in found)
+    return re.sub(" +", " ", text)  # columns may be wider
+
+
+def test_new_names_are_shown_everywhere(with_results, tmp_path):
+    adata, path = with_results.copy(), tmp_path / "cells.h5ad"
+    adata.write_h5ad(path)
+    expected = text_of(adata).replace("topic 0", "T cells").replace("topic 1", "stress/ER")
+    expected = expected.replace("topic 2", "topic 0")
+    names = {"topic 2": "topic 0", 0: "T cells", 1: "stress/ER"}
+    nmfscale.tl.rename_topics(adata, names)
+    assert text_of(adata) == expected and "topic 1" not in expected
+    assert text_of(with_results) != expected  # a copy was renamed
+    nmfscale.tl.rename_topics(path, names)
+    again = anndata.read_h5ad(path)
+    assert text_of(again) == expected
+    model = nmfscale.get.model(again)
+    assert model.topic_names_.tolist() == ["T cells", "stress/ER", "topic 0"]
+    assert (model.components_ == nmfscale.get.model(with_results).components_).all()
+    new = cells()
+    nmfscale.tl.transform(new, again)
+    assert nmfscale.get.topics_df(new).columns.tolist() == model.topic_names_.tolist()
+    assert set(new.obs["topics_leading"].cat.categories) == set(model.topic_names_)
+    back = nmfscale.tl.rename_topics(again, ["topic 0", "topic 1", "topic 2"], copy=True)
+    assert text_of(back) == text_of(with_results)
+
+
+def test_wrong_names_of_topics_change_nothing(fitted, tmp_path):
+    path, before = tmp_path / "cells.h5ad", text_of_names(fitted)
+    fitted.write_h5ad(path)
+    bytes_before = path.read_bytes()
+    for given, message in [
+        (["a", "b"], "2 entries for 3 topics"),
+        (["a", "b", "a"], "several topics would be 'a'"),
+        ({"topic 9": "a"}, "no topic is named 'topic 9'"),
+        ({3: "a"}, "topics are 0 to 2"),
+        ({1: "topic 0"}, "several topics would be 'topic 0'"),
+    ]:
+        for target in (fitted, path):
+            with pytest.raises(ValueError, match=message):
+                nmfscale.tl.rename_topics(target, given)
+    for target in (fitted, path):
+        with pytest.raises(ValueError, match=r"uns has no fit 'k9': there are 'topics'"):
+            nmfscale.tl.rename_topics(target, ["a", "b", "c"], key="k9")
+    assert text_of_names(fitted) == before and path.read_bytes() == bytes_before
+
+
+def text_of_names(adata):
+    return str(adata.uns["topics"]["topic_names"]) + adata.obs["topics_leading"].to_csv()
+
+
+def test_the_leading_topic_of_each_observation():
+    adata = cells()
+    adata.X = sp.csr_matrix(X.toarray() * (np.arange(60) > 0)[:, None])
+    nmfscale.tl.topics(adata, 3, model="poisson", **FIT)
+    model, leading = nmfscale.get.model(adata), adata.obs["topics_leading"]
+    amounts = model.loadings_ * model.components_.sum(axis=1)  # whatever the scale of components
+    expected = [f"topic {topic}" for topic in amounts.argmax(axis=1)]
+    assert leading[1:].tolist() == expected[1:] and leading.isna().tolist() == [True] + [False] * 59
+    assert isinstance(leading.dtype, pd.CategoricalDtype)
+
+
+def test_columns_of_obs_of_a_mudata_object(tmp_path):
+    mudata = pytest.importorskip("mudata")
+    adata, groups = cells(), {"units": "donor", "random_state": 0, "n_permutations": 20}
+    adata.obs["kept"] = np.arange(60) % 4 > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of mudata
+        rna = anndata.AnnData(adata.X, obs=adata.obs[[]], var=adata.var)
+        mdata = mudata.MuData({"rna": rna, "prot": cells()[::-1, :5].copy()})
+        mdata.obs = mdata.obs.join(adata.obs[["group", "donor", "kept"]][::-1])
+        mdata.write_h5mu(tmp_path / "cells.h5mu")
+    nmfscale.tl.topics(adata, 3, mask_obs="kept", **FIT)
+    nmfscale.tl.permutation_test(adata, "group", mask_obs="kept", **groups)
+    nmfscale.tl.topics(mdata, 3, mod="rna", mask_obs="kept", **FIT)
+    nmfscale.tl.permutation_test(mdata, "group", mod="rna", mask_obs="kept", **groups)
+    results = [
+        nmfscale.get.result(each, "permutation_test", "group", mod=mod)
+        for each, mod in ((adata, None), (mdata, "rna"))
+    ]
+    assert repr(results[0]) == repr(results[1])
+    assert (results[0].overall.null == results[1].overall.null).all()
+    with pytest.raises(ValueError, match=r"groups='donors'.*or of the MuData.*perhaps 'donor'"):
+        nmfscale.tl.permutation_test(mdata, "donors", mod="rna")
+    for call in (nmfscale.tl.topics, nmfscale.tl.quality, nmfscale.get.topics_df):
+        with pytest.raises(ValueError, match=r"mod=\['rna', 'prot'\]: one name is needed"):
+            call(mdata, mod=["rna", "prot"])
+    counts = nmfscale.as_counts(
+        tmp_path / "cells.h5mu", modality="rna", groups="group", mask_obs="kept"
+    )
+    assert counts.groups.tolist() == adata.obs["group"][adata.obs["kept"]].tolist()
+    assert counts.obs["donor"].tolist() == adata.obs["donor"][adata.obs["kept"]].tolist()

@@ -443,7 +443,7 @@ def test_report_says_what_was_found():
         "integer, int64",
         "total 18, largest 7",
         "1 rows, 0 columns",
-        "4, 1 of them repeats",
+        "4, only 3 different",
     ):
         assert part in text
     with pytest.warns(UserWarning, match="not whole"):

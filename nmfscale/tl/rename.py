@@ -1,0 +1,111 @@
+"""rename_topics: names of the topics of a fit in an AnnData object or in its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ..annotated.places import writable
+from ..annotated.renaming import new_names, renamed_column, renamed_entries
+from ..annotated.scheme import KEY, entry_of, leading_place
+from ..storage.atomic import user_path
+from ..storage.in_place import changed_hdf5
+from .in_file import _write_elem
+
+
+def rename_topics(
+    adata: Any,
+    names: Sequence[str] | Mapping[Any, str],
+    *,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+) -> Any:
+    """Give names to the topics of a fit.
+
+    All tables, plots and reports then show the names, and so do results that tools have written
+    before.
+
+    Parameters
+    ----------
+    adata : AnnData, MuData, str or path-like
+        Object with a fit by :func:`topics` or loadings by :func:`transform`; or the path of an
+        .h5ad file, or of an .h5mu file, which is changed as by :func:`write_h5ad`.
+    names : sequence of str, or dict of int or str to str
+        A name for each topic; or a dict of new names by number or current name, in which case
+        other topics keep theirs. Names must be distinct.
+    key : str, default="topics"
+        Key of the fit.
+    mod, copy
+        As in :func:`topics`; `copy` is for objects only.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        As :func:`topics`. ``adata.uns["topics"]["topic_names"]`` has the new names, and so have the
+        results in ``adata.uns["topics"]`` and the column ``adata.obs["topics_leading"]``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit, a topic does not exist, the number of names is not that of topics,
+        or two topics would have the same name.
+    FileInUseError
+        If a program has the file open.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X.toarray())
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> nmfscale.tl.rename_topics(adata, {0: "stress", "topic 2": "cell cycle"})
+    >>> nmfscale.get.topics_df(adata).columns.tolist()
+    ['stress', 'topic 1', 'cell cycle']
+    """
+    if isinstance(adata, str | os.PathLike):
+        if copy:
+            raise ValueError("copy=True is for objects; the names are written to the file itself.")
+        return _rename_in_file(user_path(adata), names, key, mod)
+    adata, returned = writable(adata, mod, copy)
+    entry, place = entry_of(adata, key), leading_place(key)
+    new = new_names(entry, names)
+    if place in adata.obs:
+        adata.obs[place] = renamed_column(adata.obs[place], entry, new)
+    for (*parts, name), value in renamed_entries(entry, new).items():
+        holder = entry
+        for part in parts:
+            holder = holder[part]
+        holder[name] = value
+    return returned
+
+
+def _rename_in_file(path: Path, names: Any, key: str, mod: str | None) -> None:
+    """Write new names of topics to a file, whose arrays are neither read nor written."""
+    write_elem = _write_elem()
+    with changed_hdf5(path) as file:
+        root = file if mod is None else file[f"mod/{mod}"]
+        holder = SimpleNamespace(uns=root["uns"], obsm=root["obsm"])
+        group, place = entry_of(holder, key), leading_place(key)
+        entry = _read_elem(group)
+        new = new_names(entry, names)
+        changed = {
+            ("uns", key, *parts): value for parts, value in renamed_entries(entry, new).items()
+        }
+        if place in root["obs"]:
+            changed["obs", place] = renamed_column(_read_elem(root["obs"][place]), entry, new)
+        for parts, value in changed.items():
+            del root["/".join(parts)]
+            write_elem(root["/".join(parts[:-1])], parts[-1], value)
+
+
+def _read_elem(node: Any) -> Any:
+    try:
+        from anndata.io import read_elem
+    except ImportError:  # anndata 0.10
+        from anndata.experimental import read_elem
+    return read_elem(node)
