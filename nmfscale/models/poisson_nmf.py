@@ -38,8 +38,24 @@ class PoissonNMF(CountFactorization):
         - "joint-em": both factors from the same expected counts (PLSA) [3]_; supports neither
           priors nor fixed parameters.
     init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
-        Start of the fit, see :func:`nmfscale.methods.poisson.initialize.initialize`; an array of
-        shape (n_samples,) holds cluster labels.
+        Start of the fit; `L` and `F` of :meth:`fit` take its place.
+
+        - "auto": if there are at least 3 K samples and 3 K features, "topic-score" up to K = 100
+          unless it fails, and "clusters" above; otherwise "random".
+        - "topic-score": factors from the corners of a simplex [5]_; loadings by a few steps with
+          these factors. Counts of too low a rank get a random start instead, with a warning. With
+          more than 4 million nonzero counts, a random subset of the samples is used.
+        - "clusters": samples are clustered by k-means in the space of at most 50 singular vectors.
+          A component starts from nine tenths of the frequencies in its cluster plus one tenth of
+          the overall frequencies; loadings as for "topic-score". With more than 4 million nonzero
+          counts, a random subset of the samples is clustered.
+        - "random": uniform numbers, scaled so that the expected total of each sample is its total
+          count.
+        - "nndsvd": positive parts of the singular vectors [6]_, zeros raised to a small constant,
+          everything scaled to the total count.
+        - array of shape (n_samples,): labels of K clusters. Components start as for "clusters"; a
+          sample starts with nine tenths in the component of its cluster, and one tenth is spread
+          over all components.
     max_iter : int, default=1000
         Maximum number of iterations, each one pass over the rows and one over the columns.
     tol : float, default=1e-4
@@ -222,6 +238,10 @@ class PoissonNMF(CountFactorization):
     .. [3] Geiger, Park. On the connection between NMF and LDA.
     .. [4] Ueda, Nakano, Ghahramani, Hinton (2000). SMEM algorithm for mixture models. Neural
        Computation 12, 2109-2128.
+    .. [5] Ke, Wang (2024). Using SVD for topic modeling. Journal of the American Statistical
+       Association 119, 434-449.
+    .. [6] Boutsidis, Gallopoulos (2008). SVD based initialization: a head start for nonnegative
+       matrix factorization. Pattern Recognition 41, 1350-1362.
 
     Examples
     --------

@@ -55,23 +55,7 @@ def initialize(
         Number of components K. For K = 1 the result is the maximum of the likelihood, whatever
         `init` is.
     init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
-        - "topic-score": factors from the corners of a simplex (Ke and Wang [1]_), loadings from
-          `fit_rows`. Counts of too low a rank get a random start instead, with a warning. With more
-          than 4 million nonzero counts, a random subset of the samples is used.
-        - "clusters": samples are clustered by k-means in the space of at most 50 singular vectors.
-          A component starts from nine tenths of the frequencies in its cluster plus one tenth of
-          the overall frequencies; loadings from `fit_rows`. With more than 4 million nonzero
-          counts, a random subset of the samples is clustered.
-        - "random": uniform numbers, scaled so that the expected total of each sample is its total
-          count.
-        - "nndsvd": positive parts of the singular vectors [2]_, zeros raised to a small constant,
-          everything scaled to the total count.
-        - "auto": if there are at least 3 K samples and 3 K features, "topic-score" up to K = 100
-          unless it fails, and "clusters" above; otherwise "random".
-        - cluster labels (n_samples,), one cluster per component: a component starts from nine
-          tenths of the frequencies in its cluster plus one tenth of the overall frequencies; a
-          sample starts with nine tenths in the component of its cluster, and one tenth is spread
-          over all components.
+        As in :class:`nmfscale.PoissonNMF`, where loadings are found by `fit_rows`.
     random_state : int, RandomState instance or None, default=None
         Seed of the random numbers (k-means in "topic-score" and "clusters").
     dtype : {float32, float64}, default=float64
@@ -93,13 +77,6 @@ def initialize(
     ValueError
         If `init` is neither a known name nor an array of labels, one per sample, with
         `n_components` different values.
-
-    References
-    ----------
-    .. [1] Ke, Z. T. and Wang, M. (2024). Using SVD for topic modeling. Journal of the American
-       Statistical Association 119, 434-449.
-    .. [2] Boutsidis, C. and Gallopoulos, E. (2008). SVD based initialization: A head start for
-       nonnegative matrix factorization. Pattern Recognition 41, 1350-1362.
 
     Examples
     --------
