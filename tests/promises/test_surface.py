@@ -191,6 +191,15 @@ def test_names_on_the_pages_without_code():
     assert all(hasattr(nmfscale.TopicModel, name) for name in methods)
 
 
+def test_options_on_the_pages_without_code(tmp_path, monkeypatch, capsys):
+    """The files are missing (exit 1), but the commands and their options exist (not exit 2)."""
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(page_of(name) for name in PAGES_OF_NAMES)
+    commands = re.findall(r"^nmfscale (.*)$", text, re.MULTILINE)
+    assert len(commands) > 5
+    assert [command for command in commands if main(shlex.split(command)) != 1] == []
+
+
 def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     counts, _ = nmfscale.simulate_topic_counts(60, 40, 10, random_state=0)
