@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .foreign import refuse_annotated
+from .warn import warn_caller
 
 Array = NDArray[Any]
 # Number of names that a message shows.
@@ -180,6 +181,23 @@ def of_samples(values: Any, counts: Any, argument: str) -> Any:
 def of_features(values: Any, counts: Any, argument: str, *, axis: int = 0) -> Any:
     """Return an argument with its entries along an axis in the order of the features of counts."""
     return matched(values, counts.feature_names, argument, axis=axis, of="features")
+
+
+def warn_of_surplus(
+    values: Any, names: Any, argument: str, *, of: str = "features", subject: str = "X"
+) -> None:
+    """Warn if a table has rows whose names are not among `names`, where these rows matter."""
+    rows = names_of(values) if hasattr(values, "iloc") else None
+    if rows is None or names is None:
+        return
+    rows, names = same_kind(rows, name_array(names))
+    wanted = set(names.tolist())
+    if surplus := [name for name in rows.tolist() if name not in wanted]:
+        warn_caller(
+            f"{argument} has {len(surplus):,} {of} that {subject} lacks, such as "
+            f"{such_as(surplus)}: they are left out, and the result is that of the {len(names):,} "
+            f"{of} of {subject}."
+        )
 
 
 def same_topics(one: Any, other: Any) -> Any:

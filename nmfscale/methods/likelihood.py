@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..counts.base import CountMatrix
-from ..counts.names import of_features, of_samples, same_topics
+from ..counts.names import of_features, of_samples, same_topics, warn_of_surplus
 from ..counts.structure import non_negative
 from ..engine.threads import resolve_threads
 from ..kernels.functions import log_gamma, xlogy
@@ -29,7 +29,8 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     L : array-like of shape (n_samples, n_components)
         Loadings, non-negative.
     F : array-like of shape (n_features, n_components)
-        Factors, non-negative.
+        Factors, non-negative. The rows of L and F, if they are DataFrames, are matched with the
+        samples and features of `X` by name.
     n_threads : int, default=None
         Threads, as in :class:`PoissonNMF`.
 
@@ -42,7 +43,12 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
     Raises
     ------
     ValueError
-        If the shapes do not fit or a value is negative or not finite.
+        If the shapes do not fit, a value is negative or not finite, or L or F lacks a name of `X`.
+
+    Warns
+    -----
+    UserWarning
+        If F has features that `X` lacks: they are left out, as features that were not measured.
 
     Examples
     --------
@@ -176,6 +182,7 @@ def _log_mu(counts: CountMatrix, L: Array, F: Array, n_threads: int | None) -> A
 def checked_factors(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Array, Array]:
     """Return counts and factors in float64 with matching shapes, matched by name."""
     counts = as_counts(X, integer="allow")
+    warn_of_surplus(F, counts.feature_names, "F")
     factors = [
         non_negative(given, name, (n_rows, None)).astype(np.float64, order="C", copy=False)
         for name, given, n_rows in (

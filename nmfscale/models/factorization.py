@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
-from ..counts.names import matched, names_of_topics
+from ..counts.names import matched, names_of_topics, warn_of_surplus
 from ..engine.protocol import Executor, Method
 from ..methods.entries import memory_of_entries
 from ..methods.factors import Constraints
@@ -199,7 +199,8 @@ class CountFactorization(HeldFactors):
             If `max_iter` iterations were not enough, or Ctrl-C ended the fit; the model is the best
             so far. A second Ctrl-C raises KeyboardInterrupt at once.
         UserWarning
-            If there are more components than samples or features.
+            If there are more components than samples or features; if topics of `F` are fixed, and
+            it has features that `X` lacks, which are left out.
 
         Notes
         -----
@@ -239,6 +240,8 @@ class CountFactorization(HeldFactors):
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
         fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", subject="F")
+        if fixed_topics is not None:
+            warn_of_surplus(F, counts.feature_names, "F")
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = sizes_of(size_factors, counts)
         constraints = constraints_of(

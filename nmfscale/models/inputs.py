@@ -12,10 +12,11 @@ from ..engine.threads import resolve_threads
 from ..engine.workers import resolve_client
 from ..readers.columns import leave_out
 from ..readers.masks import MASKS, NAMES
+from ..readers.matching import check_missing
 from ..readers.open import open_counts
 from ..readers.options import check_source
 from .entry_weights import given_weights, is_nan
-from .names import check_missing, default_missing, keep_names, matched_counts
+from .names import default_missing, keep_names, matched_counts
 
 Array = NDArray[Any]
 

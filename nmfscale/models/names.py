@@ -14,9 +14,9 @@ from sklearn.utils.validation import (
 )
 
 from ..counts.base import CountMatrix
-from ..counts.names import names_of, repeated_names, same_kind, such_as
+from ..counts.names import names_of, same_kind, such_as
 from ..counts.warn import warn_caller
-from ..readers.columns import select_columns
+from ..readers.matching import REMEDY, Origin, lacking_names, select_features
 
 Array = NDArray[Any]
 
@@ -80,25 +80,18 @@ def matched_counts(
     names, known = same_kind(names, known)
     if names.tolist() == known.tolist():
         return counts, None
-    lacking = _lacking(names, known)
+    lacking = lacking_names(names, known)
     refused = bool(lacking) and (missing == "error" or len(lacking) == len(known))
     asked = is_frame and hasattr(estimator, "feature_names_in_")
     if asked and (refused or not lacking and len(names) == len(known)):
-        advice = (remedy or _REMEDY) if lacking else "give X[model.feature_names_in_]."
+        advice = (remedy or REMEDY) if lacking else "give X[model.feature_names_in_]."
         try:
             validate_data(estimator, X, reset=False, skip_check_array=True)
         except ValueError as error:
             raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
-    if refused:
-        raise ValueError(_lacks(names, known, lacking, subject, remedy or _REMEDY))
-    columns = _places(names, known, subject)
-    warn_caller(_done(counts, names, known, columns, subject, missing))
-    there = columns >= 0
-    if there.all():
-        return select_columns(counts, columns), None
-    if missing == "zero":
-        return select_columns(counts, columns, known), None
-    return select_columns(counts, columns[there], known[there]), there
+    own, other = f"that {subject} was fitted to", f"that {subject} was not fitted to"
+    origin = Origin(own, other, "in the fit")
+    return select_features(counts, names, known, origin, missing, remedy or REMEDY)
 
 
 def _warn_of_one_side(estimator: Any, names: Array | None, subject: str) -> None:
@@ -123,85 +116,3 @@ def default_missing(model: Any, counts: CountMatrix) -> str:
     A word that a text does not have occurs there 0 times; a gene may not have been measured.
     """
     return "zero" if counts.of_text or getattr(model, "of_text_", False) else "error"
-
-
-def check_missing(missing: Any) -> None:
-    """Refuse an invalid `missing`, which says how to treat missing features."""
-    if missing is not None and missing not in MISSING:
-        raise ValueError(
-            f"missing={missing!r}: {', '.join(map(repr, MISSING))} are the ways to treat features "
-            "of the fit that X lacks."
-        )
-
-
-MISSING = ("error", "restrict", "zero")
-_REMEDY = (
-    "give missing='restrict' if they were not measured, as genes in another assay: they are then "
-    "left out; or missing='zero' if their absence means counts of 0, as of words in texts with a "
-    "vocabulary of their own."
-)
-
-
-def _lacking(names: Array, known: Array) -> list[Any]:
-    there = set(names.tolist())
-    return [name for name in known.tolist() if name not in there]
-
-
-def _lacks(names: Array, known: Array, lacking: list[str], subject: str, remedy: str) -> str:
-    """Return text on missing features, with new ones that may be the same under other names."""
-    others = _unknown(names, known)
-    if len(lacking) == len(known):
-        return (
-            f"X has none of the {len(known):,} features that {subject} was fitted to, such as "
-            f"{such_as(lacking)}; those of X are such as {such_as(others)}: give X names of the "
-            "same kind."
-        )
-    more = f"; those of X are such as {such_as(others)}" if others else ""
-    return (
-        f"X lacks {len(lacking):,} of the {len(known):,} features that {subject} was fitted to, "
-        f"such as {such_as(lacking)}{more}: {remedy}"
-    )
-
-
-def _places(names: Array, known: Array, subject: str) -> Array:
-    """Return the position in `names` of each known name, -1 if it is missing."""
-    wanted = set(known.tolist())
-    for labels, where in ((known, f"that {subject} was fitted to"), (names, "of X")):
-        if repeated := repeated_names(labels.tolist(), wanted):
-            raise ValueError(
-                f"several features {where} have one name, such as {such_as(repeated)}, and cannot "
-                "be matched by name. Make names unique before the fit and here, for AnnData by "
-                "var_names_make_unique(), or give the features of the fit in its order."
-            )
-    place = {name: at for at, name in enumerate(names.tolist())}
-    return np.array([place.get(name, -1) for name in known.tolist()])
-
-
-def _done(
-    counts: CountMatrix, names: Array, known: Array, columns: Array, subject: str, missing: str
-) -> str:
-    """Return text that says how features were matched."""
-    others, said = _unknown(names, known), []
-    if lacking := known[columns < 0].tolist():
-        what = "they are left out" if missing == "restrict" else "their counts are taken as 0"
-        said.append(
-            f"X lacks {len(lacking):,} of the {len(known):,} features that {subject} was fitted "
-            f"to, such as {such_as(lacking)}: {what} (missing={missing!r})."
-        )
-    if others:
-        are = "feature that" if len(others) == 1 else "features that"
-        left = counts.total - float(counts.column_totals[columns[columns >= 0]].sum())
-        share = f"{left / counts.total:.1%} of its counts" if counts.total else "no counts"
-        said.append(
-            f"X has {len(others):,} {are} {subject} was not fitted to, such as {such_as(others)}: "
-            f"{'it is' if len(others) == 1 else 'they are'} ignored, with {share}."
-        )
-    if (np.diff(columns[columns >= 0]) < 0).any():
-        what = "The other features are" if said else "X has its features"
-        said.append(f"{what} in another order than in the fit: they are matched by name.")
-    return " ".join(said)
-
-
-def _unknown(names: Array, known: Array) -> list[Any]:
-    wanted = set(known.tolist())
-    return [name for name in names.tolist() if name not in wanted]

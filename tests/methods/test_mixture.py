@@ -3,12 +3,14 @@
 import internals
 import numpy as np
 import oracle
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 
 from nmfscale import (
     PoissonNMF,
+    TopicModel,
     loglik_multinomial,
     mixture_proportions,
     multinomial_to_poisson,
@@ -63,6 +65,30 @@ def test_an_empty_sample_has_equal_proportions():
     assert_allclose(found.sum(axis=1), 1)
 
 
+@pytest.mark.parametrize("missing", ["restrict", "zero"])
+def test_features_that_counts_lack_are_treated_as_by_transform(missing):
+    """Shares of all counts, of which those of absent features were not measured, or are 0."""
+    names, there = np.array([f"gene{j}" for j in range(40)]), np.arange(40) % 3 > 0
+    topics = pd.DataFrame(W, index=names).iloc[::-1]
+    model = TopicModel(4, max_iter=1, tol=0).fit(
+        pd.DataFrame(X, columns=names), F=topics, fixed_topics=[True] * 4
+    )
+    few = pd.DataFrame(X[:, there], columns=names[there]).assign(other=7)
+    with pytest.raises(ValueError, match="X lacks 14 of the 40 features of frequencies.*restrict"):
+        mixture_proportions(few, topics)
+    with pytest.warns(UserWarning, match="X lacks 14 of the 40 features that TopicModel was"):
+        expected = model.transform(few, missing=missing)
+    warning = rf"X lacks 14 .*\(missing='{missing}'\). X has 1 feature that frequencies does not"
+    for n_iter in (None, 2000):
+        with pytest.warns(UserWarning, match=warning):
+            found = mixture_proportions(few, topics, n_iter=n_iter, missing=missing)
+        assert_allclose(found, expected, atol=1e-3 if n_iter else 1e-6)
+    absent = topics.assign(last=np.where(topics.index.isin(few), 0, 1))
+    with pytest.warns(UserWarning, match="X lacks"):
+        found = mixture_proportions(few, absent, n_iter=2, missing=missing)
+    assert_allclose(found[:, 4], 0, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -71,6 +97,7 @@ def test_an_empty_sample_has_equal_proportions():
         ({"start": START[:, :2]}, r"start has shape \(50, 2\)"),
         ({"start": -START}, r"start\[0, 0\] is -"),
         ({"start": START * (np.arange(50) != 7)[:, None]}, r"start\[7\] is all zero"),
+        ({"missing": "drop"}, "missing='drop': 'error', 'restrict', 'zero' are the ways"),
         ({"n_iter": 0}, "n_iter == 0, must be >= 1"),
     ],
 )

@@ -1,5 +1,8 @@
 """What belongs together by name is matched by name, whatever the order of an argument is."""
 
+import re
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -233,6 +236,28 @@ def test_arguments_of_functions(function):
     expected, found = ask(X, L, F, L), ask(COUNTS, *tables, tables[0])
     found = found[:, order] if np.shape(found) == (N, K) else found
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+SURPLUS = FUNCTIONS | {
+    "fixed topics": lambda X, L, F, start: nmfscale.TopicModel(K, **FEW).fit(
+        X, F=F, fixed_topics=[True] * K
+    ),
+    "poisson_regression": lambda X, L, F, start: nmfscale.poisson_regression(F, X.T),
+}
+NO_COUNTS = "multinomial_to_poisson", "simulate_from_factors", "clustering_score"
+
+
+@pytest.mark.parametrize("function", SURPLUS.keys() - NO_COUNTS)
+def test_features_of_factors_that_counts_lack_are_named(function):
+    """A number without these features is a number of other data: it is refused, or warned of."""
+    tables = shuffled(L, SAMPLES, TOPICS), shuffled(F, FEATURES, TOPICS)
+    lacking = r"(lacks 2 of the 10 features|has 2 (features|samples) that \w lacks).*'gene[89]'"
+    with pytest.warns(UserWarning) as warned:  # noqa: PT030 of several kinds
+        try:
+            SURPLUS[function](COUNTS.iloc[:, :8], *tables, tables[0])
+        except ValueError as error:
+            warnings.warn(str(error), stacklevel=1)
+    assert any(re.search(lacking, str(one.message)) for one in warned)
 
 
 @pytest.mark.filterwarnings("ignore:X has its features in another order")

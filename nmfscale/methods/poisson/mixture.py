@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_scalar
 
 from ...counts.base import CountMatrix
-from ...counts.names import of_features, of_samples, same_topics
+from ...counts.names import name_array, names_of, of_samples, same_kind, same_topics
 from ...counts.structure import non_negative
 from ...engine.threads import resolve_threads
 from ...readers.columns import leave_out
+from ...readers.matching import Origin, check_missing, select_features
 from ...readers.open import as_counts
 from ..conversion import poisson_to_multinomial
 from ..factors import MINVAL, Array
@@ -27,10 +28,12 @@ from ..transform import design_of, project_rows
 from .row_update import RowUpdate
 from .steps import UpdateRows
 
+_ORIGIN = Origin("of frequencies", "that frequencies does not have")
+
 
 def mixture_proportions(
     X: Any, frequencies: ArrayLike, start: ArrayLike | None = None, *, n_iter: int | None = None,
-    n_threads: int | None = None,
+    missing: str | None = None, n_threads: int | None = None,
 ) -> Array:  # fmt: skip
     r"""Mixture proportions of each sample by maximum likelihood, with fixed frequencies.
 
@@ -45,12 +48,17 @@ def mixture_proportions(
         Array, sparse matrix, AnnData, DataFrame, path or Counts.
     frequencies : array-like of shape (n_features, n_components)
         Feature frequencies of each component, such as ``components_.T`` of a :class:`TopicModel`.
-        Columns are divided by their sums.
+        Columns are divided by their sums. The rows of a DataFrame and the features of `X` are
+        matched by name if both have names.
     start : array-like of shape (n_samples, n_components), default=None
         Proportions to start from; None means equal ones. Zeros are raised to 1e-10 counts.
     n_iter : int, default=None
         Number of EM steps. None continues with Newton steps to the maximum, as
         :meth:`TopicModel.transform` does.
+    missing : {"error", "restrict", "zero"}, default=None
+        How to treat features of `frequencies` that `X` lacks, as in :meth:`TopicModel.transform`
+        for features of the fit: proportions are always shares of the counts that all features of
+        `frequencies` would have. None means "zero" if `X` holds words, and "error" otherwise.
     n_threads : int, default=None
         Threads, as in :class:`PoissonNMF`.
 
@@ -62,17 +70,18 @@ def mixture_proportions(
     Raises
     ------
     ValueError
-        If shapes do not fit, a number is negative or not finite, or a component or the start of a
-        sample is all zero.
+        If shapes do not fit, a number is negative or not finite, a component or the start of a
+        sample is all zero, or `X` lacks features and `missing` does not say how to treat them.
 
     Warns
     -----
     UserWarning
         If there are counts of features whose frequencies are all zero: no proportions explain them,
-        and they are left out.
+        and they are left out; if `X` lacks features, or has others, which are left out.
 
     See Also
     --------
+    TopicModel.transform : The same with the topics of a fit, also for files and on a cluster.
     poisson_to_multinomial, multinomial_to_poisson : The reparameterisation of Appendix A.3.5.
         With the totals as sizes, the proportions give the loadings of a regression with factors F:
         ``multinomial_to_poisson(proportions, frequencies, totals, F.sum(axis=0))[0]``.
@@ -92,34 +101,61 @@ def mixture_proportions(
     """
     if n_iter is not None:
         check_scalar(n_iter, "n_iter", Integral, min_val=1)
-    counts = as_counts(X, integer="allow")
-    frequencies = of_features(frequencies, counts, "frequencies")
+    check_missing(missing)
+    counts, F, there = _matched(as_counts(X, integer="allow"), frequencies, missing)
     start = same_topics(frequencies, of_samples(start, counts, "start"))
-    F = non_negative(frequencies, "frequencies", (counts.shape[1], None)).astype(np.float64)
     sums, shape = F.sum(axis=0), (counts.shape[0], F.shape[1])
     if not sums.all():
         raise ValueError(
             f"frequencies: component {int(sums.argmin())} has none above zero; leave it out."
         )
-    F /= sums
+    whole = F / sums
+    F = whole[there]
     counts = leave_out(counts, ~F.any(axis=1), "whose frequencies are all zero")
     start = np.ones(shape) if start is None else non_negative(start, "start", shape)
-    whole = start.sum(axis=1, dtype=np.float64)
-    if not whole.all():
-        raise ValueError(f"start[{int(whole.argmin())}] is all zero; it has no proportions.")
-    L = start * (counts.row_totals / whole)[:, None]
+    of_rows = start.sum(axis=1, dtype=np.float64)
+    if not of_rows.all():
+        raise ValueError(f"start[{int(of_rows.argmin())}] is all zero; it has no proportions.")
+    L = start * (counts.row_totals / of_rows)[:, None]
     n_threads = resolve_threads(n_threads, counts.nnz * F.shape[1])
     if n_iter is None:
         L = project_rows(counts, F, L=L, n_threads=n_threads)
     else:
         L = _em_steps(counts, F, L, n_iter, n_threads)
-    return poisson_to_multinomial(L, F).proportions
+    return poisson_to_multinomial(L, whole).proportions
+
+
+def _matched(
+    counts: CountMatrix, frequencies: Any, missing: str | None
+) -> tuple[CountMatrix, Array, Any]:
+    """Return counts and frequencies of all features (m, K), in one order, and which counts have.
+
+    The last is an index of rows of the frequencies.
+    """
+    names, known = counts.feature_names, None
+    if names is not None and hasattr(frequencies, "iloc"):
+        known = names_of(frequencies)
+    size = counts.shape[1] if known is None else None
+    F = non_negative(frequencies, "frequencies", (size, None)).astype(np.float64)
+    if names is None or known is None:
+        return counts, F, slice(None)
+    names, known = same_kind(name_array(names), known)
+    if names.tolist() == known.tolist():
+        return counts, F, slice(None)
+    if missing is None:
+        missing = "zero" if counts.of_text else "error"
+    counts, there = select_features(counts, names, known, _ORIGIN, missing)
+    return counts, F, slice(None) if there is None else there
 
 
 def _em_steps(counts: CountMatrix, F: Array, L: Array, n_steps: int, n_threads: int) -> Array:
     """Return loadings (n, K) after a number of EM steps from L, with F (m, K) fixed."""
     layout, K = counts.layout(n_threads), F.shape[1]
     design, total = design_of(F, layout.column_order, np.float64)
+    absent = ~F.any(axis=0)  # components that explain none of these features
+    total[:K][absent] = 1
     start = LaneBlocks(layout, L, design.shape[1], np.float64, least=MINVAL)
     update = UpdateRows(design, total, K, RowUpdate(em_steps=n_steps))
-    return RowsPass(counts, (update,), "next", K, {"L": start}, n_threads=n_threads).gather()
+    L = RowsPass(counts, (update,), "next", K, {"L": start}, n_threads=n_threads).gather()
+    L[:, absent] = 0
+    return L

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_scalar
 
 from ...counts.base import CountMatrix
-from ...counts.names import of_features
+from ...counts.names import matched, warn_of_surplus
 from ...counts.structure import non_negative
 from ...counts.warn import warn_caller
 from ...engine.local import LocalExecutor
@@ -82,6 +82,8 @@ def poisson_regression(
 
     Warns
     -----
+    UserWarning
+        If `A` has samples that `y` lacks, which are left out.
     ConvergenceWarning
         If responses are not fitted after `max_iter` iterations.
 
@@ -110,7 +112,9 @@ def poisson_regression(
     check_scalar(max_iter, "max_iter", Integral, min_val=1)
     check_scalar(tol, "tol", Real, min_val=0)
     counts, several = _responses(y)
-    design = of_features(A, counts, "A")
+    samples = counts.feature_names
+    warn_of_surplus(A, samples, "A", of="samples", subject="y")
+    design = matched(A, samples, "A", subject="y")
     design = non_negative(design, "A", (counts.shape[1], None)).astype(np.float64)
     _check_explained(counts, design)
     found = np.zeros((counts.shape[0], design.shape[1]))
