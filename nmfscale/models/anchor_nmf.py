@@ -66,8 +66,9 @@ class AnchorNMF(CountModel):
         A few anchors may differ.
     sketch_size : int, default=None
         Number of rows, a few times `n_components` or more, of a randomized Hadamard transform of
-        the samples in which features are written as combinations of the anchors [3]_. Topics and
-        `reconstruction_err_` are then estimates; see Notes. By default the combinations are exact.
+        the samples in which features are written as combinations of the anchors [3]_. Topics are
+        then estimates, and `reconstruction_err_` is the error of these topics; see Notes. By
+        default the combinations are exact.
     integer, dtype, n_threads, memory_limit, verbose, callback
         As in :class:`PoissonNMF`.
     random_state : int, RandomState instance or None, default=None
@@ -109,12 +110,10 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
     -----
     `sketch_size` is the method that [2]_ takes from [3]_: with high probability the residual of
     every feature is at most ``1 + e`` times the least one, where e falls with the square root of
-    `sketch_size` over `n_components`. It seldom pays here: the exact sums use every nonzero once
-    for each anchor in its sample, and the sketch once for each of its rows. In
-    ``benchmarks/anchors.py``, with 3% of nonzero counts, sketches of 2, 4 and 10 rows for each of
-    100 anchors took 1.7, 2.6 and 6 times as long as the exact combinations, with residuals 5.6%,
-    3.2% and 1.4% above the least. With 86% of nonzero counts and 20 anchors, they took 0.6, 0.9 and
-    2 times as long.
+    `sketch_size` over `n_components`. It does not save time here: the true error is computed from
+    the same sums as exact combinations. In ``benchmarks/anchors.py``, with 3% of nonzero counts,
+    sketches of 2, 4 and 10 rows for each of 100 anchors had residuals 5.6%, 3.2% and 1.4% above the
+    least.
 
     References
     ----------

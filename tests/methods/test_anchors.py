@@ -252,6 +252,17 @@ def test_residuals_in_a_sketch_are_within_its_distortion(n_sampled):
     assert np.linalg.norm(left[0]) < (1 + 8 / n_sampled) * np.linalg.norm(left[1])
 
 
+def test_the_error_with_a_sketch_is_that_of_its_topics():
+    """Not that of the sketch, which is smaller: combinations are the best ones there."""
+    counts = counts_of(0, 120, 60)
+    least = fit(counts, 5).reconstruction_err_
+    for seed in range(10):
+        found = fit(counts, 5, sketch_size=20, random_state=seed)
+        true = np.linalg.norm(found.loadings_ @ found.components_ - counts)
+        assert_allclose(found.reconstruction_err_, true, rtol=1e-9)
+        assert found.reconstruction_err_ >= least
+
+
 def test_a_sketch_that_is_too_small_is_refused():
     with pytest.raises(ValueError, match="sketch_size=5 is less than n_components=6"):
         fit(sketch_size=5)
@@ -380,7 +391,7 @@ def test_other_options_have_the_same_numbers_in_a_store(monkeypatch, tmp_path, o
     with pytest.raises(StopError):
         model.set_params(callback=stop_at(3)).fit(tmp_path / "counts.nmf", **found)
     model.set_params(callback=None).fit(tmp_path / "counts.nmf", resume=True, **found)
-    for name in ("components_", "loadings_", "distances_", "anchors_"):
+    for name in ("components_", "loadings_", "distances_", "anchors_", "reconstruction_err_"):
         assert_array_equal(getattr(model, name), getattr(one, name))
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
-from ...engine.protocol import Executor, Method, Needs
+from ...engine.protocol import Executor, Method, Needs, Step
 from ...kernels import decompositions, dense
 from ..factors import Array
 from ..rows_pass import RowsPass
@@ -162,37 +162,35 @@ class AnchorSearch(Method):
         take = TakeColumns(len(order), lanes, str(type_of_counts(self.counts)))
         if not self._weights.are_one:
             self.executor.drop("scales")
+        plain = self._weights.are_one and self._n_directions is None
+        steps = [take, GramColumns(order, lanes, weighted=False)]
+        steps += [] if plain else [Squares(order)]
+        steps += [] if self._sketch_size is None else [self._sketch()]
+        outcomes = self.executor.run(*steps)
+        products, n_threads = outcomes[1].sums[0], self.executor.n_threads
+        total = math.fsum(squares if plain else outcomes[2].sums[0][0])
         if self._sketch_size is None:
-            plain = self._weights.are_one and self._n_directions is None
-            others = [] if plain else [Squares(order)]
-            outcomes = self.executor.run(take, GramColumns(order, lanes, weighted=False), *others)
-            products = outcomes[1].sums[0]
-            total = math.fsum(squares if plain else outcomes[2].sums[0][0])
+            topics, gains = combinations(products, chosen, n_threads)
+            gain = math.fsum(gains)
         else:
-            products, total = self._sketched(take, chosen)
-        topics, gain = combinations(products, chosen, self.executor.n_threads)
+            Y = outcomes[-1].sums[0]
+            of_sketch = dense.product(Y[chosen], np.ascontiguousarray(Y.T), n_threads=n_threads)
+            topics, _ = combinations(of_sketch, chosen, n_threads)
+            gain = _explained(products, chosen, topics, n_threads)
         # one by one: the squares of all would be as large as the topics
         weights = 1 / np.sqrt([(topic * topic).sum() for topic in topics])
         topics *= weights[:, None]
-        error = math.sqrt(max(0.0, total - math.fsum(gain)))
+        error = math.sqrt(max(0.0, total - gain))
         self._end |= {"components": topics, "diffuseness": weights, "error": np.array(error)}
         return end | {"bytes_read": self.executor.bytes_read}
 
-    def _sketched(self, take: TakeColumns, chosen: list[int]) -> tuple[Array, float]:
-        """Return products of the anchors with all features in a sketch of the samples (K, m).
-
-        Also return the sum of the squares of all features there.
-        """
+    def _sketch(self) -> Step:
+        """Return the step that computes a sketch of the samples, (m, sketch_size)."""
         assert self._sketch_size is not None
         layout = self.executor.layout
-        step = sampled_transform(
+        return sampled_transform(
             self._exact.order, layout.blocks, len(layout.row_order), self._sketch_size, self._seed
         )
-        Y = self.executor.run(take, step)[1].sums[0]
-        products = dense.product(
-            Y[chosen], np.ascontiguousarray(Y.T), n_threads=self.executor.n_threads
-        )
-        return products, math.fsum((Y * Y).sum(axis=1))
 
     def result(self) -> dict[str, Array]:
         """Return topics (K, m), loadings (n, K), anchors (K,) and further arrays of the anchors."""
@@ -260,6 +258,17 @@ def combinations(products: Array, anchors: Sequence[int], n_threads: int) -> tup
     return products, gain
 
 
+def _explained(products: Array, anchors: Sequence[int], topics: Array, n_threads: int) -> float:
+    """Return the sum of squares that combinations `topics` (K, m) of the anchors explain.
+
+    `products` (K, m) are the inner products of the anchors with all columns.
+    """
+    gram = products[:, anchors]
+    of_topics = dense.cross(np.ascontiguousarray(topics.T), n_threads=n_threads)
+    of_columns = math.fsum((products * topics).sum(axis=1))
+    return 2 * of_columns - math.fsum((gram * of_topics).sum(axis=1))
+
+
 def anchor_loadings(
     counts: CountMatrix, anchors: Array, weights: Array, n_threads: int
 ) -> RowsPass:
@@ -282,7 +291,9 @@ def anchor_needs(
     m, K, itemsize = counts.shape[1], n_components, np.dtype(dtype).itemsize
     own, topics = type_of_counts(counts).itemsize, m * n_components * 8
     directions = m * (n_directions or 0) * 8
-    sums = max(topics, directions, m * (sketch_size or 0) * 8 * 2)
+    # with a sketch also its topics, the transposed topics, and products of both
+    of_sketch = m * sketch_size * 8 * 2 + topics * 2 if sketch_size else 0
+    sums = max(topics + of_sketch, directions)
     return Needs(
         row=K * (own + itemsize) + 16,
         shared=m * _PER_FEATURE * 8 + n_given * m * 8 + (topics // 2 if itemsize == 4 else 0),
