@@ -83,6 +83,7 @@ class FrobeniusNMF(CountModel):
         Weight of the penalties of topics; "same" means `alpha_W`. Both are 0 or both are positive.
     l1_ratio : float, default=0.0
         Share of the l1 norm in the penalties, from 0 to 1; the remainder is the squared l2 norm.
+        Strong l1 penalties make all loadings and frequencies of a topic 0, or those of all topics.
     integer : {"allow", "warn", "require"}, default="allow"
         How to treat data that are not whole numbers.
     dtype
@@ -100,7 +101,7 @@ class FrobeniusNMF(CountModel):
     idf_ : ndarray of shape (n_features,), float64, or None
         Weights of features with ``weighting="tf-idf"``.
     loss_ : float
-        Final value of the objective above.
+        Final value of the objective above, at most that of all zeros, ``|X|^2 / 2``.
     reconstruction_err_ : float
         Frobenius norm of the weighted counts minus ``loadings_ @ components_``.
     history_ : structured ndarray
@@ -224,7 +225,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             If `max_iter` iterations were not enough, or Ctrl-C ended the fit.
         UserWarning
             If there are more components than samples or features; if counts were weighted by TF-IDF
-            before, and `weighting` does it again.
+            before, and `weighting` does it again; if the penalties leave no topics.
 
         Examples
         --------
@@ -282,6 +283,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         self.reconstruction_err_ = float(fitted.arrays["error"])
         if not any(penalties):
             self._normalise()
+        elif square and not self.components_.any():
+            warn_caller(
+                f"alpha_W={self.alpha_W:g} and alpha_H={self.alpha_H}: with these penalties, "
+                "the fit found no topics whose loss is below that of all zeros. Use smaller ones."
+            )
         return counts, fitted
 
     def _normalise(self) -> None:
@@ -344,8 +350,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         Returns
         -------
         float
-            ``1 - |X' - W H|^2 / |X'|^2`` with X' the weighted counts and W their loadings; at most
-            1, and 0 if there are no counts. It rises with the number of topics.
+            ``1 - |X' - W H|^2 / |X'|^2`` with X' the weighted counts and W their loadings, which
+            :meth:`transform` finds; at most 1, and 0 if there are no counts. It rises with the
+            number of topics, and falls with the penalties, because W is fitted to X' itself.
 
         Raises
         ------

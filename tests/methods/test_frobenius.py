@@ -1,5 +1,7 @@
 """FrobeniusNMF: scikit-learn's objective, TF-IDF and penalties; recovery of simulated topics."""
 
+import warnings
+
 import numpy as np
 import oracle
 import pytest
@@ -90,6 +92,33 @@ def test_penalties_make_topics_sparser():
     plain = FrobeniusNMF(4, weighting="tf-idf").fit(X)
     penalised = FrobeniusNMF(4, weighting="tf-idf", alpha_W=1e-3, l1_ratio=1.0).fit(X)
     assert (penalised.components_ == 0).mean() > (plain.components_ == 0).mean() + 0.05
+
+
+@pytest.mark.parametrize("l1_ratio", [0.0, 0.5, 1.0])
+def test_strong_penalties(l1_ratio):
+    """Topics that die lose their loadings; no topics at all are better than a worse optimum."""
+    n_dead = n_none = 0
+    for seed in range(3):
+        counts = np.random.default_rng(seed).poisson(1.0, (12, 9))
+        for alpha in (0.05, 0.2, 0.5):
+            how = {"alpha_W": alpha, "l1_ratio": l1_ratio}
+            model = FrobeniusNMF(4, init="random", random_state=seed, **how, **LONG)
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                model.fit(counts)
+            assert any("no topics" in str(one.message) for one in warned) != model.loadings_.any()
+            W, H, none = model.loadings_, model.components_, (counts**2).sum() / 2
+            loss = oracle.frobenius_loss(counts, W, H, alpha, alpha, l1_ratio)
+            assert_allclose(model.loss_, loss)
+            assert model.loss_ <= none
+            assert_allclose(model.transform(counts), W, atol=1e-6)
+            explained = 1 - ((counts - W @ H) ** 2).sum() / (2 * none)
+            assert_allclose(model.score(counts), explained, atol=1e-6)
+            assert_allclose(model.reconstruction_err_, np.sqrt(2 * none * (1 - explained)))
+            dead = ~H.any(axis=1)
+            assert not W[:, dead].any() and W[:, ~dead].any(axis=0).all()
+            n_dead, n_none = n_dead + (0 < dead.sum() < 4), n_none + dead.all()
+    assert l1_ratio < 1 or (n_dead and n_none)
 
 
 def test_it_says_when_it_has_converged():

@@ -197,7 +197,13 @@ class Hals(PointMethod):
         _, (found, sums) = self.executor.run(step, SumColumns(len(F) // LANES, K))
         self.executor.copy("next", "L")
         self.executor.drop("next")
+        if any(self.penalties):  # a topic that no sample has
+            F = aligned_copy(F * np.pad(found["total"] > 0, (0, F.shape[1] - K)))
+            self.points["L"] = {"F": F}
         loss = self._loss(F[:, :K].astype(np.float64), found, rows_of_sums(sums[0], len(F)))
+        self._all_zero = loss > self.square / 2
+        if self._all_zero:  # with penalties, there are local optima above the loss of no topics
+            loss, self._error = self.square / 2, math.sqrt(self.square)
         return self.pending | {
             "minus_loss": -loss, "loss": loss, "bytes_read": self.executor.bytes_read,
         }  # fmt: skip
@@ -218,6 +224,9 @@ class Hals(PointMethod):
     def result(self) -> dict[str, Array]:
         """Return L (n, K) and F (m, K), in the order of the counts, and the norm of the errors."""
         L, F = self.plain_rows("L"), self.plain_columns(self._F("L"))
+        if self._all_zero:
+            F[:] = 0
+        L[:, ~F.any(axis=0)] = 0
         return {"L": L, "F": F, "error": np.array(self._error)}
 
     def point_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -239,8 +248,9 @@ def rows_step(
     """Return the step that moves loadings with factors fixed, whose Gram matrix is given."""
     K = len(gram)
     return DescendRows(
-        design, _raised(gram, penalties.l2_L), _linear(penalties.l1_L, K), n_sweeps, **how
-    )
+        design, _raised(gram, penalties.l2_L), _linear(penalties.l1_L, K), penalties.l2_L,
+        n_sweeps, **how,
+    )  # fmt: skip
 
 
 def scale_step(counts: CountMatrix, layout: Any, features: Array | None) -> ScaleRows:

@@ -26,12 +26,17 @@ from ..slices import sliced_counts
 def problem_of(
     design: Array, gram: Array, linear: Array | None, n_sweeps: int, tolerance: float = 0.0
 ) -> Any:
-    """Return the problem of the kernels: `gram` (K, K) of the held factor, l1 penalties (K,)."""
+    """Return the problem of the kernels: `gram` (K, K) of the held factor, l1 penalties (K,).
+
+    Components without curvature stay, but with a penalty their minimum is 0. The kernels reach it
+    if the curvature, which makes no difference to the minimum, is 1.
+    """
     dtype, K = design.dtype, len(gram)
     total = None
     if linear is not None:
         total = np.zeros(design.shape[1], dtype)
         total[:K] = linear
+        gram = gram + np.diag((np.diag(gram).astype(dtype) == 0) & (linear > 0))
     return kernels.RowProblem(
         design, total, K, step=kernels.SQUARES, gram=np.ascontiguousarray(gram, dtype), floor=0.0,
         newton_steps=1, qp_sweeps=n_sweeps, qp_tolerance=tolerance,
@@ -88,13 +93,15 @@ class DescendRows(Step):
     """Moves loadings by coordinate descent with the factors fixed: makes ``next``.
 
     `design` (lanes, stride) are the factors times w, `gram` (K, K) is the Gram matrix of the
-    factors. Rows start at ``L``, extrapolated away from ``before``; without ``L``, at 0. With
-    `explained`, it also makes the array of this name: the sum of squares that each row explains.
+    factors, with the l2 penalty `square` on its diagonal. Rows start at ``L``, extrapolated away
+    from ``before``; without ``L``, at 0. With `explained`, it also makes the array of this name:
+    the sum of squares that each row explains.
     """
 
     design: Any
     gram: Array
     linear: Array | None
+    square: float
     n_sweeps: int
     tolerance: float = 0.0
     momentum: float = 0.0
@@ -129,6 +136,10 @@ class DescendRows(Step):
             problem_of(self.design, self.gram, self.linear, self.n_sweeps, self.tolerance),
             start, out, n_threads=n_threads, scale=block.get("scales"), **report,
         )  # fmt: skip
+        if self.explained:  # the kernels subtract the penalties, twice the l1 penalty
+            b = out[:, : len(self.gram)].astype(np.float64, copy=False)
+            slope = self.square * b if self.linear is None else self.square * b + 2 * self.linear
+            report["loglik_end"] += (b * slope).sum(axis=1)
         if L is None:
             progress.advance(block.n_rows)
         return {}
