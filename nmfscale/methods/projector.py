@@ -9,7 +9,6 @@ import numpy as np
 from .. import kernels
 from ..counts.sell import LANES
 from .factors import MINVAL, Array, aligned_copy
-from .penalty import Penalty
 
 ROUNDS = 500
 TOL = 1e-8
@@ -21,8 +20,6 @@ _EM_STEPS, _EM_A_STEP = 8, 2
 # A row is finished if its residual is small and no EM step would raise a loading by more than this
 # share: residuals are products with the loadings, and do not show errors of loadings near zero.
 _LIFTS = 1e-3
-# Convex problems that are solved in turn for a row with a concave penalty.
-_TANGENTS = 10
 
 
 class RowSteps(NamedTuple):
@@ -46,7 +43,9 @@ class Projector:
         self, design: Array, total: Array, n_components: int, n_steps: int, tol: float,
         n_threads: int, rates: bool = False, how: RowSteps | None = None,
     ):  # fmt: skip
-        self.n_steps, self._n_components, self._n_threads = n_steps, n_components, n_threads
+        self.n_steps, self.n_components, self.n_threads, self.total = (
+            n_steps, n_components, n_threads, total
+        )  # fmt: skip
         eps = 50 * float(np.finfo(design.dtype).eps)
         self._tol = max(tol, eps)
         self._floored = MINVAL * float(total.max())
@@ -56,6 +55,7 @@ class Projector:
         if self._dead[:n_components].any():
             options["moves"] = (~self._dead).astype(design.dtype)
         held = design, total.astype(design.dtype), n_components
+        self.plain = kernels.RowProblem(*held)  # takes no steps
         newton: dict[str, Any] = {"newton_steps": 1, "qp_sweeps": 50, "qp_tolerance": 1e-12}
         self._at_once: Any = None
         self._kernel = "update_rows" if how is None else how.kernel
@@ -90,7 +90,7 @@ class Projector:
             unfinished = self._step(sliced, values, scale, prior, steep)
         else:
             kernel, problem = self._at_once
-            kernel(sliced, problem, values, values, n_threads=self._n_threads, **prior)
+            kernel(sliced, problem, values, values, n_threads=self.n_threads, **prior)
         values[values <= MINVAL] = 0
         values[scale == 0] = 0
         values[:, self._dead] = 0
@@ -99,19 +99,6 @@ class Projector:
             best = np.zeros_like(pseudo)
             np.divide(pseudo, rate, out=best, where=rate > 0)
             values[:, self._dead] = best
-        return unfinished
-
-    def move_penalised(
-        self, penalty: Penalty, sliced: Any, values: Array, totals: Array, prior: dict[str, Array]
-    ) -> int:
-        """Do the same with a penalty: if it is concave, for one tangent after the other."""
-        pseudo = prior.get("pseudo", aligned_copy(np.zeros_like(values)))
-        of_rows = values[:, : self._n_components]
-        for _ in range(1 if penalty.exponent == 1 else _TANGENTS):
-            rate = penalty.slope.at(values, self._n_components)
-            both = {"pseudo": pseudo, "rate": aligned_copy(rate + prior.get("rate", 0))}
-            np.maximum(of_rows, MINVAL, out=of_rows)
-            unfinished = self.move(sliced, values, totals, both, penalty.exponent < 1)
         return unfinished
 
     def _step(
@@ -151,5 +138,5 @@ class Projector:
         if kernel == "update_rows":
             options["slices"] = np.flatnonzero(rows.reshape(-1, LANES).any(axis=1))
         getattr(kernels, kernel)(
-            sliced, problem, values, after, n_threads=self._n_threads, **prior, **options
+            sliced, problem, values, after, n_threads=self.n_threads, **prior, **options
         )

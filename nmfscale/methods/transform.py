@@ -36,6 +36,7 @@ from .factors import (
     to_lanes,
 )
 from .measured import Measured, own_totals
+from .penalised_rows import PenalisedRows
 from .penalty import Penalty
 from .poisson_weights import ENTRIES, PoissonWeights, row_inputs, totals_of_rows
 from .projector import ACTIVE_ABOVE, ROUNDS, TOL, Projector, RowSteps
@@ -150,9 +151,9 @@ class ProjectRows(Step):
         """Move some rows, with the penalty if there is one."""
         if self.penalty is None:
             return projector.move(sliced, values, totals, prior)
-        if new and self.penalty.exponent < 1:  # a start on which later tangents depend
-            projector.move(sliced, values, totals, prior)
-        return projector.move_penalised(self.penalty, sliced, values, totals, prior)
+        rows = PenalisedRows(projector, self.penalty, sliced, totals, prior)
+        rows.move(values, new)
+        return 0
 
     def _equal(self, totals: Array, n_rows: int, total: Array) -> Array:
         K = self.n_components

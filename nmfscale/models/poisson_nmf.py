@@ -108,7 +108,11 @@ class PoissonNMF(CountFactorization):
         as in a fit of the transposed counts. Other solvers refuse it.
     penalty_exponent : float, default=1.0
         Exponent of the penalty, above 0 and at most 1. Below 1, it is not convex: a fit that starts
-        from the factors of a fit without a penalty (``fit(X, L=L, F=F)``) often ends higher.
+        from the factors of a fit without a penalty (``fit(X, L=L, F=F)``) often ends higher. At the
+        end of a fit and in :meth:`transform`, each sample (or feature) then searches which of its
+        parameters are zero: no parameter that becomes zero, or positive, by itself improves the
+        optimum. With few components this is the best of all subsets in tests with up to 5; with
+        many, a better one may exist. The search takes about `n_components` times as long.
     factor_norm : {"l1", "l2"}, default="l1"
         Norm, held at one, of the columns of the factor without the penalty: their sum, or their
         Euclidean norm. Without norms, the same optimum has the penalty ``l1_penalty * sum_k ||f_k||

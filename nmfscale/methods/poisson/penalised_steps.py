@@ -10,6 +10,7 @@ import numpy as np
 from ...counts.sell import LANES, SellBlock
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
 from ..factors import MINVAL, Array, aligned_copy, at_floor
+from ..penalised_rows import PenalisedRows
 from ..penalty import Penalty
 from ..projector import ROUNDS, TOL, Projector
 from ..slices import sliced_counts
@@ -74,9 +75,9 @@ class ProjectColumns(ColumnStep):
             counts = counts.weighted(weights, L.dtype, n_threads, self.room)
         projector = Projector(L, self.total, self.n_components, ROUNDS, TOL, n_threads)
         values = aligned_copy(self.F[panel.lanes])
-        projector.move_penalised(
-            self.penalty, sliced_counts(counts, len(L)), values, _totals(counts), {}
-        )
+        sliced = sliced_counts(counts, len(L))
+        rows = PenalisedRows(projector, self.penalty, sliced, _totals(counts), {})
+        rows.move(values, new=False)
         return {"values": values}
 
 
