@@ -76,7 +76,7 @@ def compare_fits(
     Warns
     -----
     UserWarning
-        As :func:`match_topics`.
+        As in :func:`match_topics`.
 
     Examples
     --------

@@ -80,7 +80,7 @@ def loglik_multinomial(
     Raises
     ------
     ValueError
-        As :func:`loglik_poisson`.
+        As in :func:`loglik_poisson`.
 
     Notes
     -----
@@ -116,7 +116,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     Raises
     ------
     ValueError
-        As :func:`loglik_poisson`.
+        As in :func:`loglik_poisson`.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     Raises
     ------
     ValueError
-        As :func:`loglik_poisson`.
+        As in :func:`loglik_poisson`.
 
     Notes
     -----

@@ -207,7 +207,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
             If the counts or a parameter are not valid, all counts are 0, or given anchors are
             combinations of each other.
         OSError, MemoryLimitError, FloatingPointError, CheckpointError, ClusterError
-            As :meth:`PoissonNMF.fit`.
+            As in :meth:`PoissonNMF.fit`.
 
         Warns
         -----

@@ -357,7 +357,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         Raises
         ------
         ValueError, MemoryLimitError, ClusterError
-            As :meth:`transform`.
+            As in :meth:`transform`.
 
         Examples
         --------

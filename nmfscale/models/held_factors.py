@@ -175,7 +175,7 @@ class HeldFactors(CountModel):
         Raises
         ------
         ValueError, MemoryLimitError, ClusterError
-            As :meth:`transform` and :meth:`LDA.score`.
+            Those of :meth:`transform` and :meth:`LDA.score`.
 
         Examples
         --------
@@ -224,7 +224,7 @@ class HeldFactors(CountModel):
         Raises
         ------
         ValueError, MemoryLimitError, ClusterError
-            As :meth:`score`.
+            As in :meth:`score`.
         """
         known = {"measured": measured, "batch": batch, "data_weights": data_weights}
         self._warn_of_score()

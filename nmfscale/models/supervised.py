@@ -167,7 +167,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         Raises
         ------
         ValueError, MemoryLimitError, FileNotFoundError, ClusterError
-            As :meth:`PoissonNMF.transform`.
+            As in :meth:`PoissonNMF.transform`.
         """
         known, reading = {"data_weights": data_weights}, {"layer": layer, "raw": raw, **source}
         return self._transform(X, out, missing, client, reading, known)
@@ -240,12 +240,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
         Raises
         ------
         ValueError, ClusterError
-            As :meth:`predict`; if the model was fitted to targets.
+            As in :meth:`predict`; also if the model was fitted to targets.
 
         Warns
         -----
         UserWarning
-            As :meth:`predict`; these samples get ``class_prior_``.
+            As in :meth:`predict`; these samples get ``class_prior_``.
         """
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
@@ -314,7 +314,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         Raises
         ------
         ValueError, ClusterError
-            As :meth:`predict`.
+            As in :meth:`predict`.
         """
         reading = {"layer": layer, "raw": raw, **source}
         model, counts, client = self._to_predict(X, missing, client, reading, data_weights)

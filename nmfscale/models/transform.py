@@ -243,7 +243,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             As in :meth:`transform`; also if `completion` is not between 0 and 1, or counts are not
             whole.
         MemoryLimitError, ClusterError
-            As :meth:`transform`.
+            As in :meth:`transform`.
 
         Notes
         -----
@@ -346,7 +346,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         Raises
         ------
         ValueError, MemoryLimitError, ClusterError
-            As :meth:`transform`.
+            As in :meth:`transform`.
         """
         reading = {"layer": layer, "raw": raw, **source}
         score = self._score(X, completion, random_state, missing, client, reading)

@@ -279,7 +279,7 @@ def top_features_plot(
     Raises
     ------
     ValueError
-        As :func:`top_features`.
+        As in :func:`top_features`.
 
     Examples
     --------

@@ -64,7 +64,7 @@ def trend_plot(
     Raises
     ------
     ValueError
-        As :func:`forest_plot`; also if there is only one group.
+        As in :func:`forest_plot`; also if there is only one group.
 
     Examples
     --------

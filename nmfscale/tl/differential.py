@@ -30,8 +30,10 @@ def differential_features(
         Object with a fit by :func:`topics` or loadings by :func:`transform`.
     key : str, default="topics"
         Key of the fit.
-    layer, raw
-        As in :func:`topics`; by default the choice of the fit.
+    layer : str, optional
+        Layer with the counts; by default that of the fit.
+    raw : bool, optional
+        Whether the counts are ``adata.raw.X``; by default as for the fit.
     mask_var : array-like or str, optional
         Variables to test, as in :func:`topics`; by default all, also those that were not fitted.
     mod, copy
@@ -43,7 +45,7 @@ def differential_features(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["topics"]["differential_features"]`` is set, which
+        None; with `copy`, the copy. ``adata.uns["topics"]["differential_features"]`` is set, which
         :func:`nmfscale.get.differential_df` and ``nmfscale.get.result`` read, and plots such as
         :func:`nmfscale.pl.volcano_plot`.
 

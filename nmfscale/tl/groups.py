@@ -57,8 +57,8 @@ def permutation_test(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["topics"]["permutation_test"][groupby]`` is set, which
-        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.null_plot` draws.
+        None; with `copy`, the copy. ``adata.uns["topics"]["permutation_test"][groupby]`` is set,
+        which :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.null_plot` draws.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def group_effects(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["topics"]["group_effects"][groupby]`` is set, which
+        None; with `copy`, the copy. ``adata.uns["topics"]["group_effects"][groupby]`` is set, which
         :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.forest_plot` draws.
 
     Raises
@@ -150,8 +150,8 @@ def bootstrap_weights(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["topics"]["bootstrap_weights"][groupby]`` is set, which
-        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.forest_plot` draws.
+        None; with `copy`, the copy. ``adata.uns["topics"]["bootstrap_weights"][groupby]`` is set,
+        which :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.forest_plot` draws.
 
     Raises
     ------
@@ -191,8 +191,8 @@ def correspondence_analysis(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["topics"]["correspondence_analysis"][groupby]`` is set, which
-        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.biplot` draws.
+        None; with `copy`, the copy. ``adata.uns["topics"]["correspondence_analysis"][groupby]`` is
+        set, which :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.biplot` draws.
 
     Raises
     ------

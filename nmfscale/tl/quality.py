@@ -33,8 +33,10 @@ def quality(
         Object with a fit by :func:`topics` or loadings by :func:`transform`.
     key : str, default="topics"
         Key of the fit.
-    layer, raw
-        As in :func:`topics`; by default the choice of the fit.
+    layer : str, optional
+        Layer with the counts; by default that of the fit.
+    raw : bool, optional
+        Whether the counts are ``adata.raw.X``; by default as for the fit.
     mod, copy
         As in :func:`topics`.
     **options
@@ -43,7 +45,7 @@ def quality(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["topics"]["quality"]`` is set, which
+        None; with `copy`, the copy. ``adata.uns["topics"]["quality"]`` is set, which
         :func:`nmfscale.get.result` reads; and ``adata.obs["topics_explained"]``, the share of the
         deviance of each observation that the fit removes, which plots can show, and
         ``adata.var["topics_explained"]``, with 0 for variables that were not fitted.
@@ -117,13 +119,13 @@ def select_k(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["select_k"]`` is set, which :func:`nmfscale.get.result` reads
-        and :func:`nmfscale.pl.select_k_plot` draws.
+        None; with `copy`, the copy. ``adata.uns["select_k"]`` is set, which
+        :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.select_k_plot` draws.
 
     Raises
     ------
     ValueError
-        As :func:`topics` and :func:`nmfscale.select_k`.
+        Those of :func:`topics` and :func:`nmfscale.select_k`.
 
     Examples
     --------

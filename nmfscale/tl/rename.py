@@ -45,8 +45,9 @@ def rename_topics(
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`. ``adata.uns["topics"]["topic_names"]`` has the new names, and so have the
-        results in ``adata.uns["topics"]`` and the column ``adata.obs["topics_leading"]``.
+        None; with `copy`, the copy. ``adata.uns["topics"]["topic_names"]`` has the new names, and
+        so have the results in ``adata.uns["topics"]`` and the column
+        ``adata.obs["topics_leading"]``.
 
     Raises
     ------

@@ -45,27 +45,31 @@ def transform(
         Key of the fit in `reference`, if it is an AnnData object.
     key_added : str, optional
         Key of the results; by default that of the reference.
-    layer, raw
-        As in :func:`topics`; by default the choice of the fit in an AnnData reference.
+    layer : str, optional
+        Layer with the counts; by default that of the fit in an AnnData reference.
+    raw : bool, optional
+        Whether the counts are ``adata.raw.X``; by default as for the fit in an AnnData reference.
     missing : {"error", "restrict", "zero"}, default="error"
         How to treat variables of the fit that `adata` lacks, as in
         :meth:`nmfscale.PoissonNMF.transform`.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers, as in :class:`nmfscale.PoissonNMF`.
-    mod, copy
-        As in :func:`topics`; the modality is that of `adata` and of a MuData reference.
+    mod : str, optional
+        Modality of `adata`, and of a MuData reference.
+    copy
+        As in :func:`topics`.
     **options
         Further arguments of the model's ``transform``; `data_weights` may be the name of a layer.
 
     Returns
     -------
     AnnData, MuData or None
-        As :func:`topics`, with the same fields; no observation is marked as fitted.
+        As in :func:`topics`. No observation is marked as fitted.
 
     Raises
     ------
     ValueError
-        As :func:`topics`; and if the reference has no fit, or variables are missing.
+        As in :func:`topics`; also if the reference has no fit, or variables are missing.
 
     Examples
     --------

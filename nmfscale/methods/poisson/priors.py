@@ -152,7 +152,7 @@ def dirichlet_to_gamma(alpha: ArrayLike, scales: ArrayLike) -> tuple[Array, Arra
     Raises
     ------
     ValueError
-        As :func:`gamma_to_dirichlet`.
+        As in :func:`gamma_to_dirichlet`.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def logposterior_poisson(
     Raises
     ------
     ValueError
-        As :func:`loglik_poisson`, or if a prior is not valid.
+        As in :func:`loglik_poisson`; or if a prior is not valid.
 
     Notes
     -----
@@ -247,7 +247,7 @@ def logposterior_multinomial(
     Raises
     ------
     ValueError
-        As :func:`loglik_multinomial`, or if the prior is not valid, or a column of F is zero and
+        As in :func:`loglik_multinomial`; or if the prior is not valid, or a column of F is zero and
         topics have a prior.
 
     Examples
