@@ -310,7 +310,11 @@ def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measure
     n, m = counts.shape
     if measured is None:
         if batch is not None:
-            raise ValueError("batch names groups of samples: give measured, their features, too.")
+            raise ValueError(
+                "batch only says which features were measured in which samples, and needs measured, "
+                "a row of features for each batch. It corrects no batch effects: fit each batch and "
+                "match the topics, or pass batches as strata= of a test."
+            )
         return None
     labels = np.zeros(n, int) if batch is None else _labels(of_samples(batch, counts, "batch"), n)
     names, groups = np.unique(labels, return_inverse=True)

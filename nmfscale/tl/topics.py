@@ -72,10 +72,10 @@ def topics(
         Whether to return a copy with the results, and leave `adata` as it is.
     **fit
         Parameters of the estimator, such as ``random_state=0`` or ``prior_factors=1.1``, and
-        arguments of its ``fit``, such as ``batch="donor"`` or ``checkpoint="folder"``. Arguments
-        with a value for each observation may be names of columns of ``adata.obs``, or of obs of
-        the MuData object. `data_weights`,
-        an array for all observations and variables, may be the name of a layer.
+        arguments of its ``fit``, such as ``checkpoint="folder"``. Arguments with a value for each
+        observation, such as `y` of the model "ssnmf", may be names of columns of ``adata.obs``, or
+        of obs of the MuData object. `data_weights`, an array for all observations and variables,
+        may be the name of a layer.
 
     Returns
     -------

@@ -226,7 +226,7 @@ def test_bootstraps_know_what_was_measured():
     ("given", "options", "message"),
     [
         ({"measured": MEASURED}, {}, r"measured is bool of shape \(2, 60\): .*\(1, 60\)"),
-        ({"batch": BATCH}, {}, "give measured"),
+        ({"batch": BATCH}, {}, "needs measured, .* corrects no batch effects"),
         ({"measured": MEASURED * 1, "batch": BATCH}, {}, "measured is int64 .* booleans"),
         ({"measured": MEASURED, "batch": BATCH[1:]}, {}, r"batch has shape \(119,\)"),
         (
