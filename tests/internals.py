@@ -454,6 +454,16 @@ def few_samples_are_many(monkeypatch, n):
     monkeypatch.setattr("nmfscale.inference.groups.MANY_SAMPLES", n)
 
 
+def set_pvalues_in_memory(patch, number):
+    """Let the adjustment of p-values of pairs have this many in memory at a time."""
+    _set(patch, "inference.pvalues._PVALUES", number)
+
+
+def set_replicates_of_pairs_in_memory(patch, n_entries):
+    """Let differences between groups have this many entries of replicates at a time."""
+    _set(patch, "inference.results.effects._REPLICATES", n_entries)
+
+
 # Many topics --------------------------------------------------------------------------------------
 
 

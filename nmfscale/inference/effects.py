@@ -26,13 +26,12 @@ from .bootstrap import Cells, draw_in_parts, warn_of_few_units
 from .brown_forsythe import EachTopic, rows_of_topics
 from .groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
 from .intervals import ROBUST_INTERVALS, check_interval
-from .least_squares import LeastSquares
 from .loadings import proportions, topics_of_samples
 from .permutation import labelled_sets, null_distributions
 from .pvalues import joint_max_t, n_as_extreme, pvalue
 from .replicates import Replicates, ReplicateTask, check_positive, run_replicates
 from .results.effects import GroupEffects
-from .robust import HC3, shares_of
+from .robust import OneWay, shares_of
 from .seeds import child_states, seed_of
 from .units import units_with_topics
 from .weighting import check_weighting
@@ -257,7 +256,7 @@ def _pvalues(nulls: list[Array], observed: Array, exact: bool) -> tuple[Array, A
 
 def _errors(
     values: Array, weights: Array, groups: Labels, strata: Array, shares: Array | None
-) -> tuple[HC3, Array]:
+) -> tuple[OneWay, Array]:
     """Return standard errors of means by stratum, and the weight (n, R) of each stratum.
 
     Strata have no part in them where one has a single unit of a group, whose spread is not known.
@@ -266,13 +265,11 @@ def _errors(
     cell = strata * R + groups.codes
     if (np.bincount(cell)[cell] == 1).any():
         cell = groups.codes
-    found, cell = np.unique(cell, return_inverse=True)
+    cells, cell = np.unique(cell, return_inverse=True)
     cell = cell.reshape(-1)
-    X = (cell[:, None] == np.arange(found.size)).astype(float)
-    sizes, parts = np.bincount(cell, weights), np.zeros((found.size, R))
-    parts[np.arange(found.size), found % R] = sizes
-    fit = LeastSquares.of(X, values, None if (weights == 1).all() else weights)
-    return HC3(fit, np.array([0, len(values)]), shares), parts / parts.sum(axis=0)
+    parts = np.zeros((cells.size, R))
+    parts[np.arange(cells.size), cells % R] = np.bincount(cell, weights)
+    return OneWay.of(cell, values, weights, shares), parts / parts.sum(axis=0)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from .statistics import Statistic
 Array = NDArray[Any]
 # Number of sums that are in memory at a time.
 _SUMS = 1 << 18
+# Labellings of all sets that are drawn at a time, and about how many units these may have.
+_TOGETHER, _UNITS = 512, 1 << 26
 # With at most this many units, labellings tie by design or chance: their sums are equal up to
 # rounding.
 _FEW_UNITS = 4096
@@ -174,9 +176,15 @@ class Permutations(ReplicateTask):
     """Random labellings of several sets of units, drawn independently, and their statistics."""
 
     name = "permutations"
+    patience = 1.0
 
     def __init__(self, sets: Sequence[Sequence[Part]]):
         self.sets = [Permuted(tuple(parts)) for parts in sets]
+
+    def together(self, here: bool) -> int:
+        """Return the number of labellings that make the work of a set far longer than its calls."""
+        n_units = sum(len(permuted.parts[0][1].rows) for permuted in self.sets)
+        return max(1, min(_TOGETHER, _UNITS // n_units))
 
     def about(self) -> Iterator[Any]:
         """Yield rows, labels, strata and statistics, and the statistics of the observed labels."""

@@ -25,7 +25,7 @@ AT_ONCE = 1 << 19
 # Smallest eigenvalue of Q*' Q (1 in the data) below which coefficients are not determined.
 _SINGULAR = 1e-8
 # Share of a sum of squares that counts as 0 up to rounding.
-_NOTHING = 1e-24
+NOTHING = 1e-24
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LeastSquares:
         along = dense.cross(Q, Y)
         E, B = Y - dense.product(Q, along), dense.cross(turn, along)
         # set to 0 what is 0 up to rounding: residuals if X explains all, terms that explain nothing
-        least = _NOTHING * (Y**2).sum(axis=0)
+        least = NOTHING * (Y**2).sum(axis=0)
         E[:, (E**2).sum(axis=0) <= least] = 0
         B[B**2 <= least * (turn**2).sum(axis=0)[:, None]] = 0
         return cls(Q, turn, B, E)
@@ -82,7 +82,7 @@ class LeastSquares:
         parts = dense.cross(directions, along)
         total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
         # set to 0 what is 0 up to rounding
-        parts[:, (parts**2).sum(axis=0) <= _NOTHING * total] = 0
+        parts[:, (parts**2).sum(axis=0) <= NOTHING * total] = 0
         found: Array = dense.product(directions, parts)
         return found
 

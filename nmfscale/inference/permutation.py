@@ -25,7 +25,7 @@ from .groups import (
 from .labelling import Labelled, Part, Permutations
 from .pvalues import (
     independent_max_t,
-    interval,
+    intervals,
     joint_max_t,
     n_as_extreme,
     pvalue,
@@ -366,6 +366,7 @@ def _tests(
         bh[1:] = false_discovery_control(p[1:])
     # standardised values rank labellings of both sides together, p-values rank each side by itself
     maxt, bh, n_units = np.maximum(maxt, p), np.maximum(bh, p), labels.sizes
+    ends = intervals(n_extreme, [null.size for null in nulls], side, exact)
     return [
         GroupTest(
             groups=tuple(labels.names[g] for g in test),
@@ -374,7 +375,7 @@ def _tests(
             zscore=float(z[i][1]),
             pvalue=p[i],
             fraction=n_extreme[i] / nulls[i].size,
-            interval=interval(n_extreme[i], nulls[i].size, side, exact[i]),
+            interval=ends[i],
             pvalue_maxt=float(maxt[i]),
             pvalue_bh=float(bh[i]),
             smallest_pvalue=smallest[i] if exact[i] else max(smallest[i], 1 / (nulls[i].size + 1)),

@@ -16,6 +16,8 @@ from .quantiles import beta_quantile
 Array = NDArray[Any]
 # Relative difference below which two values are equal up to rounding.
 _TIE = 1e-12
+# Number of p-values that are in memory at a time.
+_PVALUES = 1 << 22
 
 
 def n_as_extreme(null: Array, observed: float, alternative: str) -> int:
@@ -34,18 +36,22 @@ def pvalue(n_extreme: int, n: int, alternative: str, exact: bool) -> float:
     return min(1.0, sides * (n_extreme / n if exact else (n_extreme + 1) / (n + 1)))
 
 
-def interval(
-    n_extreme: int, n: int, alternative: str, exact: bool, level: float = 0.95
-) -> tuple[float, float]:
-    """Return an interval of the p-value of all permutations (Clopper-Pearson)."""
-    if exact:
-        p = pvalue(n_extreme, n, alternative, exact)
-        return p, p
+def intervals(
+    n_extreme: list[int], sizes: list[int], alternative: str, exact: list[bool],
+    level: float = 0.95,
+) -> list[tuple[float, float]]:  # fmt: skip
+    """Return intervals of the p-values of all permutations (Clopper-Pearson).
+
+    The p-value of an exact test is known.
+    """
     sides = 2 if alternative == "two-sided" else 1
-    tail, b = (1 - level) / 2, n_extreme
-    low = beta_quantile(tail, b, n - b + 1) if b > 0 else 0.0
-    high = beta_quantile(1 - tail, b + 1, n - b) if b < n else 1.0
-    return min(1.0, sides * low), min(1.0, sides * high)
+    tail, b, n = (1 - level) / 2, np.array(n_extreme), np.array(sizes)
+    low = np.where(b > 0, beta_quantile(tail, np.maximum(b, 1), n - b + 1), 0.0)
+    high = np.where(b < n, beta_quantile(1 - tail, b + 1, np.maximum(n - b, 1)), 1.0)
+    sampled = np.minimum(1.0, sides * np.stack([low, high]))
+    known = [pvalue(*each, alternative, True) for each in zip(n_extreme, sizes, strict=True)]
+    both = np.where(exact, known, sampled)
+    return list(zip(*both.tolist(), strict=True))
 
 
 def standardized(null: Array, observed: float, alternative: str) -> tuple[Array, float]:
@@ -85,14 +91,29 @@ def independent_max_t(nulls: list[Array], observed: list[float], exact: list[boo
     1 - prod (1 - P(T_j >= t)) over the remaining tests.
     """
     order = np.argsort(observed, kind="stable")[::-1]
+    at = np.array(observed)[order]
+    ordered = [np.sort(nulls[j]) for j in order.tolist()]
+    size = max(1, _PVALUES // len(order))
     out = np.empty(len(order))
-    for i, k in enumerate(order.tolist()):
-        others = [
-            pvalue(n_as_extreme(nulls[j], observed[k], "greater"), nulls[j].size, "", exact[j])
-            for j in order[i:].tolist()
-        ]
-        out[k] = 1.0 - np.prod(1.0 - np.array(others))
+    for first in range(0, len(order), size):
+        rows = at[first : first + size]
+        # P(T_j >= t) of rows t and the remaining tests j
+        others = np.empty((len(rows), len(order) - first))
+        for j, null in enumerate(ordered[first:], first):
+            of_null = _n_at_least(null, rows)
+            s = null.size
+            others[:, j - first] = of_null / s if exact[order[j]] else (of_null + 1) / (s + 1)
+        for i, p in enumerate(np.minimum(others, 1.0)):
+            out[order[first + i]] = 1.0 - np.prod(1.0 - p[i:])
     return _rising(out, order)
+
+
+def _n_at_least(ordered: Array, observed: Array) -> Array:
+    """Count the values of a sorted null distribution that are at least `observed` (n,)."""
+    largest = _largest(ordered[np.isfinite(ordered)])
+    slack = _TIE * np.maximum(1e-300, np.maximum(np.abs(observed), largest))
+    found: Array = ordered.size - np.searchsorted(ordered, observed - slack, "left")
+    return found
 
 
 def _rising(pvalues: Array, order: Array) -> Array:

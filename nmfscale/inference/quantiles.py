@@ -64,43 +64,51 @@ def normal_quantile(p: ArrayLike) -> Any:
     return np.where(p < 0.5, -z, z)[()]
 
 
-def t_quantile(freedom: Any, level: float) -> Any:
+def t_quantile(freedom: ArrayLike, level: float) -> Any:
     """Return t such that ``|T| <= t`` has probability `level`, for degrees of freedom >= 1."""
     freedom = np.maximum(np.asarray(freedom, np.float64), 1.0)
     # t^2 / (freedom + t^2) has a beta distribution
-    found = [_t_of(*_beta_ends(level, 0.5, each / 2), each) for each in freedom.ravel().tolist()]
-    return np.reshape(found, freedom.shape)[()]
+    x, rest = _beta_ends(level, 0.5, freedom / 2)
+    return np.sqrt(freedom * x / rest)[()]
 
 
-def _t_of(x: float, rest: float, freedom: float) -> float:
-    return math.sqrt(freedom * x / rest)
+def beta_quantile(p: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
+    """Return the quantiles at `p` of beta distributions with parameters a and b."""
+    return _beta_ends(p, a, b)[0][()]
 
 
-def beta_quantile(p: float, a: float, b: float) -> float:
-    """Return the quantile at `p` of the beta distribution with parameters a and b."""
-    return _beta_ends(p, a, b)[0]
+def _beta_ends(p: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+    """Return quantiles x and 1 - x; the smaller one is searched, which keeps its digits."""
+    p, a, b = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (p, a, b)))
+    lower = np.asarray(p <= beta_cdf(0.5, a, b))
+    target, first, second = np.where(lower, [p, a, b], [1 - p, b, a])
+    low, high = np.zeros(p.shape), np.full(p.shape, 0.5)
+    middle = low + (high - low) / 2
+    while (between := (low < middle) & (middle < high)).any():
+        below = beta_cdf(middle[between], first[between], second[between]) < target[between]
+        low[between] = np.where(below, middle[between], low[between])
+        high[between] = np.where(below, high[between], middle[between])
+        middle = low + (high - low) / 2
+    return np.where(lower, high, 1 - high), np.where(lower, 1 - high, high)
 
 
-def _beta_ends(p: float, a: float, b: float) -> tuple[float, float]:
-    """Return the quantile x and 1 - x; the smaller one is searched, which keeps its digits."""
-    lower = p <= beta_cdf(0.5, a, b)
-    target, first, second = (p, a, b) if lower else (1 - p, b, a)
-    low, high = 0.0, 0.5
-    while low < (middle := low + (high - low) / 2) < high:
-        if beta_cdf(middle, first, second) < target:
-            low = middle
-        else:
-            high = middle
-    return (high, 1 - high) if lower else (1 - high, high)
-
-
-def beta_cdf(x: float, a: float, b: float) -> float:
+def beta_cdf(x: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
     """Return the regularised incomplete beta function, by its continued fraction (Lentz)."""
-    if not 0 < x < 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - beta_cdf(1 - x, b, a)
-    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    x, a, b = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (x, a, b)))
+    found, inside = np.where(x <= 0, 0.0, 1.0), (x > 0) & (x < 1)
+    turned = inside & (x > (a + 1) / (a + b + 2))  # the fraction of 1 - x converges faster
+    share, first, second = np.where(turned, [1 - x, b, a], [x, a, b])[:, inside]
+    scale = first * log(share) + second * log(1 - share)
+    scale = scale + log_gamma(first + second) - log_gamma(first) - log_gamma(second)
+    value = exp(scale) * _fraction(share, first, second) / first
+    found[inside] = np.where(turned[inside], 1 - value, value)
+    return found[()]
+
+
+def _fraction(x: Array, a: Array, b: Array) -> Array:
+    """Return the continued fractions of incomplete beta functions, (n,)."""
+    found, active = np.empty(x.size), np.arange(x.size)
+    c, d = np.ones(x.size), 1 / _not_zero(1 - (a + b) * x / (a + 1))
     fraction = d
     for m in range(1, _MOST_TERMS):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
@@ -108,12 +116,18 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         before = fraction
         for term in (even, odd):
             d, c = 1 / _not_zero(1 + term * d), _not_zero(1 + term / c)
-            fraction *= d * c
-        if abs(fraction - before) <= 1e-16 * abs(fraction):
-            break
-    scale = float(a * log(x) + b * log(1 - x) + log_gamma(a + b) - log_gamma(a) - log_gamma(b))
-    return float(exp(scale)) * fraction / a
+            fraction = fraction * (d * c)
+        going = np.abs(fraction - before) > 1e-16 * np.abs(fraction)
+        if not going.all():
+            found[active[~going]] = fraction[~going]
+            active, x, a, b, c, d, fraction = (
+                each[going] for each in (active, x, a, b, c, d, fraction)
+            )
+            if not active.size:
+                break
+    found[active] = fraction
+    return found
 
 
-def _not_zero(x: float) -> float:
-    return x if abs(x) > 1e-300 else 1e-300
+def _not_zero(x: Array) -> Array:
+    return np.where(np.abs(x) > 1e-300, x, 1e-300)

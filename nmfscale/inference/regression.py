@@ -21,7 +21,7 @@ from .bootstrap import warn_of_few_units
 from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
 from .groups import Design, Labels, checked_design, warn_of_samples_as_units
-from .intervals import ROBUST_INTERVALS, acceleration_of, check_interval, interval_ends
+from .intervals import ROBUST_INTERVALS, check_interval, interval_ends
 from .least_squares import CoefficientsTask, LeastSquares
 from .loadings import topics_of_samples
 from .regression_rows import Rows
@@ -242,18 +242,11 @@ def _ends(
     """Return the ends of intervals (T, P)."""
     along = np.eye(coefficients.shape[1])
     if replicates is None:
-        margins = np.stack([errors.margins(each, level) for each in along], axis=1)
+        margins, _ = errors.of_sums(along, level)
         return coefficients - margins, coefficients + margins
-
-    def acceleration() -> Array:
-        found = [errors.influences(each) for each in along]
-        second, third = (
-            np.stack([each(v).sum(axis=0) for v in found], axis=1)
-            for each in (lambda v: v * v, lambda v: v * v * v)
-        )
-        return acceleration_of(second, third)
-
-    return interval_ends(interval, replicates, coefficients, level, acceleration)
+    return interval_ends(
+        interval, replicates, coefficients, level, lambda: errors.acceleration(along)
+    )
 
 
 def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: str) -> None:

@@ -3,6 +3,7 @@
 import re
 import warnings
 
+import internals
 import numpy as np
 import oracle_permutation as oracle
 import pytest
@@ -10,6 +11,9 @@ import scipy.stats
 from oracle import brown_forsythe, cluster_jackknife, draws_below, satterthwaite
 
 from nmfscale import TopicModel, group_effects, simulate_topic_counts
+from nmfscale.inference.intervals import acceleration_of
+from nmfscale.inference.least_squares import LeastSquares
+from nmfscale.inference.robust import HC3, OneWay, shares_of
 from nmfscale.inference.seeds import child
 
 few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0", "ignore:proportions vary more")
@@ -389,3 +393,45 @@ def test_a_reference_that_is_no_group_is_named(data):
     found = group_effects(*data[:2], n_replicates=2, n_permutations=9)
     with pytest.raises(ValueError, match="reference='w' is not one of the groups: 'x', 'y', 'z'"):
         found.differences("w")
+
+
+@pytest.mark.parametrize("moderated", [False, True])
+def test_errors_of_cell_means_are_those_of_a_regression_on_cells(moderated):
+    rng = np.random.default_rng(1)
+    cell = np.concatenate([rng.permutation(np.repeat(np.arange(4), [2, 3, 9, 14])), [4]])
+    values, weights = rng.dirichlet(np.ones(3), 29), rng.gamma(3, size=29)
+    values[:, 2] = 0.25  # does not vary
+    shares = shares_of(values, weights) if moderated else None
+    fit = LeastSquares.of((cell[:, None] == np.arange(5)).astype(float), values, weights)
+    expected, errors = HC3(fit, np.array([0, 29]), shares), OneWay.of(cell, values, weights, shares)
+    along = rng.normal(size=(5, 6)) * (rng.random((5, 6)) < 0.7)
+    np.testing.assert_allclose(
+        errors.freedom(along), [expected.freedom(each) for each in along.T], rtol=1e-10
+    )
+    for one, other in zip(errors.of_sums(along, 0.9), expected.of_sums(along, 0.9), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-16)
+    np.testing.assert_allclose(
+        errors.acceleration(along)[:2], expected.acceleration(along)[:2], rtol=1e-8
+    )
+    v = expected.influences(along[:, 0])
+    np.testing.assert_allclose(
+        errors.acceleration(along)[:2, 0],
+        acceleration_of((v**2).sum(axis=0), (v**3).sum(axis=0))[:2],
+    )
+
+
+def test_hundreds_of_groups(monkeypatch):
+    rng = np.random.default_rng(0)
+    groups, rows = np.arange(1200) % 240, rng.dirichlet(np.ones(8), 1200)
+    with pytest.warns(UserWarning, match="fewer than 50"):
+        found = group_effects(
+            rows, groups, n_replicates=20, n_permutations=20, interval="bca", random_state=0
+        )
+    internals.set_replicates_of_pairs_in_memory(monkeypatch, 20 * 8 * 1000)
+    every, of_one = found.differences(), found.differences(7)
+    assert every.differences.shape == (8, 240 * 239 // 2)
+    some = [every.pairs.index((min(g, 7), max(g, 7))) for g in range(240) if g != 7]
+    sign = np.where(np.arange(239) < 7, 1, -1)
+    np.testing.assert_array_equal(every.differences[:, some] * sign, of_one.differences)
+    np.testing.assert_allclose(every.standard_errors[:, some], of_one.standard_errors)
+    np.testing.assert_allclose(every.lower[:, some[:7]], of_one.lower[:, :7])

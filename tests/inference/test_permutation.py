@@ -3,7 +3,9 @@
 import pickle
 import re
 import warnings
+from types import SimpleNamespace
 
+import internals
 import numpy as np
 import oracle_permutation as oracle
 import pytest
@@ -14,7 +16,7 @@ from small_fits import at_level
 import nmfscale
 from nmfscale import balance, kernels
 from nmfscale.engine.checkpoint import CheckpointError
-from nmfscale.inference.labelling import Labelled, Permuted, labellings
+from nmfscale.inference.labelling import Labelled, Permutations, Permuted, labellings
 from nmfscale.inference.permutation import permutation_test
 from nmfscale.inference.pvalues import independent_max_t, joint_max_t, standardized
 from nmfscale.inference.seeds import child_states
@@ -198,6 +200,25 @@ def test_labellings_without_balance_are_at_least_as_extreme(rare, n_permutations
         null = [oracle.balanced(rare[0], each) for each in oracle.all_labellings(rare[1], [0] * 10)]
         assert found.n_unbalanced == np.isinf(null).sum() == 42
         assert found.pvalue == np.mean(np.array(null) >= null[0] - 1e-9)
+
+
+def test_adjusted_pvalues_of_many_pairs(monkeypatch):
+    internals.set_pvalues_in_memory(monkeypatch, 100)
+    rng = np.random.default_rng(0)
+    nulls = list(rng.integers(0, 6, (30, 19)).astype(float))
+    observed, exact = rng.integers(0, 6, 30).astype(float).tolist(), (rng.random(30) < 0.5).tolist()
+    order, expected = np.argsort(observed, kind="stable")[::-1], np.empty(30)
+    for i, k in enumerate(order):
+        n = [np.count_nonzero(nulls[j] >= observed[k]) for j in order[i:]]
+        p = [b / 19 if exact[j] else (b + 1) / 20 for b, j in zip(n, order[i:], strict=True)]
+        expected[k] = max(1 - np.prod(1 - np.array(p)), expected[order[i - 1]] if i else 0)
+    np.testing.assert_allclose(independent_max_t(nulls, observed, exact), expected)
+
+
+def test_batches_of_labellings_are_longer_than_their_calls():
+    for sizes, expected in ([20] * 30, 512), ([20_000], 512), ([300_000, 2_000_000], 29):
+        sets = [SimpleNamespace(rows=np.broadcast_to(0, (n, 1))) for n in sizes]
+        assert Permutations([[(None, each)] for each in sets]).together(here=True) == expected
 
 
 def test_labellings_without_balance_count_in_adjusted_pvalues():

@@ -31,6 +31,11 @@ def test_t_distribution(level):
 
 @pytest.mark.parametrize(("a", "b"), [(1, 9999), (13, 87), (0.5, 3), (9999, 1), (5000, 5000)])
 def test_beta_distribution(a, b):
+    p = np.array([0.025, 0.5])
+    assert beta_quantile(p, [a, 2], b).tolist() == [
+        beta_quantile(0.025, a, b),
+        beta_quantile(0.5, 2, b),
+    ]
     for p in (0.025, 0.5, 0.975):
         assert beta_quantile(p, a, b) == pytest.approx(special.betaincinv(a, b, p), rel=1e-10)
     for x in (0, 0.001, 0.3, 0.5, 0.9, 1):

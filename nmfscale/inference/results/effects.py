@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import shown
-from ..intervals import acceleration_of, arcsine_interval, interval_ends, spread
-from ..robust import RobustErrors
+from ..intervals import arcsine_interval, interval_ends, spread
+from ..robust import OneWay, RobustErrors
 from ..weighting import said_of
 from .files import Result
 from .frames import tidy_frame
 
 Array = NDArray[Any]
+# Entries of replicates of differences that are in memory at a time.
+_REPLICATES = 1 << 25
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +136,7 @@ class GroupEffects(Result):
     null: Array
     exact: bool
     smallest_pvalue: float
-    errors: RobustErrors
+    errors: RobustErrors | OneWay
     parts: Array
     level: float
     interval: str
@@ -149,7 +151,7 @@ class GroupEffects(Result):
     def __post_init__(self) -> None:
         """Set the intervals."""
         if self.replicates is None:
-            margins, errors = self._robust(self.parts)
+            margins, errors = self.errors.of_sums(self.parts, self.level)
             lower, upper = arcsine_interval(self.means, margins)
         else:
             lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
@@ -157,24 +159,13 @@ class GroupEffects(Result):
         for name, each in ("lower", lower), ("upper", upper), ("standard_errors", errors):
             object.__setattr__(self, name, each)
 
-    def _robust(self, along: Array) -> tuple[Array, Array]:
-        """Return half-widths of symmetric intervals and standard errors (T, n)."""
-        margins = [self.errors.margins(each, self.level) for each in along.T]
-        errors = [self.errors.standard_errors(each) for each in along.T]
-        return np.stack(margins, axis=1), np.stack(errors, axis=1)
-
     def _of_replicates(
         self, replicates: Array, estimate: Array, along: Array
     ) -> tuple[Array, Array]:
-        def acceleration() -> Array:
-            found = [self.errors.influences(each) for each in along.T]
-            second, third = (
-                np.stack([each(v).sum(axis=0) for v in found], axis=1)
-                for each in (lambda v: v * v, lambda v: v * v * v)
-            )
-            return acceleration_of(second, third)
-
-        return interval_ends(self.interval, replicates, estimate, self.level, acceleration)
+        return interval_ends(
+            self.interval, replicates, estimate, self.level,
+            lambda: self.errors.acceleration(along),
+        )  # fmt: skip
 
     def differences(self, reference: Any = None) -> GroupDifferences:
         """Return differences between groups in mean proportions, with intervals.
@@ -205,23 +196,33 @@ class GroupEffects(Result):
             pairs = [(g, of) for g in range(R) if g != of]
         one, other = (np.array(each) for each in zip(*pairs, strict=True))
         differences = self.means[:, one] - self.means[:, other]
-        along = self.parts[:, one] - self.parts[:, other]
-        if self.replicates is None:
-            margins, errors = self._robust(along)
-            ends = differences - margins, differences + margins
-        else:
-            replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
-            ends = self._of_replicates(replicates, differences, along)
-            errors = spread(replicates)
+        lower, upper, errors = np.empty((3, *differences.shape))
+        size = len(pairs)
+        if self.replicates is not None:
+            size = max(1, _REPLICATES // (len(self.replicates) * len(self.means)))
+        for first in range(0, len(pairs), size):
+            here = slice(first, first + size)
+            lower[:, here], upper[:, here], errors[:, here] = self._of_pairs(one[here], other[here])
         return GroupDifferences(
             differences,
-            *ends,
+            lower,
+            upper,
             errors,
             tuple((self.groups[g], self.groups[h]) for g, h in pairs),
             self.topic_names,
             self.level,
             self.interval,
         )
+
+    def _of_pairs(self, one: Array, other: Array) -> tuple[Array, Array, Array]:
+        """Return both ends and standard errors (T, n) of differences of pairs of groups."""
+        along = self.parts[:, one] - self.parts[:, other]
+        differences = self.means[:, one] - self.means[:, other]
+        if self.replicates is None:
+            margins, errors = self.errors.of_sums(along, self.level)
+            return differences - margins, differences + margins, errors
+        replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
+        return *self._of_replicates(replicates, differences, along), spread(replicates)
 
     def to_frame(self) -> Any:
         """Return a DataFrame with a row for each topic and group.
