@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .readers.open import as_counts as as_counts
     from .readers.open import read_counts as read_counts
     from .readers.text_counts import text_counts as text_counts
+    from .readers.thin import thin as thin
     from .report.page import write_report as write_report
     from .storage.store import StoredCounts as StoredCounts
 
@@ -124,6 +125,7 @@ _PLACES = {
     "readers.concat": "concat",
     "readers.open": "as_counts read_counts",
     "readers.text_counts": "text_counts",
+    "readers.thin": "thin",
     "report.page": "write_report",
     "storage.store": "StoredCounts",
 }

@@ -113,6 +113,13 @@ def _store(command: argparse.ArgumentParser) -> None:
     add("output", type=PATH, metavar="OUT.nmf", help="the packed store to write")
     what = "such as 2GB: text files that need more than a quarter of it are sorted on disk"
     add("--memory-limit", type=size, metavar="SIZE", help=what)
+    thinning = command.add_mutually_exclusive_group()
+    what = "keep so many counts of each sample, drawn at random; samples with fewer keep all"
+    thinning.add_argument("--thin-total", type=at_least(int, 1), metavar="N", help=what)
+    what = "keep each count with this probability"
+    thinning.add_argument("--thin-fraction", type=float, metavar="P", help=what)
+    what = "for --thin-total and --thin-fraction (default: a new seed)"
+    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help=what)
     add_run_options(command)
 
 

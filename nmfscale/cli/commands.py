@@ -131,14 +131,31 @@ def store(arguments: argparse.Namespace) -> int:
     from ..engine.threads import resolve_threads
     from ..readers.convert import write_store
 
+    counts = _thinned(arguments, read_input(arguments, streamed=True))
     stored = write_store(
-        read_input(arguments, streamed=True), target, n_threads=resolve_threads(arguments.threads),
+        counts, target, n_threads=resolve_threads(arguments.threads),
         overwrite=arguments.force, verbose=not arguments.quiet,
     )  # fmt: skip
     size = target.stat().st_size
     say(f"packed          {stored.shape[0]:,} x {stored.shape[1]:,}, {stored.nnz:,} nonzero counts")
     say(f"store           {target}: {readable(size)}, {size / max(stored.nnz, 1):.2f} bytes each")
+    if arguments.seed is not None:
+        say(f"seed            {arguments.seed}")
     return 0
+
+
+def _thinned(arguments: argparse.Namespace, counts: Any) -> Any:
+    """Return the counts, thinned if the options say so."""
+    total, fraction = arguments.thin_total, arguments.thin_fraction
+    if total is None and fraction is None:
+        if arguments.seed is not None:
+            arguments.usage("--seed is for --thin-total and --thin-fraction")
+        return counts
+    from ..readers.thin import thin
+
+    if arguments.seed is None:
+        arguments.seed = secrets.randbelow(2**32)
+    return thin(counts, total=total, fraction=fraction, random_state=arguments.seed)
 
 
 def _inputs(arguments: argparse.Namespace) -> list[str | None]:

@@ -25,6 +25,7 @@ _OPTIONS = {
     "split": "--split", "modality": "--modality",
     "samples_in": "--samples-in", "data_weights": "--data-weights",
     "min_df": "--min-df", "max_df": "--max-df", "pattern": "--pattern",
+    "total": "--thin-total", "fraction": "--thin-fraction",
     "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip
 # Words of other programs and libraries for options of the shell.

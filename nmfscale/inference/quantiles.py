@@ -107,7 +107,9 @@ def beta_cdf(x: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
 
 def _fraction(x: Array, a: Array, b: Array) -> Array:
     """Return the continued fractions of incomplete beta functions, (n,)."""
-    found, active = np.empty(x.size), np.arange(x.size)
+    found: Array = np.empty(x.size)
+    active: Array = np.arange(x.size)
+    c: Array
     c, d = np.ones(x.size), 1 / _not_zero(1 - (a + b) * x / (a + 1))
     fraction = d
     for m in range(1, _MOST_TERMS):
@@ -120,9 +122,8 @@ def _fraction(x: Array, a: Array, b: Array) -> Array:
         going = np.abs(fraction - before) > 1e-16 * np.abs(fraction)
         if not going.all():
             found[active[~going]] = fraction[~going]
-            active, x, a, b, c, d, fraction = (
-                each[going] for each in (active, x, a, b, c, d, fraction)
-            )
+            active = active[going]
+            x, a, b, c, d, fraction = (each[going] for each in (x, a, b, c, d, fraction))
             if not active.size:
                 break
     found[active] = fraction

@@ -90,8 +90,9 @@ class Units:
             warn_caller(
                 f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions "
                 "fitted to few counts are biased, more so with fewer counts, which may look like a "
-                "difference between groups. Thin the counts of deep samples to those of shallow "
-                "ones (NumPy's multivariate_hypergeometric), and fit to these."
+                "difference between groups. Thin the counts by nmfscale.thin, or nmfscale store, "
+                f"with total={max(1, int(unlike[2]))}, so that deep samples have as many as "
+                "shallow ones, and fit to these."
             )
 
     def _unlike(self, values: Array, factor: float) -> tuple[str, str, float] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -53,17 +53,35 @@ class Thinning:
         `first` is the number of the first row, a multiple of the size of a group.
         """
         found = [np.empty(matrix.nnz, np.int64) for _ in range(self.n_parts)]
-        for start in range(0, matrix.shape[0], _GROUP):
-            ends = matrix.indptr[[start, min(start + _GROUP, matrix.shape[0])]]
-            counter = np.array([0, 0, 0, (first + start) // _GROUP], np.uint64)
-            rng = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
-            left = matrix.data[slice(*ends)].astype(np.int64)
+        for here, rng, _ in groups_of_rows(self.key, matrix, first):
+            left = matrix.data[here].astype(np.int64)
             for part in range(self.n_parts - 1):
                 drawn = rng.binomial(left, 1 / (self.n_parts - part))
-                found[part][slice(*ends)] = drawn
+                found[part][here] = drawn
                 left -= drawn
-            found[-1][slice(*ends)] = left
+            found[-1][here] = left
         return found
+
+
+class Draws(Protocol):
+    """A random choice of counts: `Thinning`, or one that keeps a part of each sample."""
+
+    def draw(self, matrix: sp.csr_array, first: int) -> list[Array]:
+        """Return the counts of each part at the entries of sorted rows, as `Thinning.draw`."""
+
+
+def groups_of_rows(
+    key: int, matrix: sp.csr_array, first: int
+) -> Iterator[tuple[slice, np.random.Generator, Array]]:
+    """Yield the entries of each group of rows, its random numbers, and where its rows begin.
+
+    `first` is the number of the first row, a multiple of the size of a group.
+    """
+    for start in range(0, matrix.shape[0], _GROUP):
+        ends = matrix.indptr[start : start + _GROUP + 1]
+        counter = np.array([0, 0, 0, (first + start) // _GROUP], np.uint64)
+        rng = np.random.Generator(np.random.Philox(key=key, counter=counter))
+        yield slice(int(ends[0]), int(ends[-1])), rng, ends
 
 
 class PartOfCounts(RowStream):
@@ -74,7 +92,7 @@ class PartOfCounts(RowStream):
     """
 
     def __init__(
-        self, counts: CountMatrix, kept: Array | None = None, thinning: Thinning | None = None,
+        self, counts: CountMatrix, kept: Array | None = None, thinning: Draws | None = None,
         parts: Sequence[int] = (),
     ):  # fmt: skip
         self._counts, self._thinning, self._parts = counts, thinning, tuple(parts)
