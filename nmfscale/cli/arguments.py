@@ -25,6 +25,7 @@ from .option_groups import (
     TAKEN,
     add_cluster_options,
     add_data_weights,
+    add_gene_symbols,
     add_input,
     add_job_options,
     add_labels,
@@ -145,6 +146,7 @@ def _info(command: argparse.ArgumentParser) -> None:
     add_input(command, nargs="?")
     what = "versions, instruction sets, threads"
     command.add_argument("--build", action="store_true", help=what)
+    add_gene_symbols(command)
 
 
 def _plot(command: argparse.ArgumentParser) -> None:
@@ -165,6 +167,7 @@ def _plot(command: argparse.ArgumentParser) -> None:
     add("--groups", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = "for top: number of features of each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=10, metavar="N", help=what)
+    add_gene_symbols(command)
     what = "for progress: the horizontal axis (default: %(default)s)"
     add("--x", choices=("seconds", "iteration"), default="seconds", help=what)
     add("--force", action="store_true", help="replace existing files")
@@ -321,6 +324,7 @@ def _differential(command: argparse.ArgumentParser) -> None:
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg, .html")
+    add_gene_symbols(command, with_counts=True)
     what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
     add("--reference", default="least-extreme", metavar="TOPICS", help=what)
     what = "counts added to each topic (default: %(default)s)"
@@ -357,6 +361,7 @@ def _export(command: argparse.ArgumentParser) -> None:
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
     what = "the table to write (default: loadings; all tables for a folder)"
     add("--table", choices=("loadings", "components", "top"), help=what)
+    add_gene_symbols(command)
     what = "format of the tables in a folder (default: csv)"
     add("--format", choices=("csv", "tsv", "csv.gz", "tsv.gz"), help=what)
     what = "for top: number of features of each topic (default: %(default)s)"
@@ -374,6 +379,7 @@ def _report(command: argparse.ArgumentParser) -> None:
     add("model", type=PATH, metavar="MODEL", help="file written by fit")
     add_input(command, several=True, nargs="*")
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help="the page, .html")
+    add_gene_symbols(command, with_counts=True)
     what = (
         "labels of the samples for the Structure plot, in the formats of the command test; "
         "repeat for several"

@@ -25,6 +25,7 @@ from .files import (
 from .labels import file_and_column, labels_of, read_groups, warn_of_order
 from .messages import in_shell_words, log, say
 from .parameters import given_parameters
+from .symbols import shown_model
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -239,7 +240,7 @@ def info(arguments: argparse.Namespace) -> int:
     from ..storage.store import StoredCounts
 
     if is_model_file(arguments.input):
-        _describe_model(arguments.input)
+        _describe_model(arguments.input, arguments)
         return 0
     if is_result_file(arguments.input):
         say(repr(load_result(arguments.input)))
@@ -276,10 +277,10 @@ def _describe_build() -> None:
         say(f"{name:<18}{shown}")
 
 
-def _describe_model(path: str) -> None:
+def _describe_model(path: str, arguments: argparse.Namespace) -> None:
     from ..models.persistence import load_model, read_header
 
-    header, model = read_header(path), load_model(path)
+    header, model = read_header(path), shown_model(arguments, load_model(path))
     n_topics, n_features = model.components_.shape
     say(f"model           {' '.join(repr(model).split())}")
     say(f"written         {header['created']} by nmfscale {header['nmfscale_version']}")
@@ -320,7 +321,9 @@ def plot(arguments: argparse.Namespace) -> int:
     target = output(arguments, (".png", ".pdf", ".svg"), given)
     from ..models.persistence import load_model
 
-    models = {Path(path).stem: load_model(path) for path in arguments.models}
+    models = {
+        Path(path).stem: shown_model(arguments, load_model(path)) for path in arguments.models
+    }
     if len(models) < len(arguments.models):
         raise ValueError("models with the same file name cannot be distinguished in one plot.")
     drawn = {"progress": "history_", "structure": "loadings_"}.get(arguments.kind, "components_")

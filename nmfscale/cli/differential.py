@@ -13,6 +13,7 @@ from .commands import save_figure
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
 from .inference import ARRAYS, PICTURES, end, targets_of, write_all, write_columns, write_result
 from .messages import say
+from .symbols import symbols_of
 
 PAGE = ".html"
 
@@ -33,9 +34,11 @@ def differential(arguments: argparse.Namespace) -> int:
         need_bokeh()
     from ..inference.differential import differential_features
     from ..models.persistence import load_model
+    from ..models.symbols import with_symbols
 
     model = load_model(arguments.model)
     reference, topic = _checked_topics(arguments, model)
+    symbols = symbols_of(arguments, model, arguments.input)
     seed = arguments.seed
     if seed is None and arguments.split is not None:
         seed = secrets.randbelow(2**32)
@@ -49,6 +52,8 @@ def differential(arguments: argparse.Namespace) -> int:
             checkpoint=arguments.checkpoint, resume=arguments.resume,
             verbose=int(not arguments.quiet),
         )  # fmt: skip
+    if symbols is not None:
+        found = with_symbols(found, symbols)
     _say(found, arguments.n_top)
     if seed != arguments.seed:
         say(f"seed            {seed}")

@@ -18,6 +18,7 @@ from .files import (
     write_rows,
 )
 from .messages import log, say
+from .symbols import shown_model
 
 Rows = tuple[list[str], Iterable[list[Any]]]
 
@@ -28,7 +29,7 @@ def export(arguments: argparse.Namespace) -> int:
     chosen = _targets(arguments)
     from ..models.persistence import load_model
 
-    model = load_model(arguments.model)
+    model = shown_model(arguments, load_model(arguments.model))
     if getattr(model, "loadings_", None) is None and "loadings" in chosen:
         why = "has no loadings: it was fitted in batches"
         if len(chosen) == 1:

@@ -85,6 +85,17 @@ def add_outputs(command: argparse.ArgumentParser, formats: str) -> None:
     )  # fmt: skip
 
 
+def add_gene_symbols(command: argparse.ArgumentParser, with_counts: bool = False) -> None:
+    """Add --gene-symbols; the name of a column is enough `with_counts`."""
+    what = (
+        "show symbols in place of identifiers: a file with both (.h5ad, .h5mu, .zarr, 10x .h5 or "
+        "folder, .csv, .tsv), and the column with symbols (default: one with a usual name)"
+        f"{'; or a COLUMN of var of INPUT' if with_counts else ''}"
+    )
+    form = f"FILE[:COLUMN]{'|COLUMN' if with_counts else ''}"
+    command.add_argument("--gene-symbols", type=PATH, metavar=form, help=what)
+
+
 def add_seed(command: argparse.ArgumentParser) -> None:
     """Add the option for the seed."""
     seed = at_least(int, 0, 2**32 - 1)

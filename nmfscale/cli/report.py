@@ -8,6 +8,7 @@ from typing import Any
 from .files import check_inputs, input_files, output, read_input
 from .labels import file_and_column, read_groups, warn_of_order
 from .messages import say
+from .symbols import symbols_of
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -37,7 +38,7 @@ def report(arguments: argparse.Namespace) -> int:
     write_report(
         model, target, counts, groups=groups, other=other, title=arguments.title,
         results=[load_result(path) for path in arguments.results],
-        about=about,
+        about=about, gene_symbols=symbols_of(arguments, model, arguments.input),
         n_top=arguments.n_top, max_samples=arguments.max_samples, overwrite=arguments.force,
     )  # fmt: skip
     size = target.stat().st_size

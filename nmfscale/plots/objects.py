@@ -77,8 +77,8 @@ def symbols_of(given: Any, gene_symbols: str | None) -> Any:
         return None
     if not is_object(given):
         raise ValueError(
-            f"gene_symbols={gene_symbols!r} is the name of a column of var, and the first argument "
-            "is no AnnData object."
+            f"gene_symbols={gene_symbols!r} is the name of a column of var of an AnnData object, "
+            f"and there is a {type(given).__name__} in its place."
         )
     return column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(str)
 

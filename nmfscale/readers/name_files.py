@@ -34,12 +34,12 @@ _SAMPLES = (
     "v1",
 )  # fmt: skip
 _IDS = ("gene_id", "gene_ids", "ensembl_id", "ensembl", "feature_id", "id", "ids")
-_SYMBOLS = (
+SYMBOLS = (
     "gene_name", "gene_names", "gene_symbol", "gene_symbols", "gene_short_name", "symbol",
     "symbols", "name", "names", "gene", "genes", "feature", "features", "index", "x", "v1",
 )  # fmt: skip
 _TYPES = ("feature_type", "feature_types", "type")
-HEADS = {*_SAMPLES, *_IDS, *_SYMBOLS, *_TYPES}
+HEADS = {*_SAMPLES, *_IDS, *SYMBOLS, *_TYPES}
 
 
 def is_packed(path: Path) -> bool:
@@ -138,7 +138,7 @@ class NameFile(NamedTuple):
         """Return identifiers, symbols and types of `size` features."""
         head, rows = self._body(size)
         if head:
-            places = [_place(head, heads) for heads in (_IDS, _SYMBOLS, _TYPES)]
+            places = [_place(head, heads) for heads in (_IDS, SYMBOLS, _TYPES)]
             if places[:2] == [None, None]:
                 places[0] = 0
         elif all(len(row) > 2 and row[1].isdigit() and row[2].isdigit() for row in rows):

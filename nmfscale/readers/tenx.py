@@ -90,7 +90,7 @@ def select_features(
         keep = _where(path, features.types, feature_type, "feature_type")
     if genome is not None:
         keep = keep & _where(path, features.genomes, genome, "genome")
-    names = _distinct_names(features.symbols[keep], features.ids[keep])
+    names = distinct_names(features.symbols[keep], features.ids[keep])
     columns = None if keep.all() else np.flatnonzero(keep)
     var = partial(_table_of, features, keep)
     return {"columns": columns, "feature_names": names, "notes": notes, "var": var}
@@ -114,7 +114,7 @@ def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: 
     return labels == wanted
 
 
-def _distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
+def distinct_names(symbols: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
     """Return gene symbols; append the identifier to symbols that several genes share."""
     times, names = Counter(symbols.tolist()), symbols.copy()
     for at in np.flatnonzero(symbols != ids):

@@ -15,9 +15,11 @@ from ..counts.names import shown
 from ..inference.loadings import SampleTopics
 from ..models.comparison import match_topics
 from ..models.pipelines import model_and_input
+from ..models.symbols import symbols_by_name, with_symbols
 from ..models.topics import topic_names_of
 from ..plots.canvas import index_of, matched_by_name, topic_colors
 from ..plots.features import leading_features
+from ..plots.objects import symbols_of
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
 
@@ -33,6 +35,7 @@ def write_report(
     groups: Any = None,
     other: Any = None,
     results: Iterable[Any] = (),
+    gene_symbols: Any = None,
     title: str | None = None,
     about: Mapping[str, str] | None = None,
     n_top: int = 20,
@@ -67,6 +70,11 @@ def write_report(
         :func:`nmfscale.group_effects`, :func:`nmfscale.bootstrap_weights`,
         :func:`nmfscale.topic_quality` and :func:`nmfscale.differential_features`. Other results
         that have a method ``to_frame`` are shown as tables.
+    gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None
+        Names of features to show in place of those of the fit, such as symbols in place of Ensembl
+        identifiers: a column of ``X.var``, if `X` is an AnnData object; or the symbols themselves,
+        those of a Series or dict by name, such as ``adata.var["symbol"]``. Features without a
+        symbol keep their names.
     title : str, default=None
         Title of the page; by default the class of the model and its number of topics.
     about : dict of str to str, default=None
@@ -108,24 +116,31 @@ def write_report(
     True
     """
     charts.need_bokeh()
+    if isinstance(gene_symbols, str):
+        gene_symbols = symbols_of(X, gene_symbols)
     model, X = model_and_input(model, X)
     check_is_fitted(model, "components_")
+    symbols = {} if gene_symbols is None else symbols_by_name(gene_symbols, model)
     target = target_of(path)
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists: pass overwrite=True to replace it.")
     samples = facts.samples_of(model)
     groupings = _groupings(groups, samples)
-    found, differential = _sections_of(results, len(model.components_))
+
+    def shown_with(fit: Any) -> Any:
+        return with_symbols(fit, symbols) if symbols else fit
+
+    found, differential = _sections_of(map(shown_with, results), len(model.components_))
     if X is not None and "Quality" not in [section.title for section in found]:
         from ..inference.topic_quality import topic_quality
 
-        found.append(sections.quality_section(topic_quality(model, X)))
+        found.append(sections.quality_section(shown_with(topic_quality(model, X))))
     if other is not None:
         found.append(sections.similarity_section(match_topics(model, other)))
     if (convergence := sections.convergence_section(model)) is not None:
         found.append(convergence)
     names = topic_names_of(model, len(model.components_))
-    context = _topics(model, samples, names, n_top, differential)
+    context = _topics(shown_with(model), samples, names, n_top, differential)
     if samples is not None:
         seed = getattr(model, "seed_", None) or 0
         context["data"]["structure"] = drawn = sections.structure_data(

@@ -1,0 +1,48 @@
+"""The option --gene-symbols: models that show symbols of genes in place of identifiers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from .labels import file_and_column
+from .messages import log
+
+
+def symbols_of(
+    arguments: argparse.Namespace, model: Any, counts: Any = None
+) -> dict[str, Any] | None:
+    """Return symbols by the names of the features of a model; None without the option.
+
+    The option may be the name of a column only, if the command has files of counts.
+    """
+    given = arguments.gene_symbols
+    if given is None:
+        return None
+    from ..counts.names import names_of
+    from ..readers.gene_symbols import symbols_in_file
+
+    names = names_of(model, 1)
+    if names is None:
+        raise ValueError("--gene-symbols: the model has no names of features to be replaced.")
+    path, column = file_and_column(given)
+    if not os.path.exists(path) and counts is not None:  # the name of a column
+        path, column = counts if isinstance(counts, str) else counts[0], given
+    symbols = symbols_in_file(path, column, names, getattr(arguments, "modality", None))
+    if n_lacking := sum(str(name) not in symbols for name in names):
+        log(
+            f"warning: {path} has no symbol for {n_lacking:,} of the {len(names):,} features of "
+            "the model, which keep their names"
+        )
+    return symbols
+
+
+def shown_model(arguments: argparse.Namespace, model: Any) -> Any:
+    """Return the model with symbols as names of features; the model itself without the option."""
+    symbols = symbols_of(arguments, model)
+    if symbols is None:
+        return model
+    from ..models.symbols import with_symbols
+
+    return with_symbols(model, symbols)

@@ -1,0 +1,65 @@
+"""Symbols of genes in place of the names of features that a fit has, such as identifiers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..counts.names import as_text, name_array, names_of, such_as
+from ..readers.tenx import distinct_names
+
+
+def symbols_by_name(given: Any, model: Any, argument: str = "gene_symbols") -> dict[str, Any]:
+    """Return the symbol of each feature of a model by its name.
+
+    A Series or a dict has symbols by name, anything else a symbol for each feature in order.
+    """
+    names = names_of(model, 1)
+    if names is None:
+        raise ValueError(f"{argument}: the model has no names of features to be replaced.")
+    of_symbols = names_of(given) if hasattr(given, "iloc") else None
+    if isinstance(given, Mapping):
+        found = {str(name): given[name] for name in given}
+    elif of_symbols is not None:
+        found = dict(zip(as_text(of_symbols), given, strict=True))
+    elif len(given) != len(names):
+        raise ValueError(
+            f"{argument} has {len(given):,} entries, and the model {len(names):,} features."
+        )
+    else:
+        found = dict(zip(as_text(names), given, strict=True))
+    if found.keys().isdisjoint(as_text(names)):
+        raise ValueError(
+            f"{argument} has no symbol for any feature of the model, such as {such_as(names)}; it "
+            f"has those of {such_as(found)}."
+        )
+    return found
+
+
+def with_symbols(fit: Any, symbols: Mapping[str, Any]) -> Any:
+    """Return a copy of a model, or of a result, that has symbols as names of features.
+
+    A feature without a symbol keeps its name; it is added to a symbol that several features have.
+    """
+    is_model = hasattr(fit, "components_")
+    names = names_of(fit, 1) if is_model else getattr(fit, "feature_names", None)
+    if names is None:
+        return fit
+    ids = as_text(name_array(names))
+    labels = np.array([_text(symbols.get(name), name) for name in ids], object)
+    labels = distinct_names(labels, ids)
+    if not is_model:
+        return replace(fit, feature_names=labels)
+    found = copy.copy(fit)
+    vars(found).pop("feature_labels_", None)
+    found.feature_names_in_ = labels
+    return found
+
+
+def _text(symbol: Any, name: str) -> str:
+    is_missing = symbol is None or symbol != symbol or not str(symbol)
+    return name if is_missing else str(symbol)
