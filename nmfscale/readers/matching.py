@@ -83,7 +83,10 @@ def _lacks(names: Array, known: Array, lacking: list[str], origin: Origin, remed
     if len(lacking) == len(known):
         return (
             f"X has none of the {len(known):,} features {origin.own}, such as {such_as(lacking)}; "
-            f"those of X are such as {such_as(others)}: give X names of the same kind."
+            f"those of X are such as {such_as(others)}: give X names of the same kind. "
+            "If X has other names in a column of var, such as identifiers beside symbols of genes, "
+            "choose it by names= (in the shell --names), as in as_counts(X, names='gene_ids'); "
+            "without names=, the index of var is used."
         )
     more = f"; those of X are such as {such_as(others)}" if others else ""
     return (

@@ -95,6 +95,15 @@ def test_what_is_wrong_is_named(folder, given, message, monkeypatch, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_counts_with_other_names_are_matched_by_a_column(folder):
+    model, path = nmfscale.load(folder / "model.h5"), folder / "named.h5ad"
+    with pytest.raises(ValueError, match=r"has none of the 12 .*choose it by names=.*--names"):
+        model.transform(path)
+    with pytest.warns(UserWarning, match="matched by name"):
+        found = model.transform(path, names="gene_ids")
+    assert np.allclose(found, model.transform(folder / "cells.h5ad"))
+
+
 def test_symbols_in_python_are_checked(folder, tmp_path):
     pytest.importorskip("bokeh")
     model, path = nmfscale.load(folder / "model.h5"), tmp_path / "report.html"
