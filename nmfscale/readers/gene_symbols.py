@@ -53,8 +53,8 @@ def _columns_of(path: Path, modality: str | None) -> dict[str, list[str]]:
         head, *body = read_name_file(path).rows or [[]]
         if HEADS.isdisjoint(field.strip().lower() for field in head):
             head, body = list(_COLUMNS[: len(head)]), [head, *body]
-        values = list(zip_longest(*body, fillvalue=""))
-        return {name: list(cells) for name, cells in zip(head, values, strict=False)}
+        fields = zip_longest(*body, fillvalue="")
+        return {name: list(cells) for name, cells in zip(head, fields, strict=False)}
     table = open_table(
         path, MemoryLimits(SLICE), {} if modality is None else {"modality": modality}
     )
