@@ -6,9 +6,11 @@ import os
 import re
 import shlex
 import sys
+from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any
 
 from ..terminal import encodable, print_message, visible
@@ -28,13 +30,12 @@ _OPTIONS = {
     "total": "--thin-total", "fraction": "--thin-fraction",
     "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip
-# Words of other programs and libraries for options of the shell.
-_SYNONYMS = {"components": "-k", "topics": "-k", "n_topics": "-k", "n_jobs": "--threads"}
 # As written in Python, so that paths such as init=random.h5 stay as they are.
 _GIVEN = re.compile(
     rf"(?<![\w./-])({'|'.join(_OPTIONS)})=(?:True|'([^']*)'|([\d.e+-]*\d)|)(?![\w'/-]|\.\w)"
 )
 _PROGRESS = re.compile(r"(\r|\A(?:\x1b\[A)+\Z)")
+_OF_TEXTS = re.compile(r"nmfscale\.text_counts\((.*?)\), and pass the result(?=\.)")
 _NAMED = re.compile(
     r"(?<![\w./'-])(memory_limit|max_iter|n_components|mask_var|mask_obs)(?![\w'/-]|\.\w)"
 )
@@ -125,8 +126,11 @@ def hint_for(option: str, known: Sequence[str], models: Sequence[str]) -> str:
 
     `models` are the models that have the option.
     """
-    name = option.removeprefix("--").replace("-", "_")
-    same = [(_OPTIONS | _SYNONYMS).get(name), "--" + name.replace("_", "-")]
+    from ..models.parameters import OTHER_NAMES
+
+    name = option.lstrip("-").replace("-", "_")
+    parameters = [name, *OTHER_NAMES.get(name.lower(), ())]
+    same = [_OPTIONS.get(each, "--" + each.replace("_", "-")) for each in parameters]
     likely = [each for each in same if each is not None and each in known]
     if models and not likely:
         return f": it belongs to --model {', '.join(models)}."
@@ -141,10 +145,17 @@ def in_shell_words(text: str) -> str:
         value = found[2] or found[3] or ""
         return f"{_OPTIONS[found[1]]} {shlex.quote(value) if value else ''}".rstrip()
 
+    def counted(found: re.Match[str]) -> str:
+        source = literal_eval(found[1])
+        stem = PurePath(source.rpartition(":")[0] or source).name.removesuffix(".gz")
+        store = f"{PurePath(stem).stem}.nmf"
+        return f"nmfscale text {shlex.quote(source)} {shlex.quote(store)}, and pass {store}"
+
     def fitting(found: re.Match[str]) -> str:
         options = [_OPTIONS[name] for name in found[1].split(", ") if name in _OPTIONS]
         return f"; options: {', '.join(options) or 'none'}."
 
+    text = _OF_TEXTS.sub(counted, text)
     text = re.sub(r"(?:^|(?<=[.:;] ))X(?= (?:has|does|is|lacks) )", "INPUT", text)
     text = text.replace("transpose=False", "--no-transpose")
     text = text.replace("strata=units", "the file of --units as --strata")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar, Self, Unpack
 
@@ -24,6 +24,7 @@ from ..methods.weighting import WEIGHTINGS, Weights, weights_of
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
+from .parameters import estimator
 from .validation import checked_anchors, checked_array
 
 Array = NDArray[Any]
@@ -32,7 +33,7 @@ Array = NDArray[Any]
 _MANY = 0.1
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@estimator
 class AnchorNMF(CountModel):
     """Non-negative matrix factorization with anchors: one pass for each topic, no iterations.
 

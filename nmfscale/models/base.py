@@ -35,6 +35,7 @@ from ..readers.file_counts import FileCounts
 from ..terminal import print_message
 from .fit_options import FitOptions
 from .inputs import client_for, with_names
+from .parameters import CheckedParameters, estimator
 from .topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -74,8 +75,8 @@ class _Iterated:
     seed_: int | None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class CountModel(TopicsMixin, RowsTransformer, _Iterated, BaseEstimator):
+@estimator
+class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, BaseEstimator):
     """Base of the estimators of counts; a `Method` defines the fit.
 
     Parameters are fields of a dataclass, which generates the `__init__` that scikit-learn inspects.

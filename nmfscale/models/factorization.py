@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, Unpack
@@ -28,6 +28,7 @@ from .entry_weights import is_nan, observed_counts
 from .fit_options import FitOptions
 from .held_factors import HeldFactors
 from .moves import COLUMNS, needs_of_moves, try_moves
+from .parameters import estimator
 from .validation import (
     check_penalty,
     check_topics_of_priors,
@@ -39,7 +40,7 @@ from .validation import (
 Array = NDArray[Any]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@estimator
 class CountFactorization(HeldFactors):
     """Base of the estimators that fit counts by a product of two non-negative factors.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self, Unpack
 
@@ -34,12 +33,13 @@ from ..readers.columns import leave_out
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
+from .parameters import estimator
 from .validation import checked_array
 
 Array = NDArray[Any]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@estimator
 class FrobeniusNMF(CountModel):
     """Non-negative matrix factorization with the squared Frobenius norm, also of TF-IDF.
 

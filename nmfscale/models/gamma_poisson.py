@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, Unpack
@@ -27,6 +26,7 @@ from ..methods.variational.posteriors import Inference, inference_needs
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
+from .parameters import estimator
 from .validation import (
     LEAST_PRIOR,
     MOST_PRIOR,
@@ -40,7 +40,7 @@ from .validation import (
 Array = NDArray[Any]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@estimator
 class GammaPoisson(CountModel):
     """Gamma-Poisson factorization by variational inference.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, Unpack, cast
@@ -27,6 +27,7 @@ from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .held_out import HeldOutSamples
 from .online_lda import OnlineLDA
+from .parameters import estimator
 from .validation import checked_posteriors, dirichlet_priors
 
 Array = NDArray[Any]
@@ -36,7 +37,7 @@ _TOLERANCES = {"mean-field": 1e-5, "collapsed": 5e-3}
 _LEAST_SHARE = 1e-12
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@estimator
 class LDA(OnlineLDA):
     """Latent Dirichlet allocation by variational inference.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self, Unpack
 
@@ -29,12 +28,13 @@ from ..methods.variational.noisy_topics import (
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
+from .parameters import estimator
 from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 
 Array = NDArray[Any]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@estimator
 class NoisyTopicModel(CountModel):
     """Topic model whose topics are the means of the features times Gamma noise.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, Unpack
 
@@ -25,6 +24,7 @@ from ..readers.options import SOURCE, SourceOptions
 from .base import CountModel, Fitted
 from .entry_weights import is_nan, weighted_entries
 from .fit_options import FitOptions
+from .parameters import estimator
 from .supervised import LOSSES, SupervisedModel
 from .targets import hold_out, supervision_of
 from .validation import checked_array
@@ -42,7 +42,7 @@ _METHODS: dict[str, dict[str, type[SemiSupervised]]] = {
 _OF_BOTH = "client", "layer", "raw", "data_weights", *SOURCE
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@estimator
 class SSNMF(SupervisedModel):
     """Semi-supervised non-negative matrix factorization: topics that also predict labels.
 

@@ -21,8 +21,8 @@ from .name_files import opened_text
 
 # A text may be longer than the 128 kB that the csv module allows for a cell.
 _LONGEST_CELL = 2**31 - 1
-_TABLES = {".csv": ",", ".tsv": "\t"}
-_JSON = (".jsonl", ".ndjson")
+TABLE_SUFFIXES = {".csv": ",", ".tsv": "\t"}
+JSON_SUFFIXES = (".jsonl", ".ndjson")
 
 
 class Document(NamedTuple):
@@ -95,9 +95,9 @@ def documents_of(
         return FolderOfTexts(path, decoding, pattern)
     _refuse_choices(f"the file {path}", pattern=pattern)
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
-    if suffix in _TABLES:
+    if suffix in TABLE_SUFFIXES:
         return TableOfTexts(path, column, decoding, names, labels)
-    if suffix in _JSON:
+    if suffix in JSON_SUFFIXES:
         return JsonLines(path, column, decoding, names, labels)
     if column is not None or suffix not in ("", ".txt"):
         raise ValueError(
@@ -244,7 +244,7 @@ class TableOfTexts(FileOfTexts):
         labels: str | None,
     ):  # fmt: skip
         super().__init__(path, decoding)
-        self._delimiter = _TABLES[Path(path.name.lower().removesuffix(".gz")).suffix]
+        self._delimiter = TABLE_SUFFIXES[Path(path.name.lower().removesuffix(".gz")).suffix]
         self._header = next(self._rows())[1]
         if len(self._header) == 1 and self._delimiter == "," and ";" in self._header[0]:
             self._delimiter = ";"

@@ -20,9 +20,10 @@ from ..storage.hdf5 import find, guarded_hdf5, is_transient
 from . import h5ad, tenx
 from .loom import open_loom
 from .names_beside import find_names
-from .sources import MemoryLimits, OpenedTable, named_errors
+from .sources import MemoryLimits, NamedFileError, OpenedTable, named_errors
 from .text import is_docword, rows_of_text, shape_of_text, vocabulary_beside
 from .text_tables import is_text_table, open_text_table
+from .texts_instead import texts_instead
 from .zarr_store import is_zarr, open_zarr
 
 ANNOTATED = ("layer", "raw", "groups")
@@ -73,8 +74,14 @@ def open_table(
         more = {"gaps": True} if nan and opener is open_text_table else {}
         return opener(path, limits, **given, **more)
 
-    with named_errors(path):
-        return cast(OpenedTable, retry(path, attempt))
+    try:
+        with named_errors(path):
+            return cast(OpenedTable, retry(path, attempt))
+    except ValueError as error:
+        texts = texts_instead(path)
+        if texts is None:
+            raise
+        raise NamedFileError(texts) from error
 
 
 def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from ..storage.hdf5 import strings
 from .external_sort import SortedRows
 from .name_files import HEADS, encoding_of, is_csv, opened_text
 from .sources import MemoryLimits, NamedFileError, OpenedTable, Triplets
+from .texts_instead import texts_instead
 
 Array = NDArray[Any]
 _SUFFIXES = ".csv", ".tsv", ".txt", ".tab"
@@ -111,9 +112,11 @@ def _numbers(path: Path, line: int, fields: Sequence[str], form: _Form) -> Array
         empty = not fields[at].strip()
         what = "is empty" if empty else f"holds {fields[at][:80]!r}, not a number"
         gap = ", or fit with data_weights='nan' if it is missing"
+        where = f"{path}, line {line}: field {at + 1 + form.named}{name}"
         raise NamedFileError(
-            f"{path}, line {line}: field {at + 1 + form.named}{name} {what}. Fill in the count, or "
-            f"remove columns that are not counts{gap if fields[at].strip() in _MISSING else ''}."
+            texts_instead(path)
+            or f"{where} {what}. Fill in the count, or remove columns that are not counts"
+            f"{gap if fields[at].strip() in _MISSING else ''}."
         ) from None
 
 

@@ -1,0 +1,100 @@
+"""Parameters of estimators: checked by name, with the names of other packages in the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import Any, Self, TypeVar, dataclass_transform
+
+Class = TypeVar("Class", bound=type)
+# Parameters by their names in scikit-learn, gensim, tomotopy, fastTopics, Mallet and others, in
+# lower case. Of several, a model has one at most.
+OTHER_NAMES = {
+    name: parameters.split()
+    for parameters, names in {
+        "n_components": "k n_topics num_topics n_topic topics components n_clusters nb_topics rank",
+        "n_threads": "n_jobs num_threads threads workers num_workers n_workers cores n_cores nc",
+        "random_state": "seed random_seed rng rng_seed randomstate",
+        "max_iter": "n_iter iter iterations n_iterations num_iterations num_iter numiter passes "
+        "max_iterations maxiter epochs n_epochs",
+        "tol": "tolerance eps epsilon",
+        "n_init": "n_starts n_restarts n_runs nrun nrep",
+        "solver inference": "method algorithm",
+        "doc_topic_prior": "alpha",
+        "topic_word_prior": "eta beta",
+        "memory_limit": "max_memory memory",
+        "callback": "callbacks",
+    }.items()
+    for name in names.split()
+}
+
+
+def right_name(name: str, parameters: Collection[str]) -> str | None:
+    """Return the parameter that is meant by an unknown name, or None."""
+    likely = [each for each in OTHER_NAMES.get(name.lower(), ()) if each in parameters]
+    likely = likely or get_close_matches(name, sorted(parameters), 1, 0.75)
+    return likely[0] if likely else None
+
+
+def unknown_parameter(model: str, name: str, parameters: Collection[str]) -> str:
+    """Return the message about an unknown parameter of an estimator, with the one that is meant."""
+    meant = right_name(name, parameters)
+    if meant is not None:
+        return f"{model} has no parameter {name!r}: use {meant}=."
+    return f"{model} has no parameter {name!r}; parameters: {', '.join(sorted(parameters))}."
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+def estimator(cls: Class) -> Class:
+    """Make an estimator of a class: its fields are parameters, which `__init__` checks by name."""
+    made = dataclass(kw_only=True, eq=False, repr=False)(cls)
+    generated: Callable[..., None] = made.__init__
+    _, *names = signature(generated).parameters
+
+    @wraps(generated)
+    def __init__(self: Any, *args: Any, **parameters: Any) -> None:  # noqa: N807
+        model = type(self).__name__
+        if len(args) > 1:
+            raise TypeError(
+                f"{model} takes n_components without a name, and {len(args)} values have none: "
+                f"name the others, as in {model}({args[0]!r}, random_state=0)."
+            )
+        for name in parameters:
+            if name not in names:
+                raise TypeError(unknown_parameter(model, name, names))
+        generated(self, *args, **parameters)
+
+    made.__init__ = __init__
+    return made
+
+
+class CheckedParameters:
+    """Names of parameters are checked by `set_params`, too."""
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as in scikit-learn.
+
+        Parameters
+        ----------
+        **params
+            Parameters of the model by name.
+
+        Returns
+        -------
+        model
+            This object.
+
+        Raises
+        ------
+        ValueError
+            If the model has no such parameter.
+        """
+        known = self.get_params(deep=False)  # type: ignore[attr-defined]
+        for name in params:
+            if "__" not in name and name not in known:
+                raise ValueError(unknown_parameter(type(self).__name__, name, known))
+        super().set_params(**params)  # type: ignore[misc]
+        return self
