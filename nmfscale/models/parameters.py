@@ -50,8 +50,8 @@ def unknown_parameter(model: str, name: str, parameters: Collection[str]) -> str
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 def estimator(cls: Class) -> Class:
     """Make an estimator of a class: its fields are parameters, which `__init__` checks by name."""
-    made = dataclass(kw_only=True, eq=False, repr=False)(cls)
-    generated: Callable[..., None] = made.__init__
+    dataclass(kw_only=True, eq=False, repr=False)(cls)  # changes the class itself
+    generated: Callable[..., None] = cls.__init__  # type: ignore[misc]
     _, *names = signature(generated).parameters
 
     @wraps(generated)
@@ -67,8 +67,8 @@ def estimator(cls: Class) -> Class:
                 raise TypeError(unknown_parameter(model, name, names))
         generated(self, *args, **parameters)
 
-    made.__init__ = __init__
-    return made
+    cls.__init__ = __init__  # type: ignore[misc]
+    return cls
 
 
 class CheckedParameters:
