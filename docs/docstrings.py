@@ -73,7 +73,10 @@ def entries_in_full(name, title, head, text, cited):
         return [(head, text)]
     source = named_from(name, found[1])
     sections = sections_of("\n".join(in_full(source)))
-    entries = matching(title, head, entries_of(sections[title]), source)
+    try:
+        entries = matching(title, head, entries_of(sections.get(title, [])))
+    except LookupError as error:
+        raise LookupError(f"{name} refers to {source}, which does not document {error}") from error
     references = references_of(sections)
     renumbered = []
     for other, lines in entries:
@@ -100,7 +103,7 @@ def named_from(name, written):
     raise LookupError(f"{name} refers to {written}, which is no public name")
 
 
-def matching(title, head, entries, source):
+def matching(title, head, entries):
     """Return those of the entries that a head names, with the type that it gives."""
     if title == "Returns":
         return [(head, text) for _, text in entries[:1]]
@@ -113,7 +116,7 @@ def matching(title, head, entries, source):
             if name.strip("*") in re.split(r", \**|^\*+", others.partition(" : ")[0])
         ]
         if not same:
-            raise LookupError(f"{source} does not document {name}")
+            raise LookupError(name)
         found += [(name, kind or other, text) for other, text in same]
     merged = []
     for (kind, text), same in groupby(found, key=lambda entry: entry[1:]):

@@ -57,8 +57,11 @@ def thin(
     in_memory : bool, default=True
         Whether to read files into memory. Otherwise, and always for a packed store, counts are
         thinned anew each time that they are read: for a fit, write them with :func:`write_store`.
-    memory_limit, layer, raw, **source
+    memory_limit, layer, raw
         As in :func:`as_counts`.
+    **source
+        Further arguments of :func:`as_counts`: `names`, `feature_names`, `sample_names`,
+        `mask_var`, `mask_obs`, `groups`, `genome`, `feature_type`, `transpose`.
 
     Returns
     -------
