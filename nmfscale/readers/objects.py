@@ -14,7 +14,7 @@ from ..counts.base import CountMatrix
 from ..counts.foreign import ObjectTypeError, known_matrix
 from ..counts.label_table import rows_of
 from ..counts.memory import checked_counts
-from ..counts.names import names_of
+from ..counts.names import names_of, places_of
 from ..counts.nan_entries import NanEntries
 from ..counts.validation import EntryNames, rows_of_sparse
 from .columns import select_columns
@@ -51,20 +51,41 @@ def known_object(X: Any, subject: str, modality: str | None = None) -> Any:
     if modality is not None:
         if not is_mudata(X):
             raise ValueError(f"modality={modality!r} is for MuData objects and files.")
-        return X.mod[chosen_modality(subject, list(X.mod), modality)]
+        return _modality(X, chosen_modality(subject, list(X.mod), modality))
     if is_annotated(X):
         return X
     if not is_mudata(X):
         return known_matrix(X, subject)
     names = list(X.mod)
     if len(names) == 1:
-        return X.mod[names[0]]
+        return _modality(X, names[0])
     known = ", ".join(map(repr, names)) or "none"
     example = f"mdata[{names[0]!r}]" if names else "an AnnData object"
     raise ObjectTypeError(
         f"{subject} is a MuData object with several modalities: {known}. Pass one of them, as "
         f"{example}, or choose modality=."
     )
+
+
+def _modality(mdata: Any, name: str) -> Any:
+    """Return a modality of a MuData object, with the columns of obs that all modalities share.
+
+    Counts are not copied.
+    """
+    adata, shared = mdata.mod[name], getattr(mdata, "obs", ())
+    copies = tuple(f"{each}:" for each in mdata.mod)  # of columns of modalities
+    columns = [
+        column for column in shared
+        if column not in adata.obs and not str(column).startswith(copies)
+    ]  # fmt: skip
+    if not columns or adata.isbacked:
+        return adata
+    places = places_of(mdata.obs_names, adata.obs_names, "obs", subject="the modality")
+    table = shared[columns] if places is None else shared[columns].iloc[places]
+    return type(adata)(
+        adata.X, obs=adata.obs.join(table), var=adata.var, uns=dict(adata.uns), raw=adata.raw,
+        layers={layer: adata.layers[layer] for layer in _layers(adata)},
+    )  # fmt: skip
 
 
 def object_counts(

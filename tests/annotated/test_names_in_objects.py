@@ -184,8 +184,9 @@ def test_columns_of_obs_of_a_mudata_object(tmp_path):
     for call in (nmfscale.tl.topics, nmfscale.tl.quality, nmfscale.get.topics_df):
         with pytest.raises(ValueError, match=r"mod=\['rna', 'prot'\]: one name is needed"):
             call(mdata, mod=["rna", "prot"])
-    counts = nmfscale.as_counts(
-        tmp_path / "cells.h5mu", modality="rna", groups="group", mask_obs="kept"
-    )
-    assert counts.groups.tolist() == adata.obs["group"][adata.obs["kept"]].tolist()
-    assert counts.obs["donor"].tolist() == adata.obs["donor"][adata.obs["kept"]].tolist()
+    for source in (mdata, tmp_path / "cells.h5mu"):
+        counts = nmfscale.as_counts(source, modality="rna", groups="group", mask_obs="kept")
+        kept = adata.obs[adata.obs["kept"]]
+        assert counts.groups.tolist() == kept["group"].tolist()
+        assert counts.obs["donor"].tolist() == kept["donor"].tolist()
+        assert (counts.take_rows() != X[adata.obs["kept"].to_numpy()]).nnz == 0

@@ -2,10 +2,13 @@
 
 import re
 
+import h5py
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nmfscale.counts.label_table import LabelTable
+from nmfscale.storage.label_tables import put_table, read_table
 from nmfscale.storage.plain import escaped, from_plain, to_plain, unescaped
 
 KEYS = ["T/NK", "T%2FNK", "T", "", "%-", ".", "..", "a.b", "__x", "a\nb\x00", "100 %", "ß"]
@@ -29,3 +32,10 @@ def test_arrays_in_a_dict_with_keys_of_any_text_have_places_of_their_own(keys):
     value |= {f"inner {i}": {key: np.array([-i])} for i, key in enumerate(keys)}
     found = from_plain(to_plain({"a": value, "a.b": np.array([9])}), {})
     assert str(found) == str({"a": value, "a.b": np.array([9])})
+
+
+def test_tables_of_labels_have_columns_of_any_name(tmp_path):
+    table = LabelTable({name: np.array([i, i]) for i, name in enumerate(KEYS)})
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        put_table(file, "obs", table)
+        assert read_table(file, "obs") == table

@@ -55,7 +55,7 @@ FORMAT, FORMAT_VERSION = "nmfscale-result", 2
 _CLASSES = {
     "inference.consensus": ("Consensus",),
     "inference.least_squares": ("LeastSquares",),
-    "inference.robust": ("HC3", "CR3"),
+    "inference.robust": ("HC3", "OneWay", "CR3"),
     "inference.term_tests": ("Tested",),
     "inference.results.bootstrap": ("BootstrapWeights",),
     "inference.results.cluster_samples": ("SampleClusters",),
