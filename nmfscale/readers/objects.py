@@ -72,7 +72,7 @@ def _modality(mdata: Any, name: str) -> Any:
 
     Counts are not copied.
     """
-    adata, shared = mdata.mod[name], getattr(mdata, "obs", ())
+    adata, shared = mdata.mod[name], getattr(mdata, "obs", {})
     copies = tuple(f"{each}:" for each in mdata.mod)  # of columns of modalities
     columns = [
         column for column in shared
