@@ -104,6 +104,20 @@ def test_plots_of_an_object_are_those_of_its_results(adata):
     assert labels and all(label.get_text().startswith("symbol ") for label in labels)
 
 
+def test_plots_show_new_names_of_topics(adata):
+    from matplotlib.text import Text
+
+    named = adata.copy()
+    nmfscale.tl.rename_topics(named, {0: "stress"})
+    for axes in (
+        pl.structure_plot(named), pl.top_features_plot(named), pl.volcano_plot(named, "stress"),
+        pl.forest_plot(named, groupby="type"), pl.biplot(named, groupby="type"),
+        pl.similarity_plot(named, other_key="k2"),
+    ):  # fmt: skip
+        texts = [text.get_text() for text in axes.figure.findobj(Text)]
+        assert any("stress" in text for text in texts), texts
+
+
 def test_colours_are_those_of_the_object(adata):
     from matplotlib.colors import to_hex
 
