@@ -7,13 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from contract import MODELS, every_model, numbers
+from contract import LABELS, MODELS, Model, every_model, numbers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_fits import X
 
 import nmfscale
 from nmfscale import plots
+from nmfscale.methods.poisson.solvers import SOLVERS
 
 # scikit-learn ---------------------------------------------------------------------------------
 
@@ -56,6 +59,31 @@ def test_the_type_of_the_counts_changes_no_bit(model):
             score = fitted.score(given, **model.given)
             seen.append((numbers(fitted), loadings.astype(np.float32).tobytes(), score))
         assert seen[1:] == seen[:1] * (len(types) - 1)
+
+
+SIZES = (0, 0, 1, 2, 255, 65_536, 1e-3, 2.0**31, 2.0**52, 2.0**53)
+ROWS = st.lists(st.tuples(*[st.sampled_from(SIZES)] * 3), min_size=1, max_size=5)
+OF_SOLVERS = [Model(nmfscale.PoissonNMF, None, variant={"solver": name}) for name in SOLVERS[1:]]
+
+
+@pytest.mark.parametrize(
+    "model", MODELS + OF_SOLVERS, ids=lambda model: f"{model.name} {model.variant}"
+)
+@settings(max_examples=4, deadline=None, derandomize=True)
+@example(rows=[(2.0**52, 2.0, 0.0)], extreme=1.0)  # whose log-likelihood is rounded to 0
+@given(rows=ROWS, extreme=st.sampled_from([1e-12, 1e-6, 1.0, 1e12]))
+@pytest.mark.filterwarnings("ignore")
+def test_counts_of_all_sizes_give_finite_numbers(model, rows, extreme):
+    counts = np.array(rows) * 1.0
+    counts[0, 0] = max(counts[0, 0], 1)
+    given_to_fit = {"y": LABELS[: len(rows)]} if "y" in model.given else {}
+    if model in OF_SOLVERS:
+        given_to_fit["size_factors"] = np.where(np.arange(len(rows)) % 2, extreme, 1.0)
+    fitted = model.make(n_components=2, max_iter=5).fit(counts, **given_to_fit)
+    found = [fitted.transform(counts), fitted.score(counts, given_to_fit.get("y"))]
+    for values in (*vars(fitted).values(), *found):
+        if isinstance(values, float | np.ndarray) and np.asarray(values).dtype.kind == "f":
+            assert np.isfinite(values).all()
 
 
 @every_model

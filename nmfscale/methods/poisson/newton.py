@@ -182,7 +182,10 @@ class MomentumSchedule:
         """Return the relative gain of the last iterations, infinity before there are enough."""
         if len(self.best) <= iterations:
             return np.inf
-        return (self.best[-1] - self.best[-1 - iterations]) / abs(self.best[-1])
+        gained, now = self.best[-1] - self.best[-1 - iterations], abs(self.best[-1])
+        if now == 0:  # rounded: the terms of huge counts cancel each other
+            return np.inf if gained else 0.0
+        return gained / now
 
     def slow(self, share: float) -> bool:
         """Whether three iterations without a fall gained less than this share."""
