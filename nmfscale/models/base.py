@@ -63,6 +63,13 @@ class Fitted:
         names: Any = self.history.dtype.names
         return float(self.history[names[2]][-1])
 
+    def after(self, earlier: Fitted) -> Fitted:
+        """Return this fit with the history of an earlier one, from which it started, before it."""
+        added = self.history.copy()
+        for name in ("iteration", "seconds", "bytes_read"):
+            added[name] += earlier.history[name][-1]
+        return replace(self, history=np.concatenate([earlier.history, added]))
+
 
 class _Iterated:
     """Types of attributes of all estimators that are parameters of some, and of `seed_`."""

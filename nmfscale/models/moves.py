@@ -157,6 +157,7 @@ def try_moves(
     There is a checkpoint for each move, and one for the last fit. Moves are ranked for the best
     fit, and again when a move was kept. The fit from a move is abandoned when it will hardly exceed
     the best one, and otherwise ends when little is left to gain; the best fit is continued at last.
+    Its history is that of the start, of the moves that led to it, and of its end.
     """
     # further draws from `rng` must not depend on the number of moves
     rng = np.random.RandomState(rng.randint(np.iinfo(np.int32).max))
@@ -181,7 +182,7 @@ def try_moves(
             start = search.start_of(move)
         found = run(saved, start, exceeds=search.best.objective, enough=NEARLY, title=title)
         gain = found.objective - search.best.objective
-        kept = search.judge(found, n_starts + i, gives=gives)
+        kept = search.judge(found.after(search.best), n_starts + i, gives=gives)
         known = {"kind": move.kind, "iterations": len(found.history), "gain": gain, "kept": kept}
         records.append(tuple((columns | known).get(name, -1) for name, _ in COLUMNS))
         if found.reason in BY_THE_USER:
@@ -191,6 +192,7 @@ def try_moves(
         best = replace(best, reason=found.reason)
     elif best.reason == "nearly":
         last = run(checkpoints[-1], partial(factors_of, best), title="best move, to its end")
+        last = last.after(best)
         if last.objective < best.objective:  # by rounding
             last = replace(last, arrays=best.arrays, history=best.history)
         best = last

@@ -165,7 +165,10 @@ class PoissonNMF(CountFactorization):
         ``bytes_read`` from files so far. The residuals are measured at iterations 20, 40, 80, ...,
         at the last one, and whenever they may be near `tol`. In between they are estimated: the
         residual at the point where the next update of a factor starts, times the ratio of both at
-        the last measurement. ``pandas.DataFrame(model.history_)`` gives a table.
+        the last measurement. ``pandas.DataFrame(model.history_)`` gives a table. With several
+        starts, it has those of the best one. With moves (`n_moves`), the records of each move that
+        was kept follow those of the fit that it changed, so that `loglik` falls at a move before it
+        rises further; those of other moves are left out.
     loglik_ : float
         Poisson log-likelihood of the fit, weighted as it was; with priors, plus the log prior
         without its constant; minus the penalty of `l1_penalty`.
@@ -184,7 +187,7 @@ class PoissonNMF(CountFactorization):
     warnings_ : ndarray of str
         Warnings of the fit.
     n_iter_ : int
-        Number of iterations.
+        Number of iterations, the length of `history_`.
     n_features_in_ : int
         Number of features.
     unseen_features_ : ndarray of shape (n_features,), bool

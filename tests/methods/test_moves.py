@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from small_fits import StopError, bits
 
 import nmfscale
@@ -143,6 +143,18 @@ def test_never_lower_than_without_moves(options):
     assert len(moving.moves_) >= 1
     if not moving.moves_["kept"].any():  # the plain fit itself
         assert bits(moving) == bits(plain)
+
+
+def test_the_history_goes_from_the_start_through_the_moves_that_were_kept():
+    plain, model = fit(n_moves=0), fit(n_moves=4)
+    kept = model.moves_["kept"]
+    assert kept.any() and not kept.all()
+    n_kept = plain.n_iter_ + model.moves_["iterations"][kept].sum()
+    assert n_kept <= model.n_iter_ == len(model.history_)  # the best fit may be continued
+    assert_array_equal(model.history_["iteration"], 1 + np.arange(model.n_iter_))
+    assert_array_equal(model.history_["loglik"][: plain.n_iter_], plain.history_["loglik"])
+    assert (np.diff(model.history_["seconds"]) >= 0).all()
+    assert_allclose(model.history_["loglik"][-1], model.loglik_)
 
 
 @pytest.mark.filterwarnings("ignore:n_components=2 is more than:UserWarning")
