@@ -72,7 +72,9 @@ class SlicedCounts:
         Entry q of lane r of the block is ``index[16 q + r]``: a row of the held factor.
     count : uint8, uint16, float32 or float64 array of shape (16 * n_entries,)
         The counts, in the same order; 0 in the padding. They include the weights of the held
-        factor's rows, if there are any.
+        factor's rows, if there are any. A count above the maximum of the type is several entries
+        with one index, which add up to it: the kernels use only sums that are linear in the count,
+        and the number of entries above 0 is not the number of nonzeros.
     offset : int64 array of shape (n_slices + 1,)
         First entry of every slice, and the end.
     n_design : int

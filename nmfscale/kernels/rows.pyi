@@ -3,6 +3,10 @@
 Row arrays have one row for each lane, in lane order: (n_lanes, stride) or (n_lanes,), with
 ``n_lanes = 16 n_slices``. Rows of padding lanes must hold finite numbers; what is written there has
 no meaning. No result depends on `n_threads`.
+
+A sum over the nonzeros y_j of a row is a sum over its entries: a count above the maximum of its
+type is several entries with one index (see `SlicedCounts`). All sums but that of `gather_dot` are
+linear in y_j, so that this makes no difference.
 """
 
 from typing import Any
@@ -246,7 +250,7 @@ def contrasts(
 def gather_dot(
     counts: SlicedCounts, problem: RowProblem, start: Array, out: Array, *, n_threads: int
 ) -> None:
-    """Write the sum of mu_j over the nonzeros of each row to `out` (n_lanes,), float64.
+    """Write the sum of mu_j over the entries of each row to `out` (n_lanes,), float64.
 
     No kernel that reads counts and factor can be faster: benchmarks compare with it.
     """

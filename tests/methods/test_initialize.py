@@ -208,6 +208,7 @@ def test_clusters_in_the_order_of_their_labels(labels):
             "init='novel' is not one of 'auto', 'topic-score', 'clusters', 'random', 'nndsvd'",
         ),
         ([0, 1], r"array of shape \(2,\); cluster labels need shape \(n_samples,\) = \(4,\)"),
+        ((np.ones((4, 3)), np.ones((5, 3))), r"pair of matrices.* fit\(X, L=L, F=F\)"),
         (np.ones((4, 3)), "Give factors to start from as L and F"),
         ([0, 1, 1, 0], "2 different cluster labels, but n_components is 3"),
         ([0, 1, np.nan, 2], r"init\[2\] is missing"),

@@ -66,6 +66,7 @@ OPTIONS = {
     ],
     nmfscale.FrobeniusNMF: [
         {"weighting": "tf-idf", "init": "random", "alpha_W": 1e-4, "l1_ratio": 0.5, "n_init": 2},
+        {"loadings": START["L"], "components": START["F"].T, "alpha_W": 0.05, "l1_ratio": 1.0},
     ],
     nmfscale.SSNMF: [
         TARGETS | {"losses": "FD", "solver": "mu"}, TARGETS | {"losses": "FD", "solver": "cd"},

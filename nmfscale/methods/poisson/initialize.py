@@ -138,6 +138,12 @@ def _checked_factor(
 
 def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) -> Array:
     """Return the cluster number of each sample; clusters are numbered in sorted order of labels."""
+    if isinstance(init, tuple | list) and len(init) == 2 and np.ndim(init[0]) == 2:
+        raise ValueError(
+            "init is a pair of matrices, and takes a name or labels of clusters: give factors to "
+            "start from to fit, as fit(X, L=L, F=F), with a row of L for each sample and a row of "
+            "F for each feature."
+        )
     labels = np.asarray(of_samples(init, counts, "init"))
     if labels.shape != (counts.shape[0],):
         raise ValueError(
