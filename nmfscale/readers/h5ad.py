@@ -117,7 +117,7 @@ def modalities(path: Path) -> list[str]:
 
 def chosen_modality(holder: str, known: list[str], modality: str | None) -> str:
     """Return the modality that is asked for, or the only one."""
-    check_one_modality(modality, "modality")
+    check_one_modality(modality, "modality", f"{holder}: ")
     if modality is None and len(known) == 1:
         return known[0]
     if modality not in known:
@@ -126,11 +126,11 @@ def chosen_modality(holder: str, known: list[str], modality: str | None) -> str:
     return modality
 
 
-def check_one_modality(given: Any, argument: str) -> None:
+def check_one_modality(given: Any, argument: str, holder: str = "") -> None:
     """Refuse several modalities."""
     if given is not None and not isinstance(given, str):
         raise ValueError(
-            f"{argument}={shown(given)}: one name is needed, because a fit has one modality. Fit "
+            f"{holder}{argument}={shown(given)}: one name is needed, because a fit has one modality. Fit "
             "each modality in a call of its own; results are kept in each."
         )
 

@@ -209,6 +209,10 @@ def correspondence_analysis(
     )  # fmt: skip
 
 
+# Names of arguments here of those of the functions of arrays.
+_SPELLED = {"groups": "groupby"}
+
+
 def topics_of(adata: Any, key: str) -> list[str]:
     """Return the names of the topics of a fit, which its results have."""
     return list(map(str, entry_of(adata, key)["topic_names"]))
@@ -225,7 +229,7 @@ def _of_groups(
     if "topic_names" in signature(function).parameters:
         options = {"topic_names": topics_of(adata, key)} | options
     labels = {
-        argument: column(adata, given, argument, whole=whole)
+        argument: column(adata, given, _SPELLED.get(argument, argument), whole=whole)
         for argument, given in (("groups", groupby), ("units", units), ("strata", strata))
         if given is not None
     }  # fmt: skip

@@ -365,7 +365,7 @@ def test_wrong_objects(fitted):
         nmfscale.get.topics_df(np.eye(3))
     with pytest.raises(ValueError, match=r"no fit 'k9': there are 'topics'"):
         nmfscale.get.model(fitted, "k9")
-    with pytest.raises(ValueError, match=r"groups='donors'.*perhaps 'donor'"):
+    with pytest.raises(ValueError, match=r"groupby='donors'.*perhaps 'donor'"):
         nmfscale.tl.permutation_test(fitted, "donors")
 
 
