@@ -311,9 +311,9 @@ def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measure
     if measured is None:
         if batch is not None:
             raise ValueError(
-                "batch only says which features were measured in which samples, and needs measured, "
-                "a row of features for each batch. It corrects no batch effects: fit each batch and "
-                "match the topics, or pass batches as strata= of a test."
+                "batch only says which features were measured in which samples, and needs "
+                "measured, a row of features for each batch. It corrects no batch effects: fit "
+                "each batch and match the topics, or pass batches as strata= of a test."
             )
         return None
     labels = np.zeros(n, int) if batch is None else _labels(of_samples(batch, counts, "batch"), n)

@@ -130,8 +130,8 @@ def check_one_modality(given: Any, argument: str, holder: str = "") -> None:
     """Refuse several modalities."""
     if given is not None and not isinstance(given, str):
         raise ValueError(
-            f"{holder}{argument}={shown(given)}: one name is needed, because a fit has one modality. Fit "
-            "each modality in a call of its own; results are kept in each."
+            f"{holder}{argument}={shown(given)}: one name is needed, because a fit has one "
+            "modality. Fit each modality in a call of its own; results are kept in each."
         )
 
 
