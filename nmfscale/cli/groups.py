@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from .labels import file_and_column, read_groups, unit_columns, warn_of_order
@@ -40,6 +41,15 @@ def _given(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of labels that are set."""
     given = {name: getattr(arguments, name, None) for name in ("groups", "units", "strata")}
     return {name: each for name, each in given.items() if each is not None}
+
+
+def with_origin(arguments: argparse.Namespace, found: Any) -> Any:
+    """Return a result that has the names of the columns or files of labels, if it has groups."""
+    if not hasattr(found, "origin"):
+        return found
+    parts = {name: file_and_column(each) for name, each in _given(arguments).items()}
+    names = {name: column or path for name, (path, column) in parts.items()}
+    return replace(found, origin=replace(found.origin, **names))
 
 
 def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any], obs: Any) -> None:

@@ -21,7 +21,7 @@ from .files import (
     write_or_rescue,
     write_rows,
 )
-from .groups import label_files, labelled_model
+from .groups import label_files, labelled_model, with_origin
 from .messages import log, say
 
 ARRAYS, PICTURES = (".h5", ".hdf5"), (".png", ".pdf", ".svg")
@@ -289,6 +289,7 @@ def write_result(
         name: np.array([*map(str, each), None], object)[:-1] for name, each in (names or {}).items()
     }
     about = {"command": arguments.command, "parameters": parameters}
+    found = with_origin(arguments, found)
     save_result(found, target, arrays=arrays, names=text, about=about)
 
 

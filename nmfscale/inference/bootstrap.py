@@ -27,6 +27,7 @@ from .intervals import Jackknife, check_interval, ends_of_known
 from .loadings import topics_of_samples
 from .replicates import ReplicateTask, run_replicates
 from .results.bootstrap import BootstrapWeights
+from .results.origin import Origin
 from .seeds import child_states
 from .weighting import check_weighting, sample_weights
 
@@ -195,6 +196,7 @@ def bootstrap_weights(
         balanced, tables, names, labels.names, cells.n_units, level, interval,
         n_failures=int((status > LIMIT).sum()), n_limits=int((status == LIMIT).sum()),
         random_state=job.seed.entropy, units=drawn, weighting=weighting, loadings=loadings,
+        origin=Origin.of(topics.words, groups=groups, units=units, strata=strata),
     )  # fmt: skip
     if not len(tables) or np.isnan(tables).all(axis=0).any():
         raise ValueError(

@@ -20,6 +20,7 @@ from .bootstrap import Cells
 from .groups import checked_design, checked_labels
 from .loadings import topics_of_samples
 from .results.correspondence import CorrespondenceAnalysis
+from .results.origin import Origin
 from .weighting import check_weighting, sample_weights
 
 Array = NDArray[Any]
@@ -109,6 +110,7 @@ def correspondence_analysis(
     return of_table(
         cells.observed(), names, labels.names, units="samples" if units is None else "units",
         weighting=weighting, loadings=loadings,
+        origin=Origin.of(topics.words, groups=groups, units=units),
     )  # fmt: skip
 
 

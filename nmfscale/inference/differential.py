@@ -31,6 +31,7 @@ from .differential_tests import LEAST_EXTREME, Prior, Reference, Tests, bootstra
 from .loadings import SampleTopics, topics_of_samples
 from .quantiles import normal_tail
 from .results.differential import DifferentialFeatures
+from .results.origin import Origin
 from .results.refit import BootstrapFit
 from .shrinkage import shrink
 
@@ -362,5 +363,5 @@ def _result(
         None if bootstrap_error is None else (bootstrap_error / _LOG_2).T, features,
         None if names is None else names[features],
         topics.topic_names, compared.label, compared.own, pseudocount, family, counts.shape[1],
-        units, None if split is None else float(split),
+        units, None if split is None else float(split), Origin.of(topics.words),
     )  # fmt: skip

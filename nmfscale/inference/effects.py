@@ -31,6 +31,7 @@ from .permutation import labelled_sets, null_distributions
 from .pvalues import joint_max_t, n_as_extreme, pvalue
 from .replicates import Replicates, ReplicateTask, check_positive, run_replicates
 from .results.effects import GroupEffects
+from .results.origin import Origin
 from .robust import OneWay, shares_of
 from .seeds import child_states, seed_of
 from .units import units_with_topics
@@ -222,6 +223,7 @@ def group_effects(
         labels.sizes, replicates, np.stack(nulls, axis=1), exact[0],
         smallest if exact[0] else max(smallest, 1 / (len(nulls[0]) + 1)),
         errors, parts, level, interval, drawn, weighting, seed.entropy, interrupted,
+        Origin.of(topics.words, groups=groups, units=units, strata=strata),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from ..counts.foreign import refuse_annotated
 from ..counts.names import name_array, names_of, shown
 from ..counts.warn import warn_caller
 from ..models.pipelines import model_of
+from ..models.topic_labels import topic_words
 
 Array = NDArray[Any]
 KINDS = "proportions", "amounts"
@@ -32,7 +33,8 @@ class SampleTopics:
     """Topics of samples (n, T) in float64; rows of empty samples are 0.
 
     `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts of
-    samples, None if unknown. `sample_names` (n,) is None if samples have no names.
+    samples, None if unknown. `sample_names` (n,) is None if samples have no names. `model` is the
+    fitted model, None for an array.
     """
 
     rows: Array
@@ -40,10 +42,16 @@ class SampleTopics:
     kind: str
     totals: Array | None = None
     sample_names: Array | None = None
+    model: Any = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.rows)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """Leading features of each topic as text; None if they are unknown."""
+        return topic_words(self.model)
 
     @property
     def empty(self) -> Array:
@@ -100,7 +108,7 @@ def topics_of_samples(
             totals = getattr(model, "sample_totals_", None)
             values = _amounts(model, values, totals, loadings)
         values = scaled_rows(values)
-        found = SampleTopics(values, names, "amounts", totals, names_of(model))
+        found = SampleTopics(values, names, "amounts", totals, names_of(model), model)
     if loadings == "proportions" and found.kind == "amounts":
         found = replace(found, rows=proportions(found.rows), kind=loadings)
     if warn:

@@ -32,6 +32,7 @@ from .pvalues import (
     standardized,
 )
 from .replicates import run_replicates
+from .results.origin import Origin
 from .results.permutation import GroupTest, PermutationTest
 from .statistics import Statistic, checked_statistic
 from .units import Units
@@ -211,8 +212,9 @@ def permutation_test(
     if isinstance(statistic, str) and statistic != "welch":
         _warn_of_spread(chosen.name, tests[0], alpha)
     return PermutationTest(
-        chosen.name, chosen.alternative, scope, tests[0], tuple(tests[1:]), interrupted
-    )
+        chosen.name, chosen.alternative, scope, tests[0], tuple(tests[1:]), interrupted,
+        Origin.of(groups=groups, units=units, strata=strata),
+    )  # fmt: skip
 
 
 def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:

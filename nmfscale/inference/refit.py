@@ -14,11 +14,13 @@ from ..counts.warn import warn_caller
 from ..engine.workers import resolve_client
 from ..models.names import feature_names_of
 from ..models.pipelines import model_and_input
+from ..models.topic_labels import topic_words
 from .fit_counts import counts_of_fit
 from .groups import check_resampled, checked_design, checked_labels
 from .intervals import check_interval
 from .refits import Drawing, check_refittable, refit_task, shares_of
 from .replicates import run_replicates
+from .results.origin import Origin
 from .results.refit import BootstrapFit, Estimates, numbers_or_names
 from .shared_fits import counts_of_job
 from .weighting import check_groups, check_weighting, sample_weights
@@ -205,6 +207,7 @@ def bootstrap_fit(
         feature_names=feature_names, groups=None if labels is None else labels.names,
         level=level, random_state=job.seed.entropy, topic_names=numbers_or_names(fitted),
         units="samples" if units is None else "units", weighting=weighting,
+        origin=Origin.of(topic_words(fitted), groups=groups, units=units, strata=strata),
     )  # fmt: skip
     _warn_of_lost(found)
     return found

@@ -26,6 +26,7 @@ from .least_squares import CoefficientsTask, LeastSquares
 from .loadings import topics_of_samples
 from .regression_rows import Rows
 from .replicates import check_positive
+from .results.origin import Origin
 from .results.regression import ProportionRegression
 from .robust import CR3, HC3, RobustErrors, shares_of
 from .term_tests import TermTests
@@ -223,6 +224,7 @@ def regress_proportions(
         coefficients, *_ends(interval, errors, coefficients, replicates, level), tested,
         topics.topic_names, matrix.terms, rows.n_units, drawn, rows.what, weighting, errors,
         replicates, n_failures, level, interval, seed.entropy,
+        Origin.of(topics.words, units=units, strata=strata),
     )  # fmt: skip
 
 

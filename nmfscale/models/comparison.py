@@ -14,6 +14,7 @@ from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
 from .pipelines import model_of
+from .topic_labels import topic_words
 from .topics import topic_names_of
 
 Array = NDArray[Any]
@@ -41,6 +42,9 @@ class TopicMatch:
         Names of the topics.
     n_features : int
         Number of compared features.
+    words_a, words_b : tuple of str or None
+        Leading features of each topic, such as "file, files", for labels; None if features have no
+        names.
     """
 
     similarities: Array
@@ -49,6 +53,8 @@ class TopicMatch:
     names_a: tuple[str, ...]
     names_b: tuple[str, ...]
     n_features: int
+    words_a: tuple[str, ...] | None = None
+    words_b: tuple[str, ...] | None = None
 
     @property
     def similarity(self) -> Array:
@@ -160,7 +166,7 @@ def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
     alone = np.setdiff1d(np.arange(len(names_b)), there)
     return TopicMatch(
         similarities, np.stack([here, there], axis=1), np.concatenate([there, alone]), names_a,
-        names_b, first.shape[1],
+        names_b, first.shape[1], topic_words(a), topic_words(b),
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.scheme import KEY
-from .canvas import PALETTE, axes_or_new, check_arguments, finished, legend_of_names, shortened
+from ..models.topic_labels import shortened, topic_labels
+from .canvas import PALETTE, axes_or_new, check_arguments, finished, legend_of_names
 from .differential import label_points
 from .objects import result_in
 
@@ -141,5 +142,5 @@ def _chosen_axes(result: Any, axes: Sequence[int]) -> list[int]:
 
 
 def _names_of_topics(result: Any, chosen: np.ndarray) -> list[Any]:
-    numbered = result.topics == tuple(range(len(result.topics)))
-    return [f"topic {t}" if numbered else result.topics[t] for t in chosen]
+    labels = topic_labels(result.topics, result.origin.topic_words)
+    return [labels[t] for t in chosen]

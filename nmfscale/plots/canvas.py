@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import (
 )
 
 from ..methods.feature_scores import SCORES
+from .fonts import complete_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,6 +164,7 @@ def finished(
     """End a plot: save and show its figure as asked for; return the Axes, the figure or None."""
     first: Any = drawn[0] if isinstance(drawn, list) else drawn
     figure = first.figure.figure  # the whole figure, if the Axes are in a subfigure
+    complete_figure(figure)
     if save is not None:
         figure.savefig(save, dpi=150, bbox_inches="tight")
     if show:
@@ -278,14 +280,6 @@ def rows_to_one(matrix: np.ndarray) -> np.ndarray:
     """Divide each row by its sum; rows of zeros stay zero."""
     sums = matrix.sum(axis=1, keepdims=True)
     return np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
-
-
-def shortened(name: str, most: int) -> str:
-    """Shorten a long name in the middle: its ends distinguish it from others."""
-    if len(name) <= most:
-        return name
-    end = (most - 1) // 2
-    return f"{name[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"
 
 
 def names_of_topics(n_topics: int) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..models.pipelines import model_of
+from ..models.topic_labels import labels_of
 from .canvas import check_arguments, finished, nonnegative_matrix, rows_to_one
 from .heat_map import heat_map
 
@@ -41,8 +42,7 @@ def class_heatmap(
     class_names : sequence of str, default=None
         Names of the rows; by default ``classes_`` of the model, or "class 0", "class 1", ...
     topic_names : sequence of str, default=None
-        Names of the topics in the order of the model; by default those of the model, or "topic 0",
-        "topic 1", ...
+        Names of the topics in the order of the model; by default as in :func:`structure_plot`.
     sort : bool, default=True
         Whether topics are arranged by the class in which they have the largest share, then by this
         share; otherwise they are in the order of the model.
@@ -83,9 +83,9 @@ def class_heatmap(
         raise ValueError("the model was fitted without labels: its topics have no classes.")
     B = nonnegative_matrix(given, "weights", "classes x topics", "a fitted SSNMF")
     shares = rows_to_one(B.T).T
-    known = getattr(model, "classes_", None), getattr(model, "topic_names_", None)
-    classes = _names(class_names, known[0], "class", "classes", len(B))
-    topics = _names(topic_names, known[1], "topic", "topics", B.shape[1])
+    classes = _names(class_names, getattr(model, "classes_", None), "class", "classes", len(B))
+    labels = labels_of(model) if hasattr(model, "components_") else None
+    topics = _names(topic_names, labels, "topic", "topics", B.shape[1])
     order = np.arange(B.shape[1])
     if sort:
         order = np.lexsort((-shares.max(axis=0), shares.argmax(axis=0)))

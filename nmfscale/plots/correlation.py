@@ -9,6 +9,7 @@ import numpy as np
 
 from ..annotated.scheme import KEY
 from ..models.pipelines import model_of
+from ..models.topic_labels import shortened
 from .canvas import (
     axes_or_new,
     check_arguments,
@@ -16,7 +17,6 @@ from .canvas import (
     names_and_colors,
     nonnegative_matrix,
     rows_to_one,
-    shortened,
 )
 from .features import names_of_features, top_features
 from .objects import colors_of, model_in
@@ -107,7 +107,7 @@ def correlation_plot(
     )  # fmt: skip
     colors = colors_of(model, key, colors)
     model = model_of(model_in(model, key))
-    loadings, _, known = loadings_of(model, None)
+    loadings = loadings_of(model, None)[0]
     shares = nonnegative_matrix(
         loadings, "loadings", "samples x topics", "the loadings_ of a fitted model"
     )
@@ -117,7 +117,9 @@ def correlation_plot(
     n_topics = shares.shape[1]
     if n_topics < 3:
         raise ValueError(f"there are {n_topics} topics: a graph needs three at least.")
-    names, fills = names_and_colors(known if topic_names is None else topic_names, colors, n_topics)
+    if topic_names is None:
+        topic_names = getattr(model, "topic_names_", None)
+    names, fills = names_and_colors(topic_names, colors, n_topics)
     if n_words and names_of_features(model) is not None:
         words = top_features(model, n_top=n_words)
         names = [f"{name}\n{', '.join(each)}" for name, each in zip(names, words, strict=True)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.scheme import KEY
+from ..models.topic_labels import leading_words, topic_labels
 from .canvas import (
     PALETTE,
     axes_or_new,
@@ -18,6 +19,7 @@ from .canvas import (
     index_of,
     matched_by_name,
 )
+from .fonts import complete_figure
 from .interactive import feature_chart, finished_chart, need_bokeh
 from .objects import result_in, symbols_of
 
@@ -75,9 +77,11 @@ def volcano_plot(
     Returns
     -------
     matplotlib.axes.Axes, matplotlib.figure.Figure, bokeh.plotting.figure or None
-        As in :func:`structure_plot`; with `interactive`, the figure of Bokeh. The axes show
-        log2-fold changes, and absolute z-scores, whose p-values would be too small to tell leading
-        features apart.
+        As in :func:`structure_plot`; with `interactive`, the figure of Bokeh. The horizontal axis
+        is the log2-fold change against what the topics were compared with; by default that is the
+        other topic in which the frequency of the feature is closest ("least-extreme"). The vertical
+        axis is the evidence for a difference: the absolute value of z, the signed root of the
+        likelihood ratio. p-values of leading features would be too small to tell apart.
 
     Raises
     ------
@@ -93,12 +97,12 @@ def volcano_plot(
     >>> model = TopicModel(3, random_state=0).fit(X)
     >>> ax = pl.volcano_plot(differential_features(model, X), 0)
     >>> ax.get_xlabel()
-    'log2-fold change relative to least-extreme'
+    'log2 fold change against the closest other topic'
     """
     given = result, topic, n_labels, ax, gene_symbols, key, interactive
     result, k = _checked("volcano_plot", *given)
     points = result.lfc[k], np.abs(result.z[k])
-    labels = f"log2-fold change relative to {result.reference}", "|z|"
+    labels = _change(result), "evidence, |z|"
     if interactive:
         chart = _chart(result, k, points, level, n_labels, labels)
         return finished_chart(chart, show, save)
@@ -146,12 +150,12 @@ def ma_plot(
     >>> model = TopicModel(3, random_state=0).fit(X)
     >>> ax = pl.ma_plot(differential_features(model, X, reference="mean"), 0)
     >>> ax.get_ylabel()
-    'log2-fold change relative to mean'
+    'log2 fold change against the mean of all samples'
     """
     given = result, topic, n_labels, ax, gene_symbols, key, interactive
     result, k = _checked("ma_plot", *given)
     points = np.where(result.base_mean > 0, result.base_mean, np.nan), result.lfc[k]
-    labels = "mean count", f"log2-fold change relative to {result.reference}"
+    labels = "mean count", _change(result)
     if interactive:
         chart = _chart(result, k, points, level, n_labels, labels, x_log=True)
         return finished_chart(chart, show, save)
@@ -208,7 +212,8 @@ def topic_scatter(
     result, k = _checked("topic_scatter", *given)
     frequencies = np.where(result.frequencies > 0, result.frequencies, np.nan)
     points = np.delete(frequencies, k, axis=0).max(axis=0), frequencies[k]
-    labels = "highest frequency in other topics", f"frequency in {_title(result, k)}"
+    topic = _title(result, k).removeprefix("topic ")
+    labels = "highest frequency in other topics", f"frequency in topic {topic}"
     ends = np.array([np.nanmin(frequencies), np.nanmax(frequencies)])
     logs = {"x_log": True, "y_log": True}
     if interactive:
@@ -241,14 +246,21 @@ def _checked(
         raise ValueError(f"n_labels={n_labels!r}: a number of labels, at least 0, is needed.")
     if symbols is not None:
         names = matched_by_name(symbols, index_of(result.feature_labels), "gene_symbols", "result")
-        result = replace(result, feature_names=np.asarray(names, object))
+        names = np.asarray(names, object)
+        origin = replace(result.origin, topic_words=leading_words(result.frequencies, names))
+        result = replace(result, feature_names=names, origin=origin)
     return result, int(result.topic_number(topic))
 
 
 def _title(result: Any, k: int) -> str:
-    """Return the name of a topic; numbers become "topic 0", "topic 1", ..."""
-    name = result.topic_names[k]
-    return name if isinstance(name, str) else f"topic {name}"
+    """Return the label of a topic."""
+    return topic_labels(result.topic_names, result.origin.topic_words)[k]
+
+
+def _change(result: Any) -> str:
+    """Return the label of an axis with log-fold changes."""
+    what = {"least-extreme": "the closest other topic", "mean": "the mean of all samples"}
+    return f"log2 fold change against {what.get(result.reference, result.reference)}"
 
 
 def _chart(
@@ -291,6 +303,16 @@ def label_points(
     from matplotlib.text import Text
 
     root: Any = ax.figure.canvas.figure
+    labels = [
+        ax.annotate(
+            name, at, (0, 0), textcoords="offset points", size=_FONT, parse_math=False,
+            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.5, "shrinkA": 0},
+        )
+        for name, at in zip(names, zip(x, y, strict=True), strict=True)
+    ]  # fmt: skip
+    for label in labels:
+        label.set_in_layout(False)
+    complete_figure(root)
     root.draw_without_rendering()  # the layout decides where points are
     places = ax.transData.transform(np.column_stack([x, y]))
     radii = np.broadcast_to(np.sqrt(sizes) / 2 * root.dpi / 72, len(places))
@@ -298,20 +320,16 @@ def label_points(
         (px - r, py - r, px + r, py + r) for (px, py), r in zip(places, radii, strict=True)
     ]
     inside = ax.get_window_extent().extents
-    for (px, py), at, name in zip(places, zip(x, y, strict=True), names, strict=True):
-        if not np.isfinite([px, py]).all():
-            continue
-        label = ax.annotate(
-            name, at, (0, 0), textcoords="offset points", size=_FONT, parse_math=False,
-            arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.5, "shrinkA": 0},
-        )  # fmt: skip
-        for offset, alignment in _offsets():
+    for (px, py), label in zip(places, labels, strict=True):
+        offsets = _offsets() if np.isfinite([px, py]).all() else ()
+        for offset, alignment in offsets:
             label.set(position=offset, **alignment)
             label.get_window_extent()  # moves the text to its new position
             extent = tuple(Text.get_window_extent(label).extents)  # without the line to its point
             if _contains(inside, extent) and not any(_overlap(extent, each) for each in taken):
                 # a margin: pixels of text are rounded when it is drawn
                 taken.append((extent[0] - 2, extent[1] - 2, extent[2] + 2, extent[3] + 2))
+                label.set_in_layout(True)
                 break
         else:
             label.remove()

@@ -40,8 +40,9 @@ def embedding(
     show, save, return_fig
         As in :func:`structure_plot`.
     **options
-        Further arguments of ``sc.pl.embedding``, such as ``ncols=3`` or ``cmap="magma"``. Colours
-        begin at 0 by default (``vmin=0``).
+        Further arguments of ``sc.pl.embedding``, such as ``ncols=3`` or ``cmap="magma"``. By
+        default, colours begin at 0 (``vmin=0``), and titles of topics are labels as in
+        :func:`structure_plot`.
 
     Returns
     -------
@@ -69,9 +70,8 @@ def embedding(
             "embeddings are drawn by scanpy, which is not installed: pip install "
             "'nmfscale[scanpy]', or pip install scanpy"
         ) from error
-    drawn, names = observations_with_topics(adata, basis, key)
-    shown = names if color is None else [color] if isinstance(color, str) else list(color)
-    drawn = scanpy.pl.embedding(
-        drawn, basis, color=shown, ax=ax, show=False, **{"vmin": 0} | options
-    )
+    drawn, labels = observations_with_topics(adata, basis, key)
+    shown = list(labels) if color is None else [color] if isinstance(color, str) else list(color)
+    defaults = {"vmin": 0, "title": [labels.get(each, each) for each in shown]}
+    drawn = scanpy.pl.embedding(drawn, basis, color=shown, ax=ax, show=False, **defaults | options)
     return finished(ax if drawn is None else drawn, show, save, return_fig)

@@ -15,6 +15,7 @@ from ..methods.feature_scores import (
     largest_elsewhere,
 )
 from ..models.pipelines import model_of
+from ..models.topic_labels import shortened
 from .canvas import (
     axes_or_new,
     check_arguments,
@@ -25,7 +26,6 @@ from .canvas import (
     names_and_colors,
     nonnegative_matrix,
     rows_to_one,
-    shortened,
     size_in_inches,
 )
 from .objects import colors_of, model_in, symbols_of

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .canvas import axes_or_new, shortened
+from ..models.topic_labels import shortened
+from .canvas import axes_or_new
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

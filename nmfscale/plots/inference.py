@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.scheme import KEY
+from ..models.topic_labels import shortened
 from .canvas import (
     PALETTE,
     axes_or_new,
     check_arguments,
     finished,
-    shortened,
 )
 from .objects import result_in
 from .panels import Grid, Table, chosen_panels, table_of
@@ -165,8 +165,9 @@ def forest_plot(
 ) -> Any:
     """Draw weights or means of groups within topics, or of topics within groups, with intervals.
 
-    The largest are at the top. A line marks the neutral weight, which all topics would have in all
-    groups if there were no difference. Intervals above it are blue, intervals below it red.
+    Rows are in the order of the result, the same in all panels. A line marks the neutral weight,
+    which all topics would have in all groups if there were no difference. Intervals above it are
+    blue, intervals below it orange.
 
     Parameters
     ----------
@@ -191,12 +192,14 @@ def forest_plot(
         Names of the topics ("RwT") or groups ("TwR") to draw. By default, those in which two
         intervals are farthest apart.
     n_top : int, default=10
-        If a panel has more than 2 `n_top` intervals, only the `n_top` largest and the `n_top`
-        smallest are drawn.
+        If there are more than 2 `n_top` rows, only the 2 `n_top` are drawn whose estimates are
+        farthest from the mean of a panel.
     max_panels : int, default=8
         Largest number of panels if `panels` is None.
     topic_names, group_names : sequence of str, default=None
-        Names; by default those of the result, or "topic 0", "group 0", ...
+        Names; by default those of the result. Topics without a name have their number and two
+        leading features, such as "0 file, files", if the result comes from a model whose features
+        have names; others are "topic 0", "group 0", ...
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
     show, save, return_fig
@@ -242,13 +245,16 @@ def forest_plot(
         caption.append(f"line: neutral, {neutral:.3g}")
     if panels is None and len(table.panels) < len(whole.panels):
         caption.append(f"{len(table.panels)} of {len(whole.panels)} panels")
+    rows = _chosen_rows(table, n_top)
+    if len(rows) < len(table.rows):
+        caption.append(f"{len(rows)} of {len(table.rows)} rows")
     grid = _grid_of_intervals(table, n_top)
     host = axes_or_new(ax, *grid.size)
     drawn = grid.draw(host, "; ".join(caption))
     limits = _limits(table, neutral)
     for i, panel in enumerate(drawn):
-        _draw_intervals(panel, table, i, n_top, neutral)
-        title = shortened(str(table.panels[i]), 28)
+        _draw_intervals(panel, table, i, rows, neutral)
+        title = shortened(table.panel_labels[i], 28)
         panel.set_title(title, size=8, weight="bold", parse_math=False)
         panel.set_xlim(*limits)
     return finished(host, show, save, return_fig)
@@ -262,8 +268,8 @@ def size_of_intervals(result: Any, kind: str) -> tuple[float, float]:
 
 def _grid_of_intervals(table: Table, n_top: int) -> Grid:
     # an inch holds about 17 letters of this size
-    labels = 0.1 + max(len(shortened(str(name), 24)) for name in table.rows) / 16
-    n_rows = min(len(table.rows), 2 * n_top + 1)
+    labels = 0.1 + max(len(shortened(name, 24)) for name in table.row_labels) / 16
+    n_rows = min(len(table.rows), 2 * n_top)
     return Grid(len(table.panels), 1.7, _ROW * (n_rows + 0.6), labels)
 
 
@@ -275,25 +281,25 @@ def _limits(table: Table, neutral: float | None) -> tuple[float, float]:
     return min(known) - margin, max(known) + margin
 
 
-def _draw_intervals(panel: Axes, table: Table, i: int, n_top: int, neutral: float | None) -> None:
-    """Draw the intervals of one panel, the largest at the top."""
-    order = np.argsort(-table.estimate[i], kind="stable")
-    n_rows, y = len(order), np.arange(len(order), dtype=float)
-    if n_rows > 2 * n_top:
-        order, y = np.concatenate([order[:n_top], order[-n_top:]]), np.arange(2.0 * n_top)
-        y[n_top:] += 1
-        panel.text(
-            -0.02, n_top, f"{n_rows - 2 * n_top} more", size=6, color="0.4", style="italic",
-            ha="right", va="center", transform=panel.get_yaxis_transform(),
-        )  # fmt: skip
-    estimate, lower, upper = (array[i, order] for array in table[:3])
-    colors = np.full(len(order), _NEUTRAL, object)
+def _chosen_rows(table: Table, n_top: int) -> list[int]:
+    """Return the rows of every panel in their order, at most 2 `n_top`."""
+    away = np.abs(table.estimate - table.estimate.mean(axis=1, keepdims=True)).max(axis=0)
+    return sorted(np.argsort(-away, kind="stable")[: 2 * n_top].tolist())
+
+
+def _draw_intervals(
+    panel: Axes, table: Table, i: int, rows: list[int], neutral: float | None
+) -> None:
+    """Draw the intervals of one panel, the first row at the top."""
+    y = np.arange(len(rows), dtype=float)
+    estimate, lower, upper = (array[i, rows] for array in table[:3])
+    colors = np.full(len(rows), _NEUTRAL, object)
     if neutral is not None:
         colors[lower > neutral], colors[upper < neutral] = _ABOVE, _BELOW
         panel.axvline(neutral, color="0.6", linewidth=0.8, zorder=0)
     panel.hlines(y, lower, upper, colors=colors.tolist(), linewidth=1.6)
     panel.scatter(estimate, y, c=colors.tolist(), s=12, zorder=3)
     panel.set_ylim(y[-1] + 0.8, -0.8)
-    names = [shortened(str(table.rows[k]), 24) for k in order]
+    names = [shortened(table.row_labels[k], 24) for k in rows]
     panel.set_yticks(y, names, parse_math=False)
     panel.tick_params(axis="y", length=0)

@@ -12,6 +12,7 @@ from ..annotated.scheme import (
     read_result,
     read_table,
 )
+from ..models.topic_labels import topic_labels, topic_words
 
 
 def model_in(given: Any, key: str) -> Any:
@@ -83,8 +84,8 @@ def symbols_of(given: Any, gene_symbols: str | None) -> Any:
     return column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(str)
 
 
-def observations_with_topics(given: Any, basis: str, key: str) -> tuple[Any, list[str]]:
-    """Return an AnnData object whose obs has a column for each topic, and the names of the topics.
+def observations_with_topics(given: Any, basis: str, key: str) -> tuple[Any, dict[str, str]]:
+    """Return an AnnData object whose obs has a column for each topic, and their names and labels.
 
     It shares the counts, the embedding and the colours of the given object.
     """
@@ -101,4 +102,5 @@ def observations_with_topics(given: Any, basis: str, key: str) -> tuple[Any, lis
         None if adata.isbacked else adata.X, obs=obs, var=adata.var, uns=dict(adata.uns),
         obsm={place: adata.obsm[place]},
     )  # fmt: skip
-    return found, list(table.columns)
+    labels = topic_labels(list(table.columns), topic_words(model_in(given, key)))
+    return found, dict(zip(table.columns, labels, strict=True))

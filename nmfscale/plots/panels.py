@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..models.topic_labels import topic_labels
 from .canvas import names_of_topics, size_in_inches
 
 if TYPE_CHECKING:
@@ -74,18 +75,27 @@ class Grid(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Arrays (n_panels, n_rows) to draw, with the names of panels and rows."""
+    """Arrays (n_panels, n_rows) to draw, with names of panels and rows, and labels for them."""
 
     estimate: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
     panels: list[Any]
     rows: list[Any]
+    panel_labels: list[str]
+    row_labels: list[str]
 
     def of(self, chosen: list[int]) -> Table:
         """Return a table with some of the panels."""
         arrays = (self.estimate[chosen], self.lower[chosen], self.upper[chosen])
-        return Table(*arrays, [self.panels[i] for i in chosen], self.rows)
+        names, labels = ([each[i] for i in chosen] for each in (self.panels, self.panel_labels))
+        return Table(*arrays, names, self.rows, labels, self.row_labels)
+
+    @property
+    def turned(self) -> Table:
+        """The same table with rows as panels."""
+        arrays = (self.estimate.T, self.lower.T, self.upper.T)
+        return Table(*arrays, self.rows, self.panels, self.row_labels, self.panel_labels)
 
 
 def table_of(
@@ -102,9 +112,12 @@ def table_of(
             "group",
         ),
     ]
-    if kind == "RwT":
-        return Table(arrays[0], arrays[1], arrays[2], named[0], named[1])
-    return Table(arrays[0].T, arrays[1].T, arrays[2].T, named[1], named[0])
+    words = getattr(getattr(result, "origin", None), "topic_words", None)
+    table = Table(
+        arrays[0], arrays[1], arrays[2], named[0], named[1], topic_labels(named[0], words),
+        [str(name) for name in named[1]],
+    )  # fmt: skip
+    return table if kind == "RwT" else table.turned
 
 
 def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
@@ -157,7 +170,8 @@ def chosen_panels(
     By default there are at most `most`.
     """
     if panels is not None:
-        number = {str(name): i for i, name in enumerate(table.panels)}
+        number = {label: i for i, label in enumerate(table.panel_labels)}
+        number |= {str(name): i for i, name in enumerate(table.panels)}
         number |= {str(i): i for i, name in enumerate(table.panels) if name == f"topic {i}"}
         unknown = [str(name) for name in panels if str(name) not in number]
         if unknown or not len(panels):

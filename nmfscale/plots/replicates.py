@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..annotated.scheme import KEY
+from ..models.topic_labels import shortened
 from .canvas import (
     axes_or_new,
     check_arguments,
     finished,
     legend_of_names,
-    shortened,
     topic_colors,
 )
 from .objects import result_in
@@ -142,11 +142,11 @@ def bootstrap_plot(
         handles = [handle for handle, _ in found]
         if neutral is not None:
             panel.axvline(neutral, color="0.4", linewidth=0.9, linestyle="--", zorder=0)
-        title = shortened(str(whole.panels[i]), 28)
+        title = shortened(whole.panel_labels[i], 28)
         panel.set_title(title, size=8, weight="bold", parse_math=False)
         panel.set(xlim=(low, high), yticks=[])
         panel.set_ylim(0, _height([peak for _, peak in found]))
-    names = [shortened(str(whole.rows[j]), 24) for j in drawn]
+    names = [shortened(whole.row_labels[j], 26) for j in drawn]
     legend_of_names(
         host, handles, names, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=7,
         ncols=min(len(names), 5), handlelength=1.2,
@@ -181,8 +181,7 @@ def _chosen_curves(
 ) -> list[int]:
     """Return the numbers of the curves of every panel."""
     if curves is not None:
-        turned = Table(table.estimate.T, table.lower.T, table.upper.T, table.rows, table.panels)
-        return chosen_panels(turned, curves, most, "curves")
+        return chosen_panels(table.turned, curves, most, "curves")
     there = table.estimate[panels]
     away = np.abs(there - there.mean(axis=1, keepdims=True)).max(axis=0)
     return sorted(np.argsort(-away, kind="stable")[:most].tolist())

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..annotated.scheme import KEY
 from ..models.pipelines import model_of
-from .canvas import PALETTE, axes_or_new, check_arguments, finished, shortened
+from ..models.topic_labels import shortened
+from .canvas import PALETTE, axes_or_new, check_arguments, finished
 from .objects import model_in
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import numpy as np
 from ..annotated.scheme import KEY
 from ..models.comparison import match_topics
 from ..models.pipelines import model_of
+from ..models.topic_labels import topic_labels
 from .canvas import (
     check_arguments,
     finished,
@@ -54,8 +55,8 @@ def similarity_plot(
     other_key : str, default=None
         Key of the second fit; by default `key`.
     names_a, names_b : sequence of str, default=None
-        Names of the topics of each fit, in the order of that fit; by default those in `match`, or
-        "topic 0", "topic 1", ...
+        Names of the topics of each fit, in the order of that fit; by default those in `match`, as
+        in :func:`structure_plot`.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
     show, save, return_fig
@@ -95,8 +96,8 @@ def similarity_plot(
     K_a, K_b = values.shape
     pairs = getattr(match, "pairs", np.empty((0, 2), int))
     at_a, at_b = _partners_first(pairs[:, 0], K_a), _partners_first(pairs[:, 1], K_b)
-    rows = _names(names_a, getattr(match, "names_a", None), K_a, "names_a")
-    columns = _names(names_b, getattr(match, "names_b", None), K_b, "names_b")
+    rows = _names(names_a, match, "a", K_a)
+    columns = _names(names_b, match, "b", K_b)
 
     ax = heat_map(
         values[np.ix_(at_a, at_b)], [rows[k] for k in at_a], [columns[k] for k in at_b],
@@ -106,13 +107,14 @@ def similarity_plot(
     return finished(ax, show, save, return_fig)
 
 
-def _names(given: Any, known: Any, n_topics: int, argument: str) -> list[str]:
-    names = known if given is None else given
-    if names is None:
-        names = names_of_topics(n_topics)
-    if len(names) != n_topics:
-        raise ValueError(f"{argument} has {len(names)} entries for {n_topics} topics.")
-    return [str(name) for name in names]
+def _names(given: Any, match: Any, side: str, n_topics: int) -> list[str]:
+    """Return the names that are given, or the labels of the topics of one fit."""
+    if given is None:
+        names = getattr(match, f"names_{side}", names_of_topics(n_topics))
+        return topic_labels(names, getattr(match, f"words_{side}", None))
+    if len(given) != n_topics:
+        raise ValueError(f"names_{side} has {len(given)} entries for {n_topics} topics.")
+    return [str(name) for name in given]
 
 
 def _partners_first(partners: np.ndarray, n_topics: int) -> np.ndarray:

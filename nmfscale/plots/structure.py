@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 
 from ..annotated.scheme import KEY
 from ..models.pipelines import model_of
+from ..models.topic_labels import labels_of, shortened
 from .canvas import (
     axes_or_new,
     check_arguments,
@@ -20,7 +21,6 @@ from .canvas import (
     names_and_colors,
     nonnegative_matrix,
     rows_to_one,
-    shortened,
     size_in_inches,
 )
 from .objects import colors_of, groups_of, model_in
@@ -34,7 +34,7 @@ SIZE = (9.0, 3.6)
 
 
 def loadings_of(given: Any, groups: Any) -> tuple[Any, Any, Any]:
-    """Return loadings, and an index of samples and names of topics, or None."""
+    """Return loadings, and an index of samples and labels of topics, or None."""
     model = model_of(given)
     if not hasattr(model, "components_"):
         return given, getattr(given, "index", None), None
@@ -42,7 +42,7 @@ def loadings_of(given: Any, groups: Any) -> tuple[Any, Any, Any]:
     loadings = model.loadings_ * model.components_.sum(axis=1)
     names = getattr(model, "sample_names_", None)
     named = hasattr(groups, "iloc") or isinstance(groups, dict)
-    return loadings, index_of(names) if named else None, getattr(model, "topic_names_", None)
+    return loadings, index_of(names) if named else None, labels_of(model)
 
 
 def _staircase(left: float, heights: np.ndarray) -> np.ndarray:
@@ -143,8 +143,9 @@ def structure_plot(
     max_samples : int, default=2000
         If there are more samples, a random subset of about this size is drawn, by group size.
     topic_names : sequence of str, default=None
-        Names for the legend, which lists as many topics as fit; by default those of the model, or
-        "topic 0", "topic 1", ...
+        Names for the legend, which lists as many topics as fit. By default those of the model;
+        topics without a name have their number and two leading features, such as "0 file, files",
+        or are "topic 0", "topic 1", ... if features have no names.
     colors : sequence of colors, default=None
         One for each topic; :func:`topic_colors` by default.
     gap : float, default=None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.scheme import KEY
-from .canvas import axes_or_new, check_arguments, finished, shortened, topic_colors
+from ..models.topic_labels import shortened
+from .canvas import axes_or_new, check_arguments, finished, topic_colors
 from .objects import result_in
 from .panels import Grid, chosen_panels, table_of
 
@@ -104,7 +105,7 @@ def trend_plot(
         panel.fill_between(at, low, high, color=colors[topic], alpha=0.25, linewidth=0)
         panel.plot(at, middle, color=colors[topic], linewidth=1.5, marker="o", markersize=2.5)
         panel.set_title(
-            shortened(str(whole.panels[topic]), 28), size=8, weight="bold", parse_math=False
+            shortened(whole.panel_labels[topic], 28), size=8, weight="bold", parse_math=False
         )
         panel.set_ylim(0, 1.08 * high.max() or 1)
         panel.spines["left"].set_visible(True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -237,5 +238,9 @@ def _of_groups(
     if obs is not None:
         model = topics_of_samples(model, options.get("loadings", "proportions"), warn=False).of(obs)
         labels = {argument: np.asarray(each, object)[obs] for argument, each in labels.items()}
-    keep_result(adata, key, function(model, **labels, **options), name, groupby)
+    found = function(model, **labels, **options)
+    given = {"groups": groupby, "units": units, "strata": strata}
+    names = {argument: each for argument, each in given.items() if isinstance(each, str)}
+    found = replace(found, origin=replace(found.origin, **names))
+    keep_result(adata, key, found, name, groupby)
     return returned

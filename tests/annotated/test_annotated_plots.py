@@ -194,7 +194,8 @@ def test_embeddings_are_handed_to_scanpy(adata, monkeypatch):
     given, basis, options = calls[0]
     names = ["topic 0", "topic 1", "topic 2"]
     assert basis == "umap"
-    assert options == {"color": names, "ax": None, "show": False, "vmin": 0, "ncols": 2}
+    expected = {"color": names, "title": names, "ax": None, "show": False, "vmin": 0, "ncols": 2}
+    assert options == expected
     assert (given.obs[names].to_numpy() == adata.obsm["X_topics"]).all()
     assert given.uns["type_colors"] == adata.uns["type_colors"] and "type" in given.obs
     assert list(adata.obs.columns) == before  # the object itself is not changed

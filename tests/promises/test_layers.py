@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "annotated": {"counts", "storage", "readers", "models", "inference"},
     "tl": {"counts", "storage", "readers", "models", "inference", "annotated"},
     "get": {"annotated"},
-    "plots": {"methods", "models", "annotated"},
+    "plots": {"methods", "models", "annotated", "counts"},
     "report": {"models", "inference", "engine", "storage", "counts", "plots", "markup"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",

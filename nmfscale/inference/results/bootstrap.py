@@ -12,6 +12,7 @@ from ..intervals import spread
 from ..weighting import said_of
 from .files import Result
 from .frames import tidy_frame
+from .origin import Origin
 
 Array = NDArray[Any]
 
@@ -50,6 +51,9 @@ class BootstrapWeights(Result):
         What was summed: "proportions" or "amounts".
     lower, upper : ndarray of shape (T, R)
         Ends of the intervals.
+    origin : Origin
+        What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
+        `topic_words`, the leading features of topics.
     """
 
     weights: Array
@@ -67,6 +71,7 @@ class BootstrapWeights(Result):
     loadings: str = "proportions"
     lower: Array = field(default_factory=lambda: np.zeros((0, 0)))
     upper: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    origin: Origin = Origin()
 
     def with_intervals(self, ends: tuple[Array, Array]) -> BootstrapWeights:
         """Return a copy with these intervals."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...counts.names import name_array
 from .files import Result
 from .frames import Columns, frame_of
+from .origin import Origin
 
 Array = NDArray[Any]
 
@@ -43,6 +44,9 @@ class CorrespondenceAnalysis(Result):
         What has weight one: "units" or "samples".
     loadings : str
         What was summed: "proportions" or "amounts".
+    origin : Origin
+        What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
+        `topic_words`, the leading features of topics.
     """
 
     table: Array
@@ -55,6 +59,7 @@ class CorrespondenceAnalysis(Result):
     units: str = "samples"
     weighting: str = "units"
     loadings: str = "proportions"
+    origin: Origin = Origin()
 
     @property
     def explained(self) -> Array:

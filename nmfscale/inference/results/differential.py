@@ -12,6 +12,7 @@ from ...counts.names import name_array, shown
 from ..loadings import number_of_topic
 from .files import Result
 from .frames import Columns, frame_of, tidy_columns
+from .origin import Origin
 
 Array = NDArray[Any]
 _LEVEL = 0.05
@@ -68,6 +69,8 @@ class DifferentialFeatures(Result):
         What the bootstrap resampled: "units" or "samples"; None without bootstrap.
     split : float or None
         Share of the counts that the topics were fitted to, if features were tested in the others.
+    origin : Origin
+        Its `topic_words` are leading features of the topics, from which plots make labels.
     """
 
     lfc: Array
@@ -92,6 +95,7 @@ class DifferentialFeatures(Result):
     n_features_in: int
     bootstrap_units: str | None = None
     split: float | None = None
+    origin: Origin = Origin()
 
     @property
     def interrupted(self) -> bool:

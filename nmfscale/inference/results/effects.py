@@ -15,6 +15,7 @@ from ..robust import OneWay, RobustErrors
 from ..weighting import said_of
 from .files import Result
 from .frames import tidy_frame
+from .origin import Origin
 
 Array = NDArray[Any]
 # Entries of replicates of differences that are in memory at a time.
@@ -35,6 +36,9 @@ class GroupDifferences(Result):
         Names of the topics.
     level, interval : float and str
         As they were given.
+    origin : Origin
+        What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
+        `topic_words`, the leading features of topics.
     """
 
     differences: Array
@@ -45,6 +49,7 @@ class GroupDifferences(Result):
     topic_names: tuple[Any, ...]
     level: float
     interval: str
+    origin: Origin = Origin()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -122,6 +127,9 @@ class GroupEffects(Result):
         Entropy of the seed: passed as `random_state` it gives the same result again.
     interrupted : bool
         Whether Ctrl-C ended it early; p-values are based on the finished labellings.
+    origin : Origin
+        What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
+        `topic_words`, the leading features of topics.
     """
 
     means: Array
@@ -144,6 +152,7 @@ class GroupEffects(Result):
     weighting: str
     random_state: Any
     interrupted: bool
+    origin: Origin = Origin()
     lower: Array = field(init=False)
     upper: Array = field(init=False)
     standard_errors: Array = field(init=False)
@@ -212,6 +221,7 @@ class GroupEffects(Result):
             self.topic_names,
             self.level,
             self.interval,
+            self.origin,
         )
 
     def _of_pairs(self, one: Array, other: Array) -> tuple[Array, Array, Array]:

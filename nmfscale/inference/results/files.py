@@ -65,6 +65,7 @@ _CLASSES = {
     "inference.results.effects": ("GroupDifferences", "GroupEffects"),
     "inference.results.jackknife": ("JackknifeEstimates", "JackknifeFit"),
     "inference.results.noisy_pairs": ("NoisyPairs",),
+    "inference.results.origin": ("Origin",),
     "inference.results.permutation": ("GroupTest", "PermutationTest"),
     "inference.results.refit": ("BootstrapFit", "Estimates"),
     "inference.results.regression": ("ProportionRegression",),

@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .files import Result
+from .origin import Origin
 
 Array = NDArray[Any]
 
@@ -83,6 +84,8 @@ class PermutationTest(Result):
         Each pair; empty if there are two groups only, which `overall` compares.
     interrupted : bool
         Whether Ctrl-C ended it early; p-values are based on the finished permutations.
+    origin : Origin
+        Names of the columns of labels that were compared: `groups`, `units` and `strata`.
     """
 
     statistic: str
@@ -91,6 +94,7 @@ class PermutationTest(Result):
     overall: GroupTest
     pairs: tuple[GroupTest, ...]
     interrupted: bool
+    origin: Origin = Origin()
 
     def __repr__(self) -> str:
         """Return a table of the tests as text."""

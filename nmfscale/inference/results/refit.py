@@ -12,6 +12,7 @@ from ..intervals import percentile
 from ..weighting import said_of
 from .files import Result
 from .frames import tidy_frame
+from .origin import Origin
 
 Array = NDArray[Any]
 
@@ -105,6 +106,9 @@ class BootstrapFit(Result):
         What was resampled: "units" or "samples".
     weighting : str
         What has weight one in a group mean: "units" or "samples".
+    origin : Origin
+        What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
+        `topic_words`, the leading features of topics.
     """
 
     components: Estimates
@@ -123,6 +127,7 @@ class BootstrapFit(Result):
     topic_names: tuple[Any, ...]
     units: str = "samples"
     weighting: str = "units"
+    origin: Origin = Origin()
 
     @property
     def n_replicates(self) -> int:

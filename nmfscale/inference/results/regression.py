@@ -17,6 +17,7 @@ from ..term_tests import Tested
 from ..weighting import said_of
 from .files import Result
 from .frames import tidy_frame
+from .origin import Origin
 
 Array = NDArray[Any]
 
@@ -75,6 +76,9 @@ class ProportionRegression(Result):
         Entropy of the seed: passed as `random_state` it gives the same result again.
     interrupted : bool
         Whether Ctrl-C ended it early; p-values are based on the finished permutations.
+    origin : Origin
+        What it was made from: names of the columns of labels, `units` and `strata`, and
+        `topic_words`, the leading features of topics.
     """
 
     coefficients: Array
@@ -93,6 +97,7 @@ class ProportionRegression(Result):
     level: float
     interval: str
     random_state: Any
+    origin: Origin = Origin()
 
     @property
     def standard_errors(self) -> Array:

@@ -1,0 +1,73 @@
+"""Labels of topics in plots and reports: their names, or their numbers and leading features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..counts.names import names_of
+from ..methods.feature_scores import best_features, feature_scores
+from .topics import topic_names_of
+
+# Features in a label, and letters of one of them.
+_N_WORDS, _MOST_LETTERS = 2, 12
+
+
+def topic_words(model: Any) -> tuple[str, ...] | None:
+    """Return the leading features of each topic as text, such as "file, files".
+
+    None if `model` is not a model, or its features have no names, or only numbers, such as the
+    default index of an AnnData object.
+    """
+    components, names = getattr(model, "components_", None), names_of(model, 1)
+    if components is None or names is None or all(str(name).isdecimal() for name in names):
+        return None
+    return leading_words(components, names)
+
+
+def leading_words(components: Any, names: Any) -> tuple[str, ...]:
+    """Return the same for components (K, m) with these names of features."""
+    values = np.asarray(components, np.float64)
+    sums = values.sum(axis=1, keepdims=True)
+    frequencies = np.divide(values, sums, out=np.zeros(values.shape), where=sums > 0)
+    scores = feature_scores(frequencies, "divergence")
+    return tuple(
+        ", ".join(
+            shortened(str(names[j]), _MOST_LETTERS)
+            for j in best_features(scores[k], frequencies[k], _N_WORDS)
+        )
+        for k in range(len(frequencies))
+    )
+
+
+def topic_labels(names: Sequence[Any], words: Sequence[str] | None) -> list[str]:
+    """Return labels of topics, given their names and leading features.
+
+    A topic with a name of its own is labelled by it; one that has only a number, such as 0,
+    "topic 0" or "topic_0", by its number and words: "0 file, files". Without words it is "topic 0".
+    """
+    labels = []
+    for k, name in enumerate(names):
+        if name != k and str(name) not in (f"topic {k}", f"topic_{k}"):
+            labels.append(str(name))
+        elif words is None or not words[k]:
+            labels.append(f"topic {k}")
+        else:
+            labels.append(f"{k} {words[k]}")
+    return labels
+
+
+def labels_of(model: Any) -> list[str]:
+    """Return the labels of the topics of a fitted model."""
+    names = topic_names_of(model, len(model.components_))
+    return topic_labels(names, topic_words(model))
+
+
+def shortened(name: str, most: int) -> str:
+    """Shorten a long name in the middle: its ends distinguish it from others."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}\N{HORIZONTAL ELLIPSIS}{name[-end:]}"
