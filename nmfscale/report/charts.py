@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..models.topic_labels import shortened, topic_labels
 from ..plots import interactive
 from ..plots.canvas import PALETTE
 from ..plots.progress import label, objective, residuals
@@ -15,6 +16,9 @@ from ..plots.progress import label, objective, residuals
 Array = NDArray[Any]
 _TOOLS = "pan,wheel_zoom,box_zoom,reset,save"
 _BLUE, _RED, _GREY = PALETTE[0], PALETTE[5], "#999999"
+# Width of the map and of a number in it, in pixels; height of a line and of the space between two
+# topics in a chart of intervals; letters of a label, which leave half of a phone's screen.
+_MAP, _NUMBER, _LINE, _BETWEEN_BANDS, _LONGEST = 290, (17, 15), 13, 12, 20
 
 
 def need_bokeh() -> None:
@@ -68,26 +72,48 @@ def map_chart(
 
     even = np.full(len(names), 1 / len(names))
     areas = even if shares is None else shares
+    middle = (places.min(axis=0) + places.max(axis=0)) / 2
+    extent = float(np.ptp(places, axis=0).max()) * 0.62 or 1.0
+    right, down = _apart(places * (_MAP / 2 / extent), areas).T
     source = ColumnDataSource(
         {
-            "x": places[:, 0], "y": places[:, 1], "size": 12 + 90 * np.sqrt(areas),
+            "x": places[:, 0], "y": places[:, 1], "size": 12 + 70 * np.sqrt(areas),
             "name": list(names), "color": list(colors), "words": list(words),
+            "number": [str(k) for k in range(len(names))], "right": right, "down": down,
             "share": [f"{area:.1%}" for area in areas],
         },
     )  # fmt: skip
-    chart = _figure(340, match_aspect=True, name="map chart")
+    chart = _figure(400, match_aspect=True, name="map chart")
     circles = chart.scatter("x", "y", size="size", color="color", fill_alpha=0.75, source=source)
     chart.text(
-        "x", "y", "name", source=source, text_font_size="12px", text_align="center",
-        text_baseline="middle", background_fill_color="white", background_fill_alpha=0.75,
+        "x", "y", "number", x_offset="right", y_offset="down", source=source, text_font_size="12px",
+        text_align="center", text_baseline="middle", background_fill_color="white",
+        background_fill_alpha=0.75,
     )  # fmt: skip
     tooltips = [("", "@name, @share of all counts"), ("", "@words")]
     chart.add_tools(HoverTool(renderers=[circles], tooltips=tooltips))
-    extent = float(np.abs(places).max()) * 1.35 or 1.0
-    chart.x_range.start, chart.x_range.end = -extent, extent
-    chart.y_range.start, chart.y_range.end = -extent, extent
+    for axis, centre in (chart.x_range, middle[0]), (chart.y_range, middle[1]):
+        axis.start, axis.end = centre - extent, centre + extent
     chart.axis.visible = False
     return chart
+
+
+def _apart(pixels: Array, areas: Array) -> Array:
+    """Return offsets (K, 2) in pixels, right and down, at which numbers of topics do not overlap.
+
+    Numbers of large topics stay at their centres.
+    """
+    turns = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+    circle = np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    offsets = np.concatenate([np.zeros((1, 2)), *(radius * circle for radius in (15, 24, 34, 46))])
+    centres, found, placed = pixels * [1, -1], np.zeros(pixels.shape), list[Any]()
+    for k in np.argsort(-areas, kind="stable"):
+        tried = centres[k] + offsets
+        free = [all((np.abs(each - other) >= _NUMBER).any() for other in placed) for each in tried]
+        best = int(np.argmax(free))
+        found[k] = offsets[best]
+        placed.append(tried[best])
+    return found
 
 
 def similarity_chart(match: Any) -> Any:
@@ -99,23 +125,31 @@ def similarity_chart(match: Any) -> Any:
         [*pairs, *np.setdiff1d(np.arange(size), pairs)]
         for pairs, size in zip(match.pairs.T, match.similarities.shape, strict=True)
     )
-    a, b = [match.names_a[k] for k in of_a], [match.names_b[k] for k in of_b]
+    labels = topic_labels(match.names_a, match.words_a), topic_labels(match.names_b, match.words_b)
+    a, b = [labels[0][k] for k in of_a], [labels[1][k] for k in of_b]
     values = match.similarities[np.ix_(of_a, of_b)]
+    row, column = (each.ravel() for each in np.indices(values.shape))
     source = ColumnDataSource(
         {
-            "a": [name for name in a for _ in b], "b": b * len(a), "value": values.ravel(),
+            "row": row, "column": column, "a": [a[i] for i in row], "b": [b[j] for j in column],
+            "value": values.ravel(),
         }
     )  # fmt: skip
-    chart = _figure(120 + 26 * len(a), x_range=b, y_range=a[::-1], name="similarity chart")
+    chart = _figure(
+        190 + 22 * len(a), x_range=(-0.5, len(b) - 0.5), y_range=(len(a) - 0.5, -0.5),
+        name="similarity chart",
+    )  # fmt: skip
     colors = LinearColorMapper(palette=Blues256[::-1], low=0, high=1)
     chart.rect(
-        "b", "a", width=1, height=1, line_color="white", source=source,
+        "column", "row", width=1, height=1, line_color="white", source=source,
         fill_color={"field": "value", "transform": colors},
     )  # fmt: skip
     tooltips = [("this fit", "@a"), ("the other fit", "@b"), ("similarity", "@value{0.00}")]
     chart.add_tools(HoverTool(tooltips=tooltips))
     chart.grid.visible = False
-    chart.xaxis.major_label_orientation = 0.8
+    _label(chart.xaxis, b)
+    _label(chart.yaxis, a)
+    chart.xaxis.major_label_orientation = "vertical"
     chart.xaxis.axis_label, chart.yaxis.axis_label = "the other fit", "this fit"
     return chart
 
@@ -166,39 +200,59 @@ def interval_chart(
     names: Sequence[str], groups: Sequence[str], values: Array, lower: Array, upper: Array,
     text: str, neutral: float | None = None,
 ) -> Any:  # fmt: skip
-    """Return intervals (T, R) of topics in groups, a row for each topic."""
+    """Return intervals (T, R) of topics in groups, a band for each topic with a line a group."""
     from bokeh.models import ColumnDataSource, HoverTool
-    from bokeh.transform import factor_mark
+    from bokeh.models.annotations import BoxAnnotation
 
     rows, columns = np.indices(values.shape)
-    # the groups of a topic are side by side within its row
-    shift = (columns - (len(groups) - 1) / 2) * (0.8 / len(groups))
-    colors = [PALETTE[g % len(PALETTE)] for g in range(len(groups))]
-    marks = ("circle", "square", "triangle", "diamond", "inverted_triangle", "star")
+    band = _LINE * len(groups) + _BETWEEN_BANDS
+    shift = (columns - (len(groups) - 1) / 2) * _LINE / band
+    colors = colors_of_groups(len(groups))
     source = ColumnDataSource(
         {
-            "y": (len(names) - 1 - rows - shift).ravel(), "value": values.ravel(),
+            "y": (rows + shift).ravel(), "value": values.ravel(),
             "lower": lower.ravel(), "upper": upper.ravel(),
             "topic": [name for name in names for _ in groups], "group": [*groups] * len(names),
             "color": colors * len(names),
         }
     )  # fmt: skip
-    height = 110 + max(18, 9 * len(groups)) * len(names)
-    chart = _figure(height, y_range=(-0.6, len(names) - 0.4), name=f"{text} chart")
+    height = 90 + band * len(names)
+    chart = _figure(height, y_range=(len(names) - 0.5, -0.5), name=f"{text} chart")
+    for row in range(0, len(names), 2):
+        chart.add_layout(
+            BoxAnnotation(
+                top=row - 0.5,
+                bottom=row + 0.5,
+                fill_color="#f0f0f0",
+                level="image",
+                line_color=None,
+            )
+        )
     chart.segment("lower", "y", "upper", "y", line_color="color", line_width=2, source=source)
-    mark = factor_mark("group", [marks[g % len(marks)] for g in range(len(groups))], list(groups))
-    dots = chart.scatter(
-        "value", "y", marker=mark, color="color", size=8, source=source, legend_group="group"
-    )
+    dots = chart.scatter("value", "y", color="color", size=7, source=source)
     tip = "@value{0.000} (@lower{0.000} to @upper{0.000})"
     tooltips = [("", "@topic, @group"), (text, tip)]
     chart.add_tools(HoverTool(renderers=[dots], tooltips=tooltips))
     if neutral is not None:
         chart.vspan([neutral], line_color=_GREY)
-    ticks = list(range(len(names)))
-    chart.yaxis.ticker = ticks
-    chart.yaxis.major_label_overrides = {len(names) - 1 - i: names[i] for i in ticks}
+    _label(chart.yaxis, names)
+    chart.ygrid.visible = False
     chart.xaxis.axis_label = text
-    chart.legend.location, chart.legend.orientation = "top_left", "horizontal"
-    chart.add_layout(chart.legend[0], "above")
     return chart
+
+
+def colors_of_groups(n_groups: int) -> list[str]:
+    """Return colours of groups in charts of intervals."""
+    return [PALETTE[g % len(PALETTE)] for g in range(n_groups)]
+
+
+def _label(axis: Any, names: Sequence[str]) -> None:
+    """Write names at the positions 0, 1, ... of an axis."""
+    from bokeh.models import FixedTicker, PlainText
+
+    axis.ticker = FixedTicker(ticks=list(range(len(names))))
+    # as plain text: Bokeh would typeset what is between two $$
+    axis.major_label_overrides = {
+        i: PlainText(text=shortened(name, _LONGEST)) for i, name in enumerate(names)
+    }
+    axis.major_label_text_font_size = "11px"

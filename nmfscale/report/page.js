@@ -120,11 +120,22 @@
     });
   });
 
+  // Tables that are wider than the page say so, and can be scrolled by keys.
+  function markWide() {
+    document.querySelectorAll(".scroll").forEach((part) => {
+      const wide = part.scrollWidth > part.clientWidth + 1;
+      part.tabIndex = wide ? 0 : -1;
+      part.classList.toggle("wide", wide);
+    });
+  }
+  markWide();
+  window.addEventListener("resize", markWide);
+
   // The Structure plot in the order of the chosen grouping; -1 is a gap.
   function drawStructure() {
     const { shares, names, topics, orders } = data.structure;
     const select = at("grouping");
-    const { order, labels } = orders[select ? select.value : Object.keys(orders)[0]];
+    const { order, labels } = orders[select ? Number(select.value) : 0];
     const filled = { x: [], middle: [], name: [], text: [] };
     topics.forEach((_, k) => { filled[`y${k}`] = []; });
     filled[`y${topics.length}`] = [];
@@ -146,9 +157,22 @@
     const chart = documents.map((each) => each.get_model_by_name("structure chart")).find(Boolean);
     chart.renderers[0].data_source.data = filled;
     chart.x_range.setv({ start: 0, end: order.length, reset_start: 0, reset_end: order.length });
-    const axis = chart.below[0];
-    axis.ticker.ticks = Object.values(labels);
-    axis.major_label_overrides = new Map(Object.entries(labels).map(([text, place]) => [place, text]));
+    nameGroups(chart.below[0], labels, order.length);
+  }
+
+  // Write as many names of groups as have room, those of large groups first.
+  function nameGroups(axis, labels, length) {
+    const pixels = (at("structure").clientWidth - 60) / length;
+    const apart = labels.slice(1).map(([, place], i) => pixels * (place - labels[i][1]));
+    const upright = Math.min(...apart) < 26;
+    const kept = [];
+    [...labels].sort((a, b) => b[2] - a[2]).forEach((label) => {
+      if (!upright || kept.every((each) => pixels * Math.abs(each[1] - label[1]) >= 13)) kept.push(label);
+    });
+    axis.ticker.ticks = kept.map(([, place]) => place);
+    axis.major_label_overrides = new Map(kept.map(([text, place]) => [place, text]));
+    axis.major_label_orientation = upright ? Math.PI / 2 : 0.6;
+    at("named").textContent = kept.length < labels.length ? `${kept.length} of ${labels.length} groups are named.` : "";
   }
   function whenDrawn(call) {
     const there = Bokeh.documents.some((each) => each.get_model_by_name("structure chart"));
@@ -158,5 +182,6 @@
     whenDrawn(drawStructure);
     const select = at("grouping");
     if (select) select.addEventListener("change", drawStructure);
+    window.addEventListener("resize", () => whenDrawn(drawStructure));
   }
 })();

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.names import shown
 from ..inference.loadings import SampleTopics
 from ..models.comparison import match_topics
-from ..models.pipelines import model_and_input
+from ..models.pipelines import model_and_input, model_of
 from ..models.symbols import symbols_by_name, with_symbols
+from ..models.topic_labels import topic_labels, topic_words
 from ..models.topics import topic_names_of
 from ..plots.canvas import index_of, matched_by_name, topic_colors
 from ..plots.features import leading_features
@@ -130,16 +131,19 @@ def write_report(
     def shown_with(fit: Any) -> Any:
         return with_symbols(fit, symbols) if symbols else fit
 
-    found, differential = _sections_of(map(shown_with, results), len(model.components_))
-    if X is not None and "Quality" not in [section.title for section in found]:
+    words = topic_words(shown_with(model))
+    names = topic_labels(topic_names_of(model, len(model.components_)), words)
+    found, differential = _sections_of(map(shown_with, results), words, len(names))
+    if X is not None and "quality" not in [section.kind for section in found]:
         from ..inference.topic_quality import topic_quality
 
-        found.append(sections.quality_section(shown_with(topic_quality(model, X))))
+        found.append(sections.quality_section(shown_with(topic_quality(model, X)), words))
     if other is not None:
-        found.append(sections.similarity_section(match_topics(model, other)))
+        match = match_topics(model, other)
+        match = replace(match, words_a=words, words_b=topic_words(shown_with(model_of(other))))
+        found.append(sections.similarity_section(match))
     if (convergence := sections.convergence_section(model)) is not None:
         found.append(convergence)
-    names = topic_names_of(model, len(model.components_))
     context = _topics(shown_with(model), samples, names, n_top, differential)
     if samples is not None:
         seed = getattr(model, "seed_", None) or 0
@@ -147,22 +151,22 @@ def write_report(
             samples, groupings, names, max_samples, seed
         )
         context["charts"]["structure"] = charts.structure_chart(topic_colors(len(names)))
-        context["groupings"] = list(drawn["orders"])
+        context["groupings"] = [each["name"] for each in drawn["orders"]]
         context["n_drawn"], context["n_samples"] = len(drawn["names"]), len(samples)
     context |= {
         "title": title or f"{type(model).__name__}, {len(names)} topics",
         "warnings": facts.warnings_of(model), "facts": facts.fit_facts(model),
-        "made": facts.making_facts(about or {}), "sections": found,
+        "made": facts.making_facts(about or {}), "sections": sections.numbered(found),
     }  # fmt: skip
     with atomic_write(target) as part:
         Path(part).write_text(_rendered(context), encoding="utf-8")
     return target
 
 
-def _groupings(groups: Any, samples: SampleTopics | None) -> dict[str, Any]:
-    """Return labels of the samples by the name of their grouping."""
+def _groupings(groups: Any, samples: SampleTopics | None) -> list[tuple[str, Any]]:
+    """Return names of groupings and labels of the samples."""
     if groups is None:
-        return {}
+        return []
     if samples is None:
         raise ValueError("groups: the model was fitted in batches, and has no samples to group.")
     found = groups
@@ -170,13 +174,15 @@ def _groupings(groups: Any, samples: SampleTopics | None) -> dict[str, Any]:
         found = {str(getattr(groups, "name", None) or "groups"): groups}
     named = any(hasattr(found[name], "iloc") for name in found)
     names = index_of(samples.sample_names) if named else None
-    return {
-        str(name): matched_by_name(found[name], names, f"groups[{name!r}]", "the model")
+    return [
+        (str(name), matched_by_name(found[name], names, f"groups[{name!r}]", "the model"))
         for name in found
-    }
+    ]
 
 
-def _sections_of(results: Iterable[Any], n_topics: int) -> tuple[list[sections.Section], Any]:
+def _sections_of(
+    results: Iterable[Any], words: sections.Words, n_topics: int
+) -> tuple[list[sections.Section], Any]:
     """Return a section for each result, and the differential features, which are in the cards."""
     found, differential = [], None
     for result in results:
@@ -189,7 +195,7 @@ def _sections_of(results: Iterable[Any], n_topics: int) -> tuple[list[sections.S
                 )
             differential = result
         elif kind in sections.OF_RESULTS:
-            found.append(sections.OF_RESULTS[kind](result))
+            found.append(sections.OF_RESULTS[kind](result, words))
         elif hasattr(result, "to_frame"):
             found.append(sections.table_section(result))
         else:
@@ -197,11 +203,6 @@ def _sections_of(results: Iterable[Any], n_topics: int) -> tuple[list[sections.S
                 f"results has {shown(result)}, a {kind}: results of functions such as "
                 "permutation_test are needed."
             )
-    titles = Counter[str]()
-    for section in found:
-        titles[section.title] += 1
-        if titles[section.title] > 1:  # links to sections need different names
-            section.title += f" {titles[section.title]}"
     return found, differential
 
 
@@ -217,6 +218,7 @@ def _topics(
     cards = [
         {
             "name": names[k], "color": colors[k], "samples": members[k],
+            "numbered": names[k] if names[k].startswith(f"{k} ") else f"{k} {names[k]}",
             "share": None if shares is None else f"{shares[k]:.1%}",
         }
         for k in range(len(names))

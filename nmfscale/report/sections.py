@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,32 +14,34 @@ from numpy.typing import NDArray
 from .. import markup
 from ..inference.loadings import SampleTopics
 from ..inference.results.frames import first_rows
-from ..plots.canvas import shortened
+from ..models.topic_labels import shortened, topic_labels
 from ..plots.sample_order import grouping, order_within, thinned
 from . import charts
 
 Array = NDArray[Any]
-# Rows of a result that has no section of its own.
-_MOST_ROWS = 500
+# Leading features of each topic as text, None if features have no names.
+Words = tuple[str, ...] | None
+# Rows of a result that has no section of its own; groups in a chart of intervals.
+_MOST_ROWS, _MOST_GROUPS = 500, 8
+# Columns of numbers that come first in a table: on a phone, others are off screen.
+_RANKS = {"pvalue": 1, "pvalue_maxt": 1, "pvalue_bh": 1, "qvalue": 1, "lfsr": 1}
 
 
 @dataclass
 class Section:
     """A part of the page with a heading.
 
-    `table` maps headings of columns to their cells, one for each row; `charts` are drawn side by
-    side.
+    `kind` is its name in links, which contains nothing of a user's text. `table` maps headings of
+    columns to their cells, one for each row; `charts` are drawn side by side; `legend` has colours
+    and names.
     """
 
+    kind: str
     title: str
     text: list[str] = field(default_factory=list)
     charts: list[Any] = field(default_factory=list)
     table: Mapping[str, Sequence[Any]] | None = None
-
-    @property
-    def anchor(self) -> str:
-        """Return the name of the section in a link."""
-        return self.title.lower().replace(" ", "-")
+    legend: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def markup(self) -> str:
@@ -46,25 +49,37 @@ class Section:
         return "" if self.table is None else markup.table(self.table, sortable=True)
 
 
+def numbered(found: list[Section]) -> list[Section]:
+    """Return sections with different titles and different names in links."""
+    for name, text in ("title", "{} ({})"), ("kind", "{}-{}"):
+        seen = Counter[str]()
+        for section in found:
+            value = getattr(section, name)
+            seen[value] += 1
+            if seen[value] > 1:
+                setattr(section, name, text.format(value, seen[value]))
+    return found
+
+
 def structure_data(
-    samples: SampleTopics, groups: Mapping[str, Any], topic_names: Sequence[str],
+    samples: SampleTopics, groups: Sequence[tuple[str, Any]], topic_names: Sequence[str],
     max_samples: int, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what the page needs to draw the Structure plot by each of several groupings.
 
-    ``shares`` (n_drawn, K) in thousandths, ``names``, and for each grouping the samples in their
-    order, with -1 between groups, and the labels at their centres.
+    ``shares`` (n_drawn, K) in thousandths, ``names``, and for each grouping its name, the samples
+    in their order, with -1 between groups, and labels of groups with their centres and sizes.
     """
     rng = np.random.RandomState(seed)
-    kinds = {name: grouping(labels, len(samples)) for name, labels in groups.items()}
-    kinds.setdefault("none", ([""], np.zeros(len(samples), np.intp)))
-    labels, number = next(iter(kinds.values()))
+    kinds = [(name, *grouping(labels, len(samples))) for name, labels in groups]
+    kinds.append(("no groups", [""], np.zeros(len(samples), np.intp)))
+    _, labels, number = kinds[0]
     members = [np.flatnonzero(number == group) for group in range(len(labels))]
     drawn = np.sort(np.concatenate(thinned(members, max_samples, rng)))
     shares = samples.rows[drawn]
-    orders = {}
-    for name, (labels, number) in kinds.items():
-        orders[name] = _order(shares, labels, number[drawn])
+    orders = [
+        {"name": name} | _order(shares, labels, number[drawn]) for name, labels, number in kinds
+    ]
     names = samples.sample_names
     return {
         "shares": np.rint(1000 * shares).astype(int).tolist(),
@@ -75,19 +90,25 @@ def structure_data(
 
 
 def _order(shares: Array, labels: list[str], number: Array) -> dict[str, Any]:
-    """Return samples by groups, with a gap of -1 between groups, and the centres of the groups."""
+    """Return samples by groups, -1 between groups, and labels, centres and sizes of groups."""
     gap = max(1, round(min(0.015, 0.25 / len(labels)) * len(shares)))
     order: list[int] = []
-    ticks: dict[str, float] = {}
+    ticks: list[tuple[str, float, int]] = []
     for group, text in enumerate(labels):
         members = np.flatnonzero(number == group)
         if not len(members):
             continue
         if order:
             order += [-1] * gap
-        ticks[shortened(text, 24)] = len(order) + len(members) / 2
+        ticks.append((shortened(text, 20), len(order) + len(members) / 2, len(members)))
         order += members[order_within(shares[members])].tolist()
-    return {"order": order, "labels": {} if labels == [""] else ticks}
+    return {"order": order, "labels": [] if labels == [""] else ticks}
+
+
+def _titled(what: str, found: Any) -> str:
+    """Return the title of a result, with the names of the columns that it was made from."""
+    origin = found.origin
+    return f"{what}: {origin}" if origin.groups else f"{what} {origin}".rstrip()
 
 
 def similarity_section(match: Any) -> Section:
@@ -97,10 +118,10 @@ def similarity_section(match: Any) -> Section:
         "that the sum of the similarities of the pairs is largest: they range from "
         f"{match.similarity.min():.2f} to {match.similarity.max():.2f}, and 1 is the same topic."
     )
-    return Section("Similarity", [text], [charts.similarity_chart(match)])
+    return Section("similarity", "Similarity", [text], [charts.similarity_chart(match)])
 
 
-def select_k_section(found: Any) -> Section:
+def select_k_section(found: Any, words: Words) -> Section:
     """Return the choice of the number of topics."""
     table = {
         "topics": found.n_components.tolist(),
@@ -108,48 +129,56 @@ def select_k_section(found: Any) -> Section:
         "standard error": [f"{each:.4f}" for each in found.score_error],
         "smallest similarity": [f"{each:.2f}" for each in found.least_stability],
     }
-    return Section("Number of topics", [found.advice], charts.select_k_charts(found), table)
+    charts_of = charts.select_k_charts(found)
+    return Section("number-of-topics", "Number of topics", [found.advice], charts_of, table)
 
 
-def permutation_section(found: Any) -> Section:
+def permutation_section(found: Any, words: Words) -> Section:
     """Return tests of whether groups differ."""
     tests = (found.overall, *found.pairs)
     table = {
-        "groups": ["all", *(" - ".join(map(str, test.groups)) for test in found.pairs)],
-        "units": [f"{sum(test.n_units):,}" for test in tests],
+        "groups": [f"all {len(found.overall.groups)} groups", *map(_pair, found.pairs)],
         "p": [f"{test.pvalue:.3g}" for test in tests],
-        "p, all pairs": [f"{test.pvalue_maxt:.3g}" for test in tests],
+        "p, all pairs": ["", *(f"{test.pvalue_maxt:.3g}" for test in found.pairs)],
         "p of spread": [f"{test.dispersion_pvalue:.3g}" for test in tests],
+        "units": [" + ".join(f"{n:,}" for n in test.n_units) for test in tests],
     }
+    if not found.pairs:
+        table["groups"] = [_pair(found.overall)]
+        del table["p, all pairs"]
     text = (
         f"Permutation test of whether the topics of groups differ (statistic: {found.statistic}; "
         f"{found.overall.null.size:,} labellings). The smallest possible p is "
         f"{found.overall.smallest_pvalue:.2g}."
     )
-    return Section("Tests of groups", [text], [], table)
+    return Section("test", _titled("Permutation test", found), [text], [], table)
 
 
-def effects_section(found: Any) -> Section:
+def _pair(test: Any) -> str:
+    return " - ".join(map(str, test.groups))
+
+
+def effects_section(found: Any, words: Words) -> Section:
     """Return the means of groups, and which topics differ."""
-    names, groups = list(map(str, found.topic_names)), list(map(str, found.groups))
+    names, groups = topic_labels(found.topic_names, words), list(map(str, found.groups))
     table: dict[str, Sequence[Any]] = {"topic": names}
-    for g, group in enumerate(groups):
-        table[f"mean in {group}"] = [f"{each:.3f}" for each in found.means[:, g]]
     table["p"] = [f"{each:.3g}" for each in found.pvalues]
     table["p, all topics"] = [f"{each:.3g}" for each in found.pvalues_maxt]
+    for g, group in enumerate(groups):
+        table[f"mean in {group}"] = [f"{each:.3f}" for each in found.means[:, g]]
     text = (
         f"Mean proportions of topics in groups of {int(found.n_units.sum()):,} {found.units}, with "
         f"intervals of {found.level:.0%}, and permutation tests of each topic."
     )
-    chart = charts.interval_chart(
-        names, groups, found.means, found.lower, found.upper, "mean proportion"
-    )
-    return Section("Groups", [text], [chart], table)
+    return _with_intervals(
+        Section("groups", _titled("Groups", found), [text], [], table), names, groups,
+        (found.means, found.lower, found.upper), "mean proportion",
+    )  # fmt: skip
 
 
-def weights_section(found: Any) -> Section:
+def weights_section(found: Any, words: Words) -> Section:
     """Return balanced weights of topics in groups."""
-    names, groups = list(map(str, found.topics)), list(map(str, found.groups))
+    names, groups = topic_labels(found.topics, words), list(map(str, found.groups))
     table: dict[str, Sequence[Any]] = {"topic": names}
     for g, group in enumerate(groups):
         table[group] = [
@@ -160,16 +189,38 @@ def weights_section(found: Any) -> Section:
         f"Balanced weights of topics in groups, with intervals of {found.level:.0%}. Without "
         f"differences between groups all weights are {found.neutral:.2f}."
     )
+    return _with_intervals(
+        Section("weights", _titled("Weights in groups", found), [text], [], table), names, groups,
+        (found.weights, found.lower, found.upper), "balanced weight", found.neutral,
+    )  # fmt: skip
+
+
+def _with_intervals(
+    section: Section, names: list[str], groups: list[str], arrays: tuple[Array, ...], what: str,
+    neutral: float | None = None,
+) -> Section:  # fmt: skip
+    """Return a section with a chart of intervals; of many groups, of those that differ most."""
+    values, lower, upper = arrays
+    away = np.abs(values - values.mean(axis=1, keepdims=True)).max(axis=0)
+    drawn = np.sort(np.argsort(-away, kind="stable")[:_MOST_GROUPS])
+    if len(drawn) < len(groups):
+        section.text.append(
+            f"The chart shows {len(drawn)} of {len(groups):,} groups, those farthest from the mean "
+            "of a topic; the table has all."
+        )
+    shown = [groups[g] for g in drawn]
     chart = charts.interval_chart(
-        names, groups, found.weights, found.lower, found.upper, "balanced weight", found.neutral
+        names, shown, values[:, drawn], lower[:, drawn], upper[:, drawn], what, neutral
     )
-    return Section("Weights in groups", [text], [chart], table)
+    section.charts.append(chart)
+    section.legend = list(zip(charts.colors_of_groups(len(shown)), shown, strict=True))
+    return section
 
 
-def quality_section(found: Any) -> Section:
+def quality_section(found: Any, words: Words) -> Section:
     """Return measures of the topics."""
     table = {
-        "topic": list(found.topic_names),
+        "topic": topic_labels(found.topic_names, words),
         "share": [f"{each:.1%}" for each in found.share],
         "NPMI": [f"{each:.3f}" for each in found.npmi],
         "UMass": [f"{each:.2f}" for each in found.umass],
@@ -182,15 +233,24 @@ def quality_section(found: Any) -> Section:
         f"NPMI and UMass measure how often the {found.n_top} leading features of a topic occur "
         "together; exclusivity is 1 for features that other topics do not have."
     )
-    return Section("Quality", [text], [], table)
+    return Section("quality", "Quality", [text], [], table)
 
 
 def table_section(found: Any) -> Section:
     """Return a result of any kind as a table."""
     table, more = first_rows(found, _MOST_ROWS)
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(found).__name__).capitalize()
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(found).__name__)
+    title = _titled(kind.capitalize(), found) if hasattr(found, "origin") else kind.capitalize()
     text = [repr(found).strip("<>")]
-    return Section(words, [*text, more] if more else text, [], table)
+    in_order = sorted(table, key=lambda name: _RANKS.get(name, 3 if _is_number(table[name]) else 0))
+    return Section(
+        kind.lower().replace(" ", "-"), title, [*text, more] if more else text, [],
+        {name: table[name] for name in in_order},
+    )  # fmt: skip
+
+
+def _is_number(cells: Sequence[Any]) -> bool:
+    return all(isinstance(cell, float) for cell in cells)
 
 
 def convergence_section(model: Any) -> Section | None:
@@ -199,11 +259,11 @@ def convergence_section(model: Any) -> Section | None:
     if history is None or not len(history):
         return None
     text = f"{len(history):,} iterations in {history[-1]['seconds']:.2f} seconds."
-    return Section("Convergence", [text], charts.convergence_charts(history))
+    return Section("convergence", "Convergence", [text], charts.convergence_charts(history))
 
 
 # The class of a result, by name: its module is not imported only to recognise it.
-OF_RESULTS: dict[str, Callable[[Any], Section]] = {
+OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "SelectK": select_k_section,
     "PermutationTest": permutation_section,
     "GroupEffects": effects_section,

@@ -24,10 +24,11 @@ def path(tmp_path_factory):
     counts = nmfscale.corpora.docstrings(["numpy"])
     model = nmfscale.TopicModel(4, random_state=1).fit(counts)
     groups = {
-        "half": np.where(np.arange(counts.shape[0]) % 2, "odd", "even"),
+        "half ": np.where(np.arange(counts.shape[0]) % 2, "odd", "even"),
         "initial": [str(name).rpartition(".")[2][0] for name in counts.sample_names],
     }
-    results = [nmfscale.group_effects(model, groups["half"], random_state=0, n_permutations=99)]
+    groups["half"] = [f"group {i % 300}" for i in range(counts.shape[0])]
+    results = [nmfscale.group_effects(model, groups["half "], random_state=0, n_permutations=99)]
     where = tmp_path_factory.mktemp("report") / "report.html"
     return nmfscale.write_report(model, where, counts, groups=groups, results=results)
 
@@ -67,6 +68,19 @@ return [...chart.below[0].major_label_overrides.values()];
 """
 
 
+# Whether the table of features says that it is wider than the page.
+WIDE = "return [document.querySelector('#features .scroll').classList.contains('wide')];"
+# Whether numbers of topics on the map have distances of a number at least.
+NUMBERS_APART = """
+const map = Bokeh.documents.map((d) => d.get_model_by_name("map chart")).find(Boolean);
+const { x, y, right, down } = map.renderers[1].data_source.data;
+const unit = map.inner_height / (map.y_range.end - map.y_range.start);
+const at = [...x].map((_, k) => [unit * x[k] + right[k], down[k] - unit * y[k]]);
+return at.every((one, i) => at.slice(i + 1).every((other) =>
+  Math.abs(one[0] - other[0]) > 12 || Math.abs(one[1] - other[1]) > 10));
+"""
+
+
 def texts(browser, selector):
     from selenium.webdriver.common.by import By
 
@@ -77,7 +91,7 @@ def choose(browser, name, value):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select
 
-    Select(browser.find_element(By.ID, name)).select_by_visible_text(value)
+    Select(browser.find_element(By.ID, name)).select_by_value(value)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -93,6 +107,8 @@ def test_opens_without_network_errors_or_overflow(browser, path, width):
     assert [url for url in fetched if not url.startswith(("file:", "data:"))] == []
     assert [each for each in browser.get_log("browser") if each["level"] != "INFO"] == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script(WIDE) == [width < 500]
+    assert browser.execute_script(NUMBERS_APART)
 
 
 def test_clicks_do_what_they_say(browser, path):
@@ -100,8 +116,11 @@ def test_clicks_do_what_they_say(browser, path):
 
     opened(browser, path, WIDTHS[0])
     assert browser.execute_script(LABELS) == ["even", "odd"]
-    choose(browser, "grouping", "initial")
+    choose(browser, "grouping", "1")
     assert len(browser.execute_script(LABELS)) > 10
+    choose(browser, "grouping", "2")  # more groups than names have room
+    named = len(browser.execute_script(LABELS))
+    assert 20 < named < 300 and texts(browser, "#named") == [f"{named} of 300 groups are named."]
 
     first = texts(browser, "#topic-0 .word")
     choose(browser, "score", "probability")
@@ -110,7 +129,7 @@ def test_clicks_do_what_they_say(browser, path):
     search = browser.find_element(By.ID, "find")
     search.send_keys(frequent[0])
     shown = [each for each in texts(browser, ".card h3") if each]
-    assert any("topic 0" in each for each in shown)
+    assert any(each.startswith("0 ") for each in shown)
     assert texts(browser, "#found") == [f"in {len(shown)} of 4 topics"]
     assert frequent[0] in texts(browser, "#topic-0 mark")
 

@@ -33,6 +33,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.headings, self.addresses, self.inside, self.tags = [], [], None, []
+        self.text, self.values = text, []
         self.feed(text)
         self.data = json.loads(re.search(r'id="data"[^>]*>(.*?)</script>', text, re.S)[1])
 
@@ -40,10 +41,15 @@ class Page(HTMLParser):
         self.inside = tag
         self.tags.append(tag)
         self.addresses += [value for name, value in attrs if name in ("href", "src")]
+        self.values += [dict(attrs).get("value") for _ in range(tag == "option")]
 
     def handle_data(self, data):
         if self.inside in ("h1", "h2") and data.strip():
             self.headings.append(data.strip())
+
+
+def named_labels(labels, name):
+    return pytest.importorskip("pandas").Series(labels, name=name)
 
 
 def written(tmp_path, model, *args, **how):
@@ -53,21 +59,24 @@ def written(tmp_path, model, *args, **how):
 
 def test_page_holds_the_fit_and_the_results(fit, tmp_path):
     counts, model = fit
-    labels = np.repeat(["a", "b"], 60)
+    labels, few = np.repeat(["a", "b"], 60), {"random_state": 0, "n_permutations": 99}
     results = [
         nmfscale.select_k(counts, [2, 3], random_state=0),
-        nmfscale.permutation_test(model, labels, random_state=0, n_permutations=99),
-        nmfscale.permutation_test(model, labels[::-1], random_state=0, n_permutations=99),
-        nmfscale.group_effects(model, labels, random_state=0, n_permutations=99, n_replicates=99),
-        nmfscale.bootstrap_weights(model, labels, random_state=0, n_replicates=99),
+        nmfscale.permutation_test(model, labels, **few),
+        nmfscale.permutation_test(model, labels[::-1], **few),
+        nmfscale.group_effects(model, named_labels(labels, "side"), **few),
+        nmfscale.bootstrap_weights(
+            model, labels, units=named_labels(range(120), "donor"), random_state=0, n_replicates=99
+        ),
         nmfscale.differential_features(model, counts),
         nmfscale.cluster_samples(model, n_clusters=2, random_state=0),
     ]
     page = written(tmp_path, model, counts, groups={"side": labels}, other=model, results=results)
     assert page.headings == [
         "TopicModel, 3 topics", "Structure", "Topics", "Map", "Features", "Number of topics",
-        "Tests of groups", "Tests of groups 2", "Groups", "Weights in groups", "Sample clusters",
-        "Quality", "Similarity", "Convergence", "How it was made",
+        "Permutation test", "Permutation test (2)", "Groups: side",
+        "Weights in groups (units: donor)", "Sample clusters", "Quality", "Similarity",
+        "Convergence", "How it was made",
     ]  # fmt: skip
     # all addresses are places of the page itself
     assert page.addresses and all(re.fullmatch(r"#[\w-]+", each) for each in page.addresses)
@@ -78,9 +87,16 @@ def test_page_holds_the_fit_and_the_results(fit, tmp_path):
     assert [[value for _, value in of] for of in page.data["keywords"]["z"]] == z
     drawn = page.data["structure"]
     np.testing.assert_allclose(np.array(drawn["shares"]) / 1000, model.loadings_, atol=5e-4)
-    order = [i for i in drawn["orders"]["side"]["order"] if i >= 0]
+    side, none = drawn["orders"]
+    assert (side["name"], none["name"]) == ("side", "no groups")
+    order = [i for i in side["order"] if i >= 0]
     assert sorted(order) == list(range(120)) and max(order[:60]) == 59
-    assert sorted(drawn["orders"]["none"]["order"]) == list(range(120))
+    assert [name for name, _, _ in side["labels"]] == ["a", "b"]
+    assert sorted(none["order"]) == list(range(120))
+    # p is beside the topics: on a phone, what is to the right is off screen
+    table = page.text[page.text.index("Groups: side</h2>") :]
+    heads = re.findall(r"<button type='button'>([^<]*)", table)
+    assert heads[:5] == ["topic", "p", "p, all topics", "mean in a", "mean in b"]
 
 
 def test_groups_are_matched_by_name(fit, tmp_path):
@@ -91,7 +107,7 @@ def test_groups_are_matched_by_name(fit, tmp_path):
     obs = pd.DataFrame({"side": np.repeat(["a", "b"], 60), "n": range(120)}, index=names)
     in_order = written(tmp_path, model, groups=obs).data["structure"]["orders"]
     assert written(tmp_path, model, groups=obs[::-1]).data["structure"]["orders"] == in_order
-    assert list(in_order) == ["side", "n", "none"]
+    assert [each["name"] for each in in_order] == ["side", "n", "no groups"]
     with pytest.raises(ValueError, match="groups\\['side'\\] has no entry for 1 names"):
         written(tmp_path, model, groups=obs[1:])
 
@@ -101,10 +117,15 @@ def test_names_cannot_change_the_page(tmp_path):
     names = [f"</script><img src=x onerror=alert({j})>" for j in range(30)]
     model = nmfscale.TopicModel(3, random_state=0).fit(named(counts, names))
     model.topic_names_ = np.array(["<b>one", "two & three", "'four\""], object)
-    page = written(tmp_path, model, title="<i>title", groups=["<u>x"] * 120)
+    groups = {"<u>x": ["<u>x"] * 120, "trailing ": range(120), "trailing": ["$$a$$"] * 120}
+    page = written(tmp_path, model, title="<i>title", groups=groups)
+    # options have values: browsers drop spaces of their texts
+    assert page.values[:4] == ["0", "1", "2", "3"]
+    assert [each["name"] for each in page.data["structure"]["orders"]] == [*groups, "no groups"]
     assert page.headings[0] == "<i>title"
     assert not {"img", "b", "i", "u"}.intersection(page.tags)
     assert page.data["topics"] == list(model.topic_names_)
+    assert all(re.fullmatch(r"#[\w-]+", each) for each in page.addresses)
     assert {word for of in page.data["keywords"]["probability"] for word, _ in of} <= set(names)
 
 
