@@ -374,7 +374,7 @@ def _draw(
         return scree_plot(model, ax=detached_axes(6.0, 3.2)[0])
     if kind == "structure":
         axes = detached_axes(*SIZE)[0]
-        return structure_plot(model.loadings_, groups, topic_names=topics, ax=axes)
+        return structure_plot(model, groups, ax=axes)
     axes = detached_axes(*size_of_panels(model.components_, n_top))[0]
     names = names_of(model, 1)
     return top_features_plot(
