@@ -19,7 +19,7 @@ def test_report_shows_results_and_how_the_fit_was_made(tmp_path, monkeypatch, ca
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "nmfscale fit counts.npz -k 3 --seed 1 -q -o &#39;my model.h5&#39;" in page
     assert f"by nmfscale {nmfscale.__version__}" in page
-    assert 'id="tests-of-groups"' in page and "<option>groups.txt" in page
+    assert ">Permutation test: groups.txt</h2>" in page and '<option value="0">groups.txt' in page
     assert "Quality" not in page
     capsys.readouterr()
     assert "--force" in failure(capsys, "report", *words)
