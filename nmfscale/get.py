@@ -15,6 +15,7 @@ from .annotated.scheme import (
     read_result,
     read_table,
 )
+from .counts.foreign import imported_pandas
 
 __all__ = ["components_df", "differential_df", "model", "result", "topics_df"]
 
@@ -85,7 +86,7 @@ def components_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     >>> nmfscale.get.components_df(adata).shape
     (2, 50)
     """
-    import pandas as pd
+    pd = imported_pandas()
 
     adata = annotated(adata, mod)
     found = read_model(adata, key)

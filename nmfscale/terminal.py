@@ -71,7 +71,7 @@ def open_bar(
 
 @contextmanager
 def progress_bar(
-    total: int, description: str, unit: str, verbose: int, *, initial: int = 0,
+    total: int | None, description: str, unit: str, verbose: int, *, initial: int = 0,
     unit_scale: bool = False,
 ) -> Iterator[Callable[[int], Any]]:  # fmt: skip
     """Show progress in this context if `verbose`; yield the function that adds to what is done."""

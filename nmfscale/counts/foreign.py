@@ -62,6 +62,15 @@ class ObjectTypeError(TypeError, ValueError):
     """An object is not a matrix of counts (also a ValueError, like NumPy's own refusals)."""
 
 
+def imported_pandas(what: str = "tables of results") -> Any:
+    """Return the module pandas; if it is not installed, the error says that `what` needs it."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(f"{what} need the package pandas: pip install pandas") from error
+    return pandas
+
+
 def known_matrix(X: Any, subject: str = "X") -> Any:
     """Return an object that NumPy or SciPy can convert to a matrix at once; refuse any other.
 

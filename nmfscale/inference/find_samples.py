@@ -124,6 +124,8 @@ def _checked_texts(texts: Any, names: Any, n_samples: int) -> Array | None:
         return None
     if isinstance(texts, str):
         raise ValueError(f"texts is {shown(texts)}: a text for each sample is needed.")
+    if hasattr(texts, "__iter__") and not hasattr(texts, "__len__"):
+        texts = list(texts)
     found = matched(texts, names, "texts", subject="the model")
     found = np.array([*found, None], object)[:-1]
     if len(found) != n_samples:

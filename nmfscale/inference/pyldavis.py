@@ -39,7 +39,7 @@ def to_pyldavis(
     Raises
     ------
     ValueError
-        If nothing is left, or if counts do not match the model.
+        If the model has a single topic, nothing is left, or counts do not match the model.
 
     Examples
     --------
@@ -54,6 +54,11 @@ def to_pyldavis(
     """
     model, given = model_and_input(model, X)
     check_is_fitted(model, "components_")
+    if len(model.components_) < 2:
+        raise ValueError(
+            "the model has a single topic, and pyLDAvis draws distances between topics: fit two or "
+            "more, or look at the words of the topic by nmfscale.pl.top_features(model)."
+        )
     if given is None:
         lengths, frequency = model.sample_totals_, model.feature_totals_
         shares = topics_of_samples(model, warn=False).rows

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ..counts.foreign import refuse_annotated
+from ..counts.foreign import imported_pandas, refuse_annotated
 from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
@@ -80,7 +80,7 @@ class TopicMatch:
         pandas.DataFrame
             Columns ``a``, ``b``, ``similarity``; missing for unmatched topics.
         """
-        import pandas as pd
+        pd = imported_pandas()
 
         rows = [(self.names_a[a], self.names_b[b], self.similarities[a, b]) for a, b in self.pairs]
         rows += [(name, None, None) for name in self.unmatched_a]

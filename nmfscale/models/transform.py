@@ -20,6 +20,7 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix
+from ..counts.foreign import imported_pandas
 from ..counts.names import shown
 from ..engine import progress
 from ..engine.memory import check_stream
@@ -128,7 +129,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         asked = _get_output_config("transform", self)["dense"]
         if asked != "pandas" or hasattr(X, "iloc"):
             return loadings
-        import pandas as pd
+        pd = imported_pandas("loadings as a DataFrame")
 
         return pd.DataFrame(loadings, index=counts.sample_names)
 

@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
+from ..counts.foreign import imported_pandas
 from ..methods.feature_scores import SCORES
 from .fonts import complete_figure
 
@@ -232,7 +233,7 @@ def index_of(names: Any) -> Any:
     """Return names of a model as an index of pandas; None stays None."""
     if names is None:
         return None
-    import pandas as pd
+    pd = imported_pandas("names of samples in plots")
 
     return pd.Index(names, tupleize_cols=False)
 
@@ -249,8 +250,7 @@ def matched_by_name(values: Any, names: Any, argument: str, subject: str) -> Any
                 f"{argument} is a dict, but {subject} has no names to look up in it: pass a "
                 f"DataFrame with names, or {argument} as a list."
             )
-        import pandas
-
+        pandas = imported_pandas("labels by name")
         values = pandas.Series(list(values.values()), pandas.Index(list(values)), dtype=object)
     own: Any = getattr(values, "index", None) if hasattr(values, "iloc") else None
     if not holds_names(own) or not holds_names(names):

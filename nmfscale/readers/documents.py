@@ -8,52 +8,21 @@ import io
 import json
 import os
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ..counts.names import names_of, shown
+from ..counts.names import shown
 from ..storage.atomic import user_path
 from .name_files import opened_text
+from .texts_in_memory import Document, Documents, texts_in_memory
 
 # A text may be longer than the 128 kB that the csv module allows for a cell.
 _LONGEST_CELL = 2**31 - 1
 TABLE_SUFFIXES = {".csv": ",", ".tsv": "\t"}
 JSON_SUFFIXES = (".jsonl", ".ndjson")
-
-
-class Document(NamedTuple):
-    """A text; `done` is how much of the source was read, in the unit of its total.
-
-    `values` belong to the columns of the source.
-    """
-
-    text: str
-    done: int
-    name: str | None = None
-    label: str | None = None
-    values: tuple[Any, ...] = ()
-
-
-class Documents(ABC):
-    """A source of texts that can be read several times.
-
-    `total` is the size of the source in `unit`, "documents" or "bytes"; `has_names` and
-    `has_labels` say what its documents have, and `columns` name their other values.
-    """
-
-    subject: str
-    total: int
-    unit = "bytes"
-    has_names = has_labels = False
-    columns: tuple[str, ...] = ()
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Document]:
-        """Read all texts in their order."""
 
 
 class Decoding(NamedTuple):
@@ -78,17 +47,19 @@ class Decoding(NamedTuple):
 
 
 def documents_of(
-    source: Any, decoding: Decoding, *, names: str | None = None, labels: str | None = None,
+    source: Any, decoding: Decoding, *, names: Any = None, labels: str | None = None,
     pattern: str | None = None,
 ) -> Documents:  # fmt: skip
     """Return the texts of a source, after checks that need no complete read.
 
-    `names` and `labels` are columns of a table, or keys of JSON lines; `pattern` selects the files
-    of a folder by name.
+    `names` and `labels` are columns of a table, or keys of JSON lines; for texts in memory, `names`
+    are the names themselves. `pattern` selects the files of a folder by name.
     """
     if not isinstance(source, str | os.PathLike):
-        _refuse_choices("a list of texts", names=names, groups=labels, pattern=pattern)
-        return ListOfTexts(source)
+        _refuse_choices("a list of texts", groups=labels, pattern=pattern)
+        return texts_in_memory(source, names)
+    if names is not None and not isinstance(names, str):
+        raise ValueError(f"names={shown(names)}: for a file, the name of a column is needed.")
     path, column = _path_and_column(os.fspath(source))
     if path.is_dir():
         _refuse_choices(f"the folder {path}", names=names, groups=labels)
@@ -127,39 +98,6 @@ def _refuse_choices(what: str, **choices: str | None) -> None:
         if value is not None:
             use = "selects files of a folder" if name == "pattern" else "names a column of a table"
             raise ValueError(f"{name}={value!r} {use}, and does not apply to {what}.")
-
-
-class ListOfTexts(Documents):
-    """Texts in memory; the index of a Series has their names."""
-
-    unit = "documents"
-
-    def __init__(self, texts: Any):
-        what = type(texts).__name__
-        if hasattr(texts, "columns"):
-            raise TypeError(f"texts is a {what}: pass one of its columns, such as X['text'].")
-        if not hasattr(texts, "__len__") or not hasattr(texts, "__iter__"):
-            raise TypeError(
-                f"texts is a {what}: they are read more than once, so a list, a Series, or the "
-                "path of a folder or file is needed."
-            )
-        self._names = names_of(texts) if hasattr(texts, "iloc") else None
-        self._texts: Sequence[Any] = list(texts)
-        self.subject, self.total, self.has_names = (
-            "texts",
-            len(self._texts),
-            self._names is not None,
-        )
-        for i, text in enumerate(self._texts):
-            if not isinstance(text, str):
-                raise TypeError(
-                    f"texts[{i}] is {shown(text)}, a {type(text).__name__}: text is needed; "
-                    "replace missing texts by ''. Lists of words are joined by ' '.join(words)."
-                )
-
-    def __iter__(self) -> Iterator[Document]:  # noqa: D105
-        for i, text in enumerate(self._texts):
-            yield Document(text, i + 1, None if self._names is None else self._names[i])
 
 
 class FolderOfTexts(Documents):

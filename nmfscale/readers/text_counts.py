@@ -7,7 +7,7 @@ import re
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ..counts.base import CountMatrix
 from ..counts.label_table import LabelTable
 from ..counts.memory import Counts, checked_counts
-from ..counts.names import names_of, shown
 from ..counts.sizes import parse_bytes
 from ..counts.structure import index_type
 from ..counts.warn import warn_caller
@@ -28,7 +27,9 @@ from ..terminal import progress_bar
 from .columns import SelectedColumns
 from .documents import Decoding, Documents, documents_of
 from .file_counts import FileCounts
+from .scripts import Scripts
 from .stream import MEMORY_LIMIT
+from .vectorizer import Analyzer, analyzer_of, checked_vectorizer
 from .vocabulary import WordTotals, most_frequent, select_words
 
 Array = NDArray[Any]
@@ -47,7 +48,7 @@ def text_counts(
     *,
     vectorizer: Any = None,
     vocabulary: Any = None,
-    names: str | None = None,
+    names: Any = None,
     groups: str | None = None,
     pattern: str | None = None,
     memory_limit: int | float | str | None = None,
@@ -63,12 +64,14 @@ def text_counts(
 
     Parameters
     ----------
-    source : str, path-like, or sequence of str
+    source : str, path-like, or iterable of str or of lists of str
         Texts. A folder: its files and those of subfolders are texts, plain or gzip, and the paths
         are their names; if all are in subfolders, the first folder is the group of a text.
         ``FILE.csv:COLUMN`` (or .tsv): a column of a table with a header. ``FILE.jsonl:KEY``: a key
         of JSON objects, one on each line. ``FILE.txt``: a text on each line. All files may end
-        with ``.gz``. A sequence: texts in memory; the index of a Series has their names.
+        with ``.gz``. A sequence: texts in memory; the index of a Series has their names. An object
+        whose method ``__iter__`` begins anew each time, as for gensim: its texts are never in
+        memory together. Each text is a str, or a list of its words: see Notes.
     path : str or path-like, default=None
         The packed store to write. None means counts in memory.
     vectorizer : CountVectorizer, default=None
@@ -83,7 +86,8 @@ def text_counts(
         warning and for the notes of the result. If words have several tokens, `vectorizer` needs
         the ``ngram_range`` of the fit.
     names, groups : str, default=None
-        Column (or key) with names of the texts, and with their groups.
+        Column (or key) with names of the texts, and with their groups. For a sequence or iterable,
+        `names` are the names themselves, one for each text.
     pattern : str, default=None
         Which files of a folder are texts, by name, such as ``"*.txt"``; by default all files whose
         names do not begin with a dot.
@@ -108,7 +112,8 @@ def text_counts(
     Raises
     ------
     TypeError
-        If texts in memory are not text, or `vectorizer` is no CountVectorizer.
+        If texts in memory are neither text nor lists of words, an iterable can be iterated only
+        once, such as a generator, or `vectorizer` is no CountVectorizer.
     FileNotFoundError
         If there is no such file or folder.
     ValueError
@@ -122,7 +127,14 @@ def text_counts(
     Warns
     -----
     UserWarning
-        If texts have words that are not in a given vocabulary.
+        If texts have words that are not in a given vocabulary, words look like clauses of Chinese
+        or Japanese, or the tokens of the vectorizer cut words at vowel signs, as of Hindi or Thai.
+
+    Notes
+    -----
+    Lists of words are counted as they are: the preprocessing and the tokens of `vectorizer` do not
+    apply (``lowercase``, ``strip_accents``, ``token_pattern``, ``tokenizer``), its other options
+    do. Texts in languages that are written without spaces need them, from a segmenter.
 
     See Also
     --------
@@ -150,12 +162,12 @@ def text_counts(
 
     if vectorizer is None:
         vectorizer = CountVectorizer(min_df=2, max_df=0.5)
-    options, fixed = _checked_vectorizer(vectorizer, vocabulary)
+    options, fixed = checked_vectorizer(vectorizer, vocabulary)
     limit = 4 * MEMORY_LIMIT if memory_limit is None else parse_bytes(memory_limit)
     target = None if path is None else check_target(path, overwrite)
     decoding = Decoding(options.encoding, options.decode_error)
     documents = documents_of(source, decoding, names=names, labels=groups, pattern=pattern)
-    analyze = options.build_analyzer()
+    analyze = analyzer_of(options)
     notes: list[str] = []
     with ExitStack() as closing:
         if fixed is None:
@@ -180,59 +192,18 @@ def text_counts(
     return StoredCounts(target)
 
 
-def _checked_vectorizer(vectorizer: Any, vocabulary: Any) -> tuple[Any, list[str] | None]:
-    """Return a copy of the options, and the words of a given vocabulary, or None."""
-    from sklearn.base import clone
-    from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
-
-    if not isinstance(vectorizer, CountVectorizer) or isinstance(vectorizer, TfidfVectorizer):
-        raise TypeError(
-            f"vectorizer is {shown(vectorizer)}: scikit-learn's CountVectorizer is needed, because "
-            "models are fitted to counts of named words."
-        )
-    options = clone(vectorizer).set_params(input="content")
-    options._validate_params()
-    options._validate_ngram_range()
-    words: list[str] | None = None
-    if vocabulary is not None:
-        found = vocabulary
-        if hasattr(vocabulary, "shape") or hasattr(vocabulary, "get_params"):
-            found = names_of(vocabulary, 1)
-        if found is None or isinstance(found, str):
-            raise ValueError(
-                f"vocabulary is {shown(vocabulary)}, which has no names of features: a list of "
-                "words, or a model that was fitted to counts with names, is needed."
-            )
-        words = [str(word) for word in found]
-    elif hasattr(vectorizer, "vocabulary_") or vectorizer.vocabulary is not None:
-        words = vectorizer.get_feature_names_out().tolist()
-    if words is not None:
-        _check_words(words, options)
-    return options, words
-
-
-def _check_words(words: list[str], options: Any) -> None:
-    """Refuse words that occur twice, or that the vectorizer cannot find in texts."""
-    if not words or len(set(words)) < len(words):
-        raise ValueError(f"vocabulary has {len(set(words))} different words of {len(words)}.")
-    longest = max(words, key=lambda word: word.count(" "))
-    n_tokens = longest.count(" ") + 1
-    if options.analyzer == "word" and n_tokens > options.ngram_range[1]:
-        raise ValueError(
-            f"vocabulary has {longest!r}, of {n_tokens} tokens, and the vectorizer has "
-            f"ngram_range={options.ngram_range}: give it the ngram_range of the fit."
-        )
-
-
 def _chosen_words(
-    documents: Documents, analyze: Callable[[str], list[str]], options: Any, n_bytes: int,
+    documents: Documents, analyze: Analyzer, options: Any, n_bytes: int,
     verbose: int,
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """Read all texts, and return the words that become features, and notes on the rest."""
-    n_documents = 0
+    n_documents, scripts = 0, Scripts()
     with _totals(n_bytes) as totals:
         for text in _read(documents, "finding words", verbose):
-            totals.add(Counter(analyze(text)))
+            words = Counter(analyze(text))
+            totals.add(words)
+            if options.analyzer == "word":
+                scripts.add(words)
             n_documents += 1
         if not n_documents:
             raise ValueError(f"{documents.subject} has no texts.")
@@ -241,6 +212,8 @@ def _chosen_words(
                 f"the {n_documents:,} texts of {documents.subject} have no words: they are empty, "
                 "or the vectorizer's token_pattern and stop_words leave nothing."
             )
+        for note in scripts.notes():
+            warn_caller(f"{documents.subject}: {note}")
         found = select_words(
             totals, n_documents, min_df=options.min_df, max_df=options.max_df,
             max_features=options.max_features,
@@ -280,9 +253,7 @@ class _Table:
         for file in self._files:
             file.close()
 
-    def count(
-        self, documents: Documents, analyze: Callable[[str], list[str]], verbose: int
-    ) -> None:
+    def count(self, documents: Documents, analyze: Analyzer, verbose: int) -> None:
         """Add a row for each document."""
         indices, values = self._waiting
         self._columns = {name: [] for name in documents.columns}
@@ -394,7 +365,7 @@ def _notes_of(table: _Table, unknown: WordTotals | None) -> list[str]:
     return notes
 
 
-def _read(documents: Documents, what: str, verbose: int) -> Iterator[str]:
+def _read(documents: Documents, what: str, verbose: int) -> Iterator[str | Sequence[str]]:
     """Read all texts, with a progress bar."""
     done = 0
     with _bar_of(documents, what, verbose) as advance:

@@ -98,6 +98,12 @@ def checked_as_pyldavis_does(arguments):
     }  # fmt: skip
 
 
+def test_pyldavis_needs_two_topics():
+    model = nmfscale.TopicModel(1, random_state=0).fit([[1, 2], [3, 4]])
+    with pytest.raises(ValueError, match="a single topic, and pyLDAvis draws distances"):
+        nmfscale.to_pyldavis(model)
+
+
 def test_arguments_of_pyldavis(pipeline):
     X, _ = nmfscale.simulate_topic_counts(60, 30, 3, random_state=0)
     X = X.tolil()

@@ -4,6 +4,7 @@ import sys
 import warnings
 from dataclasses import fields, is_dataclass
 from html import escape
+from pathlib import Path
 from xml.etree import ElementTree
 
 import h5py
@@ -146,3 +147,17 @@ def test_other_files_are_refused(results, tmp_path):
     assert "not a result file" in refusal() and "nmfscale.load reads models" in refusal()
     with pytest.raises(FileNotFoundError):
         nmfscale.load_result(tmp_path / "none.h5")
+
+
+def test_tables_without_pandas_name_the_remedy(monkeypatch):
+    rows = np.random.default_rng(0).dirichlet([1, 1], 60)
+    tests = nmfscale.permutation_test(rows, [0, 1] * 30, n_permutations=9)
+    effects = nmfscale.group_effects(rows, [0, 1] * 30, n_permutations=9)
+    matched = nmfscale.match_topics(rows.T, rows.T)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for function in (tests.to_frame, effects.to_frame, effects.summary, matched.to_frame):
+        with pytest.raises(ImportError, match="need the package pandas: pip install pandas"):
+            function()
+    # every table is made with the pandas of that function
+    for path in Path(nmfscale.__file__).parent.glob("inference/**/*.py"):
+        assert "import pandas" not in path.read_text(), path

@@ -31,8 +31,8 @@ MAY_IMPORT = {
     "datasets": {"counts", "readers"},
     "annotated": {"counts", "storage", "readers", "models", "inference"},
     "tl": {"counts", "storage", "readers", "models", "inference", "annotated"},
-    "get": {"annotated"},
-    "plots": {"methods", "models", "annotated", "counts"},
+    "get": {"counts", "annotated"},
+    "plots": {"counts", "methods", "models", "annotated"},
     "report": {"models", "inference", "engine", "storage", "counts", "plots", "markup"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",

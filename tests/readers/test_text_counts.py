@@ -3,11 +3,13 @@
 import gzip
 import json
 import os
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from shell import run
+from sklearn.base import clone
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfVectorizer
 from sklearn.pipeline import make_pipeline
 
@@ -21,6 +23,26 @@ TEXTS = [
 ]
 TEXTS[7] = ""
 ANY = CountVectorizer()
+
+
+class Corpus:
+    """Texts that can be read again, as corpora of gensim."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __iter__(self):
+        yield from self.texts
+
+
+class Once:
+    """Texts that look as if they could be read again."""
+
+    def __init__(self, texts):
+        self.rest = iter(texts)
+
+    def __iter__(self):
+        return self.rest
 
 
 def same(counts, vectorizer, texts=TEXTS):
@@ -49,6 +71,45 @@ def test_counts_are_those_of_scikit_learn(options, tmp_path):
         TEXTS, tmp_path / "texts.nmf", vectorizer=CountVectorizer(**options), memory_limit=1
     )
     same(store, CountVectorizer(**options))
+
+
+def test_iterables_and_lists_of_words_give_the_counts_of_texts(tmp_path):
+    options = CountVectorizer(ngram_range=(1, 2), stop_words=["the"], min_df=2)
+    names, tokenize = [f"t{i}" for i in range(len(TEXTS))], ANY.build_analyzer()
+    words = [tokenize(text) for text in TEXTS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for texts in (Corpus(TEXTS), words, Corpus(words)):
+            counts = nmfscale.text_counts(texts, vectorizer=options, names=names)
+            same(counts, clone(options))
+            assert counts.sample_names.tolist() == names
+            store = nmfscale.text_counts(texts, tmp_path / "t.nmf", vectorizer=options)
+            same(store, clone(options))
+    kept = nmfscale.text_counts([["Co-Op", "a"], ["a"]], vectorizer=ANY)
+    assert kept.feature_names.tolist() == ["Co-Op", "a"]
+    model = nmfscale.TopicModel(2, tol=1, random_state=0)
+    pipeline = make_pipeline(clone(ANY), model).fit(TEXTS)
+    found = [nmfscale.find_samples(pipeline, each).to_frame() for each in (TEXTS, Corpus(TEXTS))]
+    assert found[0].equals(found[1])
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["我们研究主题模型的快速算法，并且比较结果。"], "clauses"),
+        (["トピックモデルの推定は速い。", "この文書は単語の間に空白がない。"], "clauses"),
+        (["हिन्दी में शब्दों के बीच रिक्ति होती है", "यह भाषा है"], "vowel signs"),
+        ([["主题", "模型", "的", "估计"], ["快速", "算法"]], None),
+        (["한국어 문서는 띄어쓰기가 있다", "주제 모형 추정"], None),
+        (["an English text on 主题模型的估计", *["with more words here"] * 4], None),
+    ],
+)  # fmt: skip
+def test_words_that_are_no_words_are_noticed(texts, message):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        nmfscale.text_counts(texts, vectorizer=CountVectorizer())
+    assert len(caught) == (message is not None)
+    assert message is None or message in str(caught[0].message)
 
 
 def test_the_most_frequent_words_are_kept_with_ties_in_alphabetical_order():
@@ -232,8 +293,11 @@ def test_bad_sources_are_refused(source, error, tmp_path):
     ("texts", "options", "error"),
     [
         (["one", None], {}, r"texts\[1\] is None, a NoneType"),
-        ([["one", "two"]], {}, "Lists of words are joined"),
-        (iter(["one"]), {}, "read more than once"),
+        ([["one", 2]], {}, r"texts\[0\] is 2 in a list of 2, a int: text, or a list of words"),
+        (iter(["one"]), {}, "which can be iterated once: texts are read more than once"),
+        (Corpus(["one"]), {"names": ["a", "b"]}, "names has 2 names, and there are 1 texts"),
+        (["one", "two"], {"names": ["a"]}, "names has 1 names, and there are more texts"),
+        (Once(["one"]), {}, "1 texts when it is iterated for the first time, and 0 the next"),
         (pd.DataFrame({"text": ["one"]}), {}, "pass one of its columns"),
         ([], {}, "texts has no texts"),
         (["", "."], {}, "have no words"),

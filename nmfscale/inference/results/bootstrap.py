@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from ..intervals import spread
 from ..weighting import said_of
 from .files import Result
@@ -147,7 +148,7 @@ class BootstrapWeights(Result):
         pandas.DataFrame
             A column for each group (topic), a row for each rank, from 1.
         """
-        import pandas as pd
+        pd = imported_pandas()
 
         topics_within = _checked_kind(kind) == "TwR"
         weights = self.weights if topics_within else self.weights.T

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from .files import Result
 
 Array = NDArray[Any]
@@ -68,7 +69,7 @@ class SampleClusters(Result):
             Columns ``cluster``, with missing values for samples without counts, and ``distance``;
             the index holds the names of the samples.
         """
-        import pandas as pd
+        pd = imported_pandas()
 
         names = range(len(self.labels)) if self.sample_names is None else list(self.sample_names)
         return pd.DataFrame(

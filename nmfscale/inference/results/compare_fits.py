@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...counts.foreign import imported_pandas
 from ...models.comparison import TopicMatch
 from .files import Result
 
@@ -99,7 +100,7 @@ class FitComparison(Result):
         pandas.DataFrame
             A column for each attribute of :class:`FitSummary`; the index holds the names of fits.
         """
-        import pandas as pd
+        pd = imported_pandas()
 
         return pd.DataFrame([asdict(fit) for fit in self.fits]).set_index("name")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from ...counts.names import shown
 from ..intervals import arcsine_interval, interval_ends, spread
 from ..robust import OneWay, RobustErrors
@@ -260,7 +261,7 @@ class GroupEffects(Result):
 
         Columns are the means in the groups, named after the groups, ``pvalue`` and ``qvalue``.
         """
-        import pandas as pd
+        pd = imported_pandas()
 
         index = pd.Index(list(self.topic_names), name="topic")
         frame = pd.DataFrame(self.means, index=index, columns=list(self.groups))

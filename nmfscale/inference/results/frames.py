@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from ...counts.names import name_array
 
 Array = NDArray[Any]
@@ -32,7 +33,7 @@ def tidy_columns(
 
 def frame_of(columns: Columns) -> Any:
     """Return columns as a DataFrame; labels that are all numbers get a type of numbers."""
-    import pandas as pd
+    pd = imported_pandas()
 
     return pd.DataFrame(columns).infer_objects()
 

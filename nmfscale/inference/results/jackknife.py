@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from ..weighting import said_of
 from .files import Result
 from .frames import tidy_frame
@@ -96,7 +97,7 @@ class JackknifeFit(Result):
             Columns ``topic``, then ``feature`` or ``group``, ``estimate``, ``lower``, ``upper``,
             ``std_error``.
         """
-        import pandas as pd
+        pd = imported_pandas()
 
         if what is None:
             what = "group_means" if self.components is None else "components"

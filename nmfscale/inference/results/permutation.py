@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from .files import Result
 from .origin import Origin
 
@@ -111,7 +112,7 @@ class PermutationTest(Result):
 
     def to_frame(self) -> Any:
         """Return a DataFrame with a row for each test; the test of all groups is first."""
-        import pandas as pd
+        pd = imported_pandas()
 
         names = [
             "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from ...counts.names import shown
 from ..intervals import percentile, spread
 from ..robust import RobustErrors
@@ -258,7 +259,7 @@ class ProportionRegression(Result):
         ValueError
             If there is no such term, or a weight is not a finite number.
         """
-        import pandas as pd
+        pd = imported_pandas()
 
         along = np.zeros(len(self.terms))
         for term, weight in weights.items():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.foreign import imported_pandas
 from ...counts.names import name_array, shown
 from .files import Result
 from .frames import Columns, frame_of
@@ -113,7 +114,7 @@ class TopicQuality(Result):
         columns = self.columns(what)
         if what not in _INDEXED:
             return frame_of(columns)
-        import pandas as pd
+        pd = imported_pandas()
 
         name, labels = next(iter(columns.items()))
         del columns[name]
