@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .annotated.keys import KEY
 from .annotated.places import annotated, column
 from .annotated.scheme import (
-    KEY,
     OF_A_FIT,
     OF_GROUPS,
     names_of_groups,

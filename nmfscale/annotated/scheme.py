@@ -21,43 +21,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.names import names_of, plain, shown, such_as
+from ..counts.names import names_of, plain, such_as
 from ..models.persistence import model_class
 from ..models.topics import topic_names_of
 from ..readers.objects import table_of_samples
-from ..storage.plain import JSON, escaped, from_plain, kind_of, to_plain, unescaped
+from ..storage.plain import escaped, from_plain, kind_of, to_plain, unescaped
 from ..storage.version import package_version
+from .keys import (
+    FITTED,
+    leading_place,
+    loadings_place,
+    outdated,
+    samples_place,
+    state_of_fit,
+)
 
 Array = NDArray[Any]
-KEY = "topics"
 # Results that belong to a fit: those of groups are dicts by the column of the groups.
 OF_GROUPS = (
     "permutation_test", "group_effects", "bootstrap_weights", "correspondence_analysis"
 )  # fmt: skip
 OF_A_FIT = "differential_features", "quality", *OF_GROUPS
-_FITTED = "fitted"
 # Attributes with positions of samples, which change with the observations of an object.
 _POSITIONS = {"empty_samples_"}
-
-
-def loadings_place(key: str) -> str:
-    """Return the place of the loadings in obsm."""
-    return f"X_{key}"
-
-
-def explained_place(key: str) -> str:
-    """Return the column of obs and var with the share of the deviance that a fit removes."""
-    return f"{key}_explained"
-
-
-def leading_place(key: str) -> str:
-    """Return the column of obs with the name of the leading topic of each observation."""
-    return f"{key}_leading"
-
-
-def samples_place(key: str) -> str:
-    """Return the place in obsm of the table with a row for each observation."""
-    return f"{key}_samples"
 
 
 # Writing --------------------------------------------------------------------------------------
@@ -87,7 +73,7 @@ def parts_of_fit(
 
     topics = np.zeros((len(columns), len(model.components_)), model.components_.dtype)
     topics[columns >= 0] = model.components_.T[columns[columns >= 0]]
-    table = {_FITTED: fitted, "sample_totals": totals}
+    table = {FITTED: fitted, "sample_totals": totals}
     obsm: dict[str, Any] = {"X_{}": loadings}
     for name in _of_samples(model):
         value = getattr(model, name, None)
@@ -161,22 +147,6 @@ def _in_64_bits(value: Any) -> bool:
     return isinstance(value, int) and abs(value) < 2**63
 
 
-def checked_key(adata: Any, key: Any, argument: str = "key_added") -> str:
-    """Return the key of new results; refuse one that cannot be kept, or that something else has."""
-    if not isinstance(key, str) or not key or "/" in key:
-        raise ValueError(f"{argument}={shown(key)}: text without '/' is needed.")
-    if key in adata.uns and not _is_ours(adata.uns[key]):
-        raise ValueError(
-            f"{argument}={key!r}: adata.uns[{key!r}] is no result of nmfscale and would be lost; "
-            "choose another key."
-        )
-    return key
-
-
-def _is_ours(value: Any) -> bool:
-    return isinstance(value, Mapping) and ("model" in value or JSON in value)
-
-
 def keep(adata: Any, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the parts of a fit to an AnnData object; results of an earlier fit are removed."""
     for part, name in outdated(key):
@@ -186,18 +156,6 @@ def keep(adata: Any, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
     for part, values in parts.items():
         for name, value in values.items():
             getattr(adata, part)[name.format(key)] = value
-
-
-def outdated(key: str) -> list[tuple[str, str]]:
-    """Return the places that another fit with a key may have, and a new one may not replace."""
-    from ..models import MODELS
-
-    rows = {name for model in MODELS.values() for name, axes in model._axes.items() if axes == "nk"}
-    places = [("obsm", f"{key}_{name.rstrip('_')}") for name in sorted(rows)]
-    return [
-        *places, ("obs", leading_place(key)), ("obs", explained_place(key)),
-        ("var", explained_place(key)),
-    ]  # fmt: skip
 
 
 def keep_result(adata: Any, key: str, value: Any, *place: str) -> None:
@@ -219,7 +177,7 @@ def entry_of(adata: Any, key: str) -> Any:
     """Return what uns keeps of the fit with a key."""
     found = adata.uns.get(key)
     if not isinstance(found, Mapping) or "model" not in found:
-        others = [name for name, each in adata.uns.items() if _is_entry(each)]
+        others = [name for name, each in adata.uns.items() if state_of_fit(each) is not None]
         known = f"there are {', '.join(map(repr, others))}" if others else "there is no other"
         joined = ""
         if loadings_place(key) in adata.obsm:
@@ -229,10 +187,6 @@ def entry_of(adata: Any, key: str) -> Any:
             "one."
         )
     return found
-
-
-def _is_entry(value: Any) -> bool:
-    return isinstance(value, Mapping) and "model" in value and "topic_names" in value
 
 
 def read_loadings(adata: Any, key: str) -> Array:
@@ -285,7 +239,7 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
     if names != topic_names_of(model, len(names)):
         model.topic_names_ = np.array(names, object)
     loadings, table = read_loadings(adata, key), adata.obsm.get(samples_place(key))
-    fitted = np.zeros(len(loadings), bool) if table is None else np.asarray(table[_FITTED], bool)
+    fitted = np.zeros(len(loadings), bool) if table is None else np.asarray(table[FITTED], bool)
     kept = fitted if fitted.any() and not every else np.ones(len(loadings), bool)
     model.loadings_ = np.ascontiguousarray(loadings[kept])
     model.sample_names_ = np.asarray(names_of(adata))[kept]

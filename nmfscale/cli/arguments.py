@@ -14,6 +14,7 @@ from .correspondence import add_correspondence_options, correspondence
 from .differential import differential
 from .examples import EXAMPLES
 from .export import export
+from .in_file import add_restore_options, restore
 from .inference import bootstrap, test
 from .option_groups import (
     COUNT,
@@ -450,6 +451,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "differential": (differential, "which features make each topic, with tests", _differential),
     "export": (export, "write tables of a model", _export),
     "report": (report, "write a page about a model, one HTML file", _report),
+    "restore": (restore, "restore a file that --write-h5ad left half written", add_restore_options),
     "completion": (completion, "print a script that completes commands and options", _completion),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),
 }

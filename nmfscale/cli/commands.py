@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from .files import (
     write_or_rescue,
     write_table,
 )
+from .in_file import add_to_input, check_h5ad_input, check_h5ad_options
 from .labels import file_and_column, labels_of, read_groups, warn_of_order
 from .messages import in_shell_words, log, say
 from .parameters import given_parameters
@@ -59,6 +59,8 @@ def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
     _check_together(arguments)
     check_inputs(*input_files(arguments))
+    if arguments.write_h5ad is not None:
+        check_h5ad_input(arguments)
     from ..engine.checkpoint import checkpoints_in, recorded_seed
     from ..models import MODELS
 
@@ -85,7 +87,7 @@ def fit(arguments: argparse.Namespace) -> int:
         code = _fit_and_save(model, counts, target, arguments.command_line, **how)
         del counts  # closes the file
     if arguments.write_h5ad is not None:
-        _add_to_input(model, arguments)
+        add_to_input(model, arguments)
     if drawn and arguments.seed is not None:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
@@ -94,34 +96,14 @@ def fit(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _add_to_input(model: Any, arguments: argparse.Namespace) -> None:
-    """Add a fit to the .h5ad file that it was fitted to."""
-    from ..tl.in_file import write_h5ad
-
-    key, choice = arguments.write_h5ad, {"layer": arguments.layer, "raw": arguments.raw}
-    (path,) = input_files(arguments)
-    write_h5ad(model, path, key_added=key, **choice)
-    say(f"added           {path}: obsm['X_{key}'], varm['{key}'], uns['{key}']")
-
-
 def _check_together(arguments: argparse.Namespace) -> None:
     """Refuse options that cannot be combined."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
     if arguments.labels is not None and arguments.model != "ssnmf":
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
-    if arguments.write_h5ad is None:
-        return
-    path, *more = input_files(arguments)
-    if more or not path.endswith(".h5ad"):
-        files = ", ".join([path, *more])
-        arguments.usage(f"--write-h5ad adds the fit to INPUT, and {files} is no .h5ad file")
-    for name in ("names", "feature_names", "sample_names"):
-        if getattr(arguments, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            arguments.usage(f"--write-h5ad needs the names of INPUT: leave {option} out")
-    if os.path.exists(path) and not os.access(path, os.W_OK):
-        arguments.usage(f"--write-h5ad: {path} cannot be written")
+    if arguments.write_h5ad is not None:
+        check_h5ad_options(arguments)
 
 
 def store(arguments: argparse.Namespace) -> int:

@@ -75,6 +75,8 @@ EXAMPLES = {
   nmfscale export model.h5 -o proportions.csv
   nmfscale export model.h5 -o genes.tsv.gz --table components
   nmfscale export model.h5 -o tables""",
+    "restore": """examples:
+  nmfscale restore cells.h5ad""",
     "plot": """examples:
   nmfscale plot model.h5 -o structure.png --groups cell-types.txt
   nmfscale plot model.h5 -o structure.png --groups cells.h5ad:cell_type

@@ -31,8 +31,9 @@ from ..counts.sell import LANES
 from ..counts.validation import CHUNK
 from ..counts.warn import warn_caller
 from ..storage.arrays import put, put_json, read_checked, read_json
-from ..storage.atomic import UNFINISHED, FileInUseError, FileLock, atomic_hdf5, user_path
+from ..storage.atomic import UNFINISHED, atomic_hdf5, user_path
 from ..storage.hdf5 import read_file
+from ..storage.locks import FileInUseError, FileLock
 
 Array = NDArray[Any]
 # The version changes with the saved state and with the steps that continue from it.

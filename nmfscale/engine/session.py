@@ -17,7 +17,7 @@ from ..cluster.pool import WorkerPool
 from ..cluster.tasks import RetryPolicy, UnfitWorkerError
 from ..counts.base import CountMatrix
 from ..counts.blocks import cut_blocks
-from ..storage.atomic import FileInUseError, FileLock
+from ..storage.locks import FileInUseError, FileLock
 from ..storage.store import StoredCounts
 from ..storage.store_writer import pack
 from ..storage.version import package_version

@@ -276,7 +276,7 @@ def write_array(
 ) -> None:
     """Write an array to a file in NumPy's format, some rows at a time, atomically."""
     described = np.lib.format.dtype_to_descr(dtype)
-    with atomic_write(target) as part, part.open("xb") as file:
+    with atomic_write(target) as part, part.open("wb") as file:
         np.lib.format.write_array_header_1_0(
             file, {"descr": described, "fortran_order": False, "shape": shape}
         )

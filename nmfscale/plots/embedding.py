@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..annotated.scheme import KEY
+from ..annotated.keys import KEY
 from .canvas import check_arguments, finished
 from .objects import observations_with_topics
 

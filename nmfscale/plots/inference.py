@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..annotated.scheme import KEY
+from ..annotated.keys import KEY
 from ..models.topic_labels import shortened
 from .canvas import (
     PALETTE,

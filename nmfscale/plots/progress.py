@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..annotated.scheme import KEY
+from ..annotated.keys import KEY
 from ..models.pipelines import model_of
 from .canvas import axes_or_new, check_arguments, finished, legend_of_names, topic_colors
 from .objects import model_in

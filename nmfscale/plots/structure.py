@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from ..annotated.scheme import KEY
+from ..annotated.keys import KEY
 from ..models.pipelines import model_of
 from ..models.topic_labels import labels_of, shortened
 from .canvas import (

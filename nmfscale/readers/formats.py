@@ -16,7 +16,7 @@ from ..counts.sizes import MemoryLimitError, check_table_size
 from ..counts.structure import check_shape
 from ..counts.validation import EntryNames, rows_of_sparse
 from ..storage.atomic import retry
-from ..storage.hdf5 import find, guarded_hdf5, is_transient
+from ..storage.hdf5 import find, guarded_hdf5, is_transient, warn_of_journal
 from . import h5ad, tenx
 from .loom import open_loom
 from .names_beside import find_names
@@ -76,12 +76,14 @@ def open_table(
 
     try:
         with named_errors(path):
-            return cast(OpenedTable, retry(path, attempt))
+            table = cast(OpenedTable, retry(path, attempt))
     except ValueError as error:
         texts = texts_instead(path)
         if texts is None:
             raise
         raise NamedFileError(texts) from error
+    warn_of_journal(path)
+    return table
 
 
 def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:

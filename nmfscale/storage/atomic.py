@@ -1,9 +1,11 @@
-"""Atomic writes of files, locks on files, and reads with retries."""
+"""Atomic writes of files, and reads with retries."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
 import secrets
 import socket
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .interrupts import DeferredInterrupts
+from .locks import FileInUseError, is_at, try_lock, unlock
 
 # Prefix of a file's name until it is complete; a killed process may leave such a file behind.
 UNFINISHED = ".part-"
@@ -23,34 +26,94 @@ _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 @contextmanager
 def atomic_write(target: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `target`, with the same suffixes; rename it at the end.
+    """Yield the path of an empty file beside `target`, which is renamed to `target` at the end.
 
-    With `durable`, the contents are flushed to the disk before the file is renamed, and the new
-    name before this returns: both survive a crash of the machine. If the block fails, the temporary
-    file is removed and `target` is unchanged.
+    It has the same suffixes. With `durable`, the contents are flushed to the disk before the file
+    is renamed, and the new name before this returns: both survive a crash of the machine. If the
+    block fails, the temporary file is removed and `target` is unchanged.
     """
     check_replaceable(target)
-    part = target.with_name(f"{UNFINISHED}{secrets.token_hex(6)}-{target.name}")
-    try:
+    if durable:
+        remove_leftovers(target.parent)
+    with _errors_of(target), _new_part(target) as (part, file):
         yield part
-        if not durable:
-            os.replace(part, target)
-            return
-        with open(part, "rb+") as written:
-            os.fsync(written.fileno())
-        os.replace(part, target)
+        _rename(part, target, file, durable)
+
+
+def _rename(part: Path, target: Path, file: int, durable: bool) -> None:
+    """Rename a complete file, which is open and locked, and release its lock."""
+    if durable:
+        os.fsync(file)
+    os.replace(part, target)
+    unlock(file)
+    if durable:
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextmanager
+def _errors_of(target: Path) -> Iterator[None]:
+    """Name the file in errors of a full disk.
+
+    Errors of write() do not name a file, and those of open() name the temporary one.
+    """
+    try:
+        yield
     except OSError as error:
-        # errors of write() do not name the file, and those of open() name the temporary one
-        if error.errno in _FULL and error.filename in (None, str(part)):
+        name = os.path.basename(str(error.filename or UNFINISHED))
+        if error.errno in _FULL and name.startswith(UNFINISHED):
             raise OSError(error.errno, error.strerror, str(target)) from error
         raise
+
+
+# Files that are not complete. Their writer holds a lock on them, and their names begin with a
+# number of this machine: on network file systems, locks may not be seen on other machines.
+_HERE = hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+_PART = re.compile(rf"{re.escape(UNFINISHED)}{_HERE}[0-9a-f]{{8}}-.")
+
+
+def _part_of(target: Path) -> Path:
+    return target.with_name(f"{UNFINISHED}{_HERE}{secrets.token_hex(4)}-{target.name}")
+
+
+@contextmanager
+def _new_part(target: Path) -> Iterator[tuple[Path, int]]:
+    """Create an empty, locked file beside `target`; yield its path and descriptor."""
+    for _ in range(10):
+        part = _part_of(target)
+        file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if try_lock(file) is not False and is_at(file, part):
+            break
+        os.close(file)  # another process took it for a leftover before it was locked
+    else:
+        raise FileInUseError(errno.EAGAIN, "new files in its folder are locked", str(target))
+    try:
+        yield part, file
     finally:
         part.unlink(missing_ok=True)
+        os.close(file)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove incomplete files that killed processes of this machine have left in a folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        parts = [folder / entry.name for entry in entries if _PART.match(entry.name)]
+        for part in parts:
+            with suppress(OSError):
+                _remove_unlocked(part)
+
+
+def _remove_unlocked(part: Path) -> None:
+    """Remove a file unless a process holds its lock, or there are no locks."""
+    file = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if try_lock(file) and is_at(file, part):
+            part.unlink()
+    finally:
+        os.close(file)
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
@@ -83,14 +146,21 @@ def atomic_stream(target: Path) -> Iterator[BinaryIO]:
     """
     nameless = _nameless(target.parent)
     if nameless is None:
-        with atomic_write(target) as part, open(part, "xb+", buffering=0) as raw:
+        with atomic_write(target) as part, open(part, "rb+", buffering=0) as raw:
             yield raw
         return
-    with nameless, atomic_write(target) as part:
+    check_replaceable(target)
+    remove_leftovers(target.parent)
+    part, number = _part_of(target), nameless.fileno()
+    with _errors_of(target), nameless:
         yield nameless
-        # with src_dir_fd, which is otherwise unused, os.link follows the symbolic link in /proc
-        number = nameless.fileno()
-        os.link(f"{_OPEN_FILES}/{number}", part, src_dir_fd=number, follow_symlinks=True)
+        try_lock(number)
+        try:
+            # with src_dir_fd, which is otherwise unused, os.link follows the symbolic link in /proc
+            os.link(f"{_OPEN_FILES}/{number}", part, src_dir_fd=number, follow_symlinks=True)
+            _rename(part, target, number, durable=True)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _nameless(folder: Path) -> BinaryIO | None:
@@ -152,7 +222,8 @@ class _Disk:
         return self._at
 
     def read(self, size: int) -> bytes:
-        return os.pread(self._file, size, self._at)
+        found = memoryview(bytearray(size))
+        return bytes(found[: read_into(self._file, found, self._at)])
 
     def readinto(self, buffer: memoryview) -> int:
         found = read_into(self._file, buffer, self._at)
@@ -160,11 +231,9 @@ class _Disk:
         return len(buffer)
 
     def write(self, data: memoryview) -> int:
-        done = 0
         try:
-            while done < len(data) and self._failure is None:
-                piece = data[done : done + CALL_BYTES]
-                done += os.pwrite(self._file, piece, self._at + done)
+            if self._failure is None:
+                write_at(self._file, data, self._at)
         except OSError as error:
             self._failure = error
         return len(data)
@@ -180,121 +249,24 @@ class _Disk:
         pass
 
 
-# Descriptors of the files that this process has locked.
-_locks: set[int] = set()
-
-
-class FileInUseError(BlockingIOError):
-    """A file is locked by another process, or by another fit in this process."""
-
-
-class FileLock:
-    """A lock on a file created for this purpose, held inside `with`.
-
-    `with` yields True, or False if the file system has no locks. The lock is released when the
-    process ends, in whatever way, and is not inherited by child processes. If another process or
-    fit holds it, a FileInUseError names that process. After a Ctrl-C at any moment, the lock is
-    either held by a running `with`, or released.
-    """
-
-    _file = -1
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __enter__(self) -> bool:
-        """Acquire the lock; return whether the file system has locks."""
-        try:
-            with DeferredInterrupts():
-                file = _lock(self._path)
-                self._file = -1 if file is None else file
-        except KeyboardInterrupt:
-            self._release()
-            raise
-        return self._file >= 0
-
-    def __exit__(self, *exception: object) -> None:
-        """Release the lock."""
-        self._release()
-
-    def __del__(self) -> None:
-        """Release it after a Ctrl-C between the end of `__enter__` and the block."""
-        if self._file >= 0:
-            self._release()
-
-    def _release(self) -> None:
-        try:
-            with DeferredInterrupts():
-                self._unlock()
-        except KeyboardInterrupt:
-            self._unlock()  # Ctrl-C may have been raised before it was deferred
-            raise
-
-    def _unlock(self) -> None:
-        file, self._file = self._file, -1
-        if file in _locks:  # not in a child process
-            _locks.remove(file)
-            with suppress(OSError):
-                if _is_at(file, self._path):
-                    self._path.unlink()
-            os.close(file)
-
-
-def _lock(path: Path) -> int | None:
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    while True:
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except OSError:  # the folder is read-only
-            return None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, path):  # it was not removed by the previous owner meanwhile
-                break
-        except BlockingIOError:
-            owner = os.pread(file, 1000, 0).decode(errors="replace") or "another process"
-            os.close(file)
-            raise FileInUseError(errno.EAGAIN, owner, str(path)) from None
-        except OSError:
-            path.unlink(missing_ok=True)
-            os.close(file)
-            return None
-        os.close(file)
-    _locks.add(file)
-    with suppress(OSError):  # the disk is full
-        os.truncate(file, 0)
-        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-    return file
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _close_inherited() -> None:
-    """Close a child's copies of the parent's locks, which would outlive the parent."""
-    for file in _locks:
-        os.close(file)
-    _locks.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_inherited)
-
-
-# Reading --------------------------------------------------------------------------------------
+# Reading and writing --------------------------------------------------------------------------
 
 # Errors that a network file system may raise for an existing file; seconds to retry after them.
 TRANSIENT = errno.EIO, errno.ESTALE, errno.ENOENT
 RETRY_SECONDS = 30.0
 # Bytes for one call: Linux transfers at most 2 GiB at a time, macOS refuses larger requests.
 CALL_BYTES = 1 << 30
+
+
+def write_at(file: int, data: Any, first: int) -> None:
+    """Write all of a buffer from byte `first` of a file."""
+    view = memoryview(data).cast("B")
+    done = 0
+    while done < len(view):
+        n_written = os.pwrite(file, view[done : done + CALL_BYTES], first + done)
+        if not n_written:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        done += n_written
 
 
 def read_into(file: int, buffer: memoryview, first: int) -> int:

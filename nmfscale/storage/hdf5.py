@@ -11,6 +11,7 @@ import io
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.warn import warn_caller
 from .atomic import TRANSIENT, retry
 
 # Seconds to wait for a program that has the file open for writing.
@@ -40,7 +42,7 @@ _OTHER_RATIO = 2**17
 _MOST_LINKS = 16
 # A global heap begins with this signature and its size; each object with its number and size.
 _HEAP, _HEAP_HEADER, _HEAP_WINDOW = b"GCOL\x01", 16, 2**16
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def format_of(path: str | os.PathLike[str]) -> str | None:
@@ -73,7 +75,7 @@ def has_signature(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as beginning:
-        return beginning.read(len(_SIGNATURE)) == _SIGNATURE
+        return beginning.read(len(SIGNATURE)) == SIGNATURE
 
 
 @contextmanager
@@ -178,11 +180,36 @@ def open_file(path: Path) -> Any:
         except OSError as error:
             if is_transient(error) or h5py.is_hdf5(path):
                 raise
+            if journal_of(path).exists():
+                raise ValueError(
+                    f"{path} is half written: a program was killed while it changed the file, and "
+                    f"left {journal_of(path)}. {how_to_restore(path)} restores the file."
+                ) from error
             what = "is not an HDF5 file: it was cut off, or is of another kind"
             raise ValueError(f"{path} {what}.") from error
 
     what = "is locked, probably by a program that writes to it"
     return retry(path, attempt, (errno.EAGAIN,), LOCK_SECONDS, what)
+
+
+def journal_of(path: Path) -> Path:
+    """Return the path of the journal of a file, beside the file itself if `path` is a link."""
+    real = Path(os.path.realpath(path))
+    return real.with_name(f".journal-{real.name}.npz")
+
+
+def how_to_restore(path: Path) -> str:
+    """Return the two ways to restore a file from its journal."""
+    return f"'nmfscale restore {shlex.quote(str(path))}' or nmfscale.tl.restore_h5ad({str(path)!r})"
+
+
+def warn_of_journal(path: Path) -> None:
+    """Warn if a program that changed a file, which can be read, has left a journal beside it."""
+    if journal_of(path).exists():
+        warn_caller(
+            f"{journal_of(path)} was left by a program that was killed while it added a fit to "
+            f"{path}. The file can be read; {how_to_restore(path)} removes the journal."
+        )
 
 
 def _open_locked_or_not(path: Path) -> Any:

@@ -3,10 +3,10 @@
 HDF5 changes its tables of contents in the middle of a file, so that a program that is killed while
 it writes may leave a file that nothing can read. Here new data are appended to the file, where no
 reader looks for them, and changes of existing bytes stay in memory until everything else is on the
-disk. Then the old bytes are saved in a journal beside the file, the new bytes are written, and the
-journal is removed. A crash before the last step leaves the file as it was, with unused bytes at its
-end. A crash during the last step, which takes milliseconds, leaves the journal, from which
-`restore` makes the old file again.
+disk. Then the old and the new bytes are saved in a journal beside the file, the new bytes are
+written, and the journal is removed. A crash before the new bytes are written leaves the file as it
+was, with unused bytes at its end. A crash while they are written, which takes milliseconds, leaves
+a file that no program opens and a journal, from which `restore` makes the old file again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from .arrays import load_arrays
-from .atomic import CALL_BYTES, FileInUseError, atomic_write, read_into
-from .hdf5 import NO_LOCKS
+from .atomic import read_into, write_at
+from .hdf5 import how_to_restore, journal_of
 from .interrupts import DeferredInterrupts
-
-_PAGE = 4096
+from .journal import PAGE, Journal, page_of, recover
+from .locks import FileInUseError, is_at, try_lock
 
 
 @contextmanager
@@ -33,14 +30,14 @@ def changed_hdf5(path: Path) -> Iterator[Any]:
     """Yield an HDF5 file to change; if the block fails, the file stays as it was.
 
     Ctrl-C in the block is delivered at its end, before the file is changed. A FileInUseError is
-    raised if a program has the file open.
+    raised if a program has the file open, a JournalError for a journal of other contents.
     """
     import h5py
 
     with open(path, "rb+", buffering=0) as raw:
         _lock(raw.fileno(), path)
-        restore(path)
-        changes = Changes(raw.fileno(), path)
+        recover(raw.fileno(), _real(path))
+        changes = Changes(raw.fileno(), _real(path))
         try:
             with DeferredInterrupts() as interrupts:
                 with h5py.File(changes, "r+") as file:
@@ -52,53 +49,46 @@ def changed_hdf5(path: Path) -> Iterator[Any]:
         changes.commit()
 
 
+def restore(path: Path) -> str | None:
+    """Restore a file and remove its journal, as `recover` does; None if there is no journal."""
+    if not journal_of(path).exists():
+        with open(path, "rb"):  # missing file: Python's own message
+            return None
+    with open(path, "rb+", buffering=0) as raw:
+        _lock(raw.fileno(), path)
+        return recover(raw.fileno(), _real(path))
+
+
+def check_changeable(path: Path) -> None:
+    """Refuse a file that cannot be changed: in use, write-protected, in a read-only folder."""
+    with open(path, "rb+", buffering=0) as raw:
+        _lock(raw.fileno(), path)
+    folder = _real(path).parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"cannot change {path}: the folder {folder} is read-only, and needs a journal while "
+            "the file is changed."
+        )
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
 def _lock(file: int, path: Path) -> None:
     """Lock a file as HDF5 does, until it is closed."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        return
-    except BlockingIOError:
+    if try_lock(file) is False:
         raise FileInUseError(
             errno.EAGAIN, "a program, perhaps this one, has it open: close it, for an AnnData "
             "object by adata.file.close()", str(path),
-        ) from None  # fmt: skip
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-
-
-def journal_of(path: Path) -> Path:
-    """Return the path of the journal of a file."""
-    return path.with_name(f".journal-{path.name}.npz")
-
-
-def restore(path: Path) -> bool:
-    """Make the old file again if a crash has left a journal; return whether there was one."""
-    journal = journal_of(path)
-    if not journal.exists():
-        return False
-    saved = load_arrays(str(journal))
-    with open(path, "rb+", buffering=0) as raw:
-        _write_pages(raw.fileno(), saved["numbers"], saved["pages"], int(saved["size"]))
-    journal.unlink()
-    return True
-
-
-def _write_pages(file: int, numbers: Any, pages: Any, size: int) -> None:
-    for number, page in zip(numbers.tolist(), pages, strict=True):
-        at = number * _PAGE
-        os.pwrite(file, page.tobytes()[: max(0, size - at)], at)
-    os.ftruncate(file, size)
-    os.fsync(file)
+        )  # fmt: skip
 
 
 class Changes:
     """A file object for HDF5 that appends to a file, and keeps other changes until `commit`.
 
     It never fails in a call of HDF5, which cannot handle that; `commit` raises the first error.
+    The file never becomes shorter: HDF5 ignores bytes at the end that it does not use.
     """
 
     def __init__(self, file: int, path: Path):
@@ -130,15 +120,15 @@ class Changes:
         view[found:] = bytes(len(view) - found)
         for number in self._numbers(len(view)):
             if number in self._pages:
-                low = max(self._at, number * _PAGE)
-                high = min(self._at + len(view), number * _PAGE + len(self._pages[number]))
+                low = max(self._at, number * PAGE)
+                high = min(self._at + len(view), number * PAGE + len(self._pages[number]))
                 if low < high:
-                    part = self._pages[number][low - number * _PAGE : high - number * _PAGE]
+                    part = self._pages[number][low - number * PAGE : high - number * PAGE]
                     view[low - self._at : high - self._at] = part
         return len(view)
 
     def _numbers(self, length: int) -> range:
-        return range(self._at // _PAGE, (self._at + length - 1) // _PAGE + 1)
+        return range(self._at // PAGE, (self._at + length - 1) // PAGE + 1)
 
     def write(self, data: memoryview) -> int:
         """Append to the file, or keep a change."""
@@ -146,21 +136,19 @@ class Changes:
         try:
             kept = min(max(self._old_size - self._at, 0), len(view))
             for number in self._numbers(kept) if kept else ():
-                page = self._pages.setdefault(number, bytearray(self._old(number)))
-                start = number * _PAGE
-                low, high = max(self._at, start), min(self._at + kept, start + _PAGE)
-                page[low - start : high - start] = view[low - self._at : high - self._at]
-            done = kept
-            while done < len(view) and self._failure is None:
-                done += os.pwrite(self._file, view[done : done + CALL_BYTES], self._at + done)
+                if number not in self._pages:
+                    self._pages[number] = bytearray(page_of(self._file, number, self._old_size))
+                start = number * PAGE
+                low, high = max(self._at, start), min(self._at + kept, start + PAGE)
+                self._pages[number][low - start : high - start] = view[
+                    low - self._at : high - self._at
+                ]
+            if self._failure is None:
+                write_at(self._file, view[kept:], self._at + kept)
         except OSError as error:
             self._failure = self._failure or error
         self._size = max(self._size, end)
         return len(view)
-
-    def _old(self, number: int) -> bytes:
-        length = min(_PAGE, self._old_size - number * _PAGE)
-        return os.pread(self._file, length, number * _PAGE)
 
     def truncate(self, size: int) -> int:
         """Set the size that the file has after `commit`."""
@@ -182,32 +170,42 @@ class Changes:
     def commit(self) -> None:
         """Write the changes; raise an OSError, and leave the file as it was, if that fails."""
         try:
-            if self._failure is not None:
-                why = self._failure
-                raise OSError(why.errno, why.strerror, str(self._path)) from why
-            os.fsync(self._file)
-            self.save_journal()
+            journal = self.save_journal()
         except BaseException:
+            journal_of(self._path).unlink(missing_ok=True)
             self.discard()
             raise
         with DeferredInterrupts():
-            self.apply()
+            try:
+                journal.apply(self._file)
+            except OSError as error:
+                self._undo(journal, error)
             journal_of(self._path).unlink()
 
-    def save_journal(self) -> None:
-        """Save the old bytes of all changed pages."""
-        numbers = sorted(self._pages)
-        old = np.zeros((len(numbers), _PAGE), np.uint8)
-        for row, number in zip(old, numbers, strict=True):
-            page = np.frombuffer(self._old(number), np.uint8)
-            row[: len(page)] = page
-        with atomic_write(journal_of(self._path)) as part, part.open("wb") as file:
-            np.savez(file, numbers=np.array(numbers, np.int64), pages=old, size=self._old_size)
-
-    def apply(self, n_pages: int | None = None) -> None:
-        """Write the changed pages, or the first `n_pages` of them."""
-        for number in sorted(self._pages)[:n_pages]:
-            os.pwrite(self._file, self._pages[number], number * _PAGE)
-        if n_pages is None:
-            os.ftruncate(self._file, self._size)
+    def save_journal(self) -> Journal:
+        """Bring what was appended to the disk, and save and return the journal."""
+        try:
+            if self._failure is not None:
+                raise self._failure
+            if not is_at(self._file, self._path):
+                raise OSError(errno.ESTALE, "it was removed or replaced meanwhile")
+            os.ftruncate(self._file, max(self._size, self._old_size))
             os.fsync(self._file)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+        old = {number: page_of(self._file, number, self._old_size) for number in self._pages}
+        new = {number: bytes(page) for number, page in self._pages.items()}
+        journal = Journal.of(self._file, old, new, self._old_size)
+        journal.save(self._path)
+        return journal
+
+    def _undo(self, journal: Journal, error: OSError) -> None:
+        """Restore the file after a failed write, and raise the error with the name of the file."""
+        try:
+            journal.undo(self._file)
+        except OSError as failed:
+            why = f"{error.strerror}; the file is half written: when its disk works again, "
+            why += f"{how_to_restore(self._path)} restores it"
+            raise OSError(error.errno, why, str(self._path)) from failed
+        journal_of(self._path).unlink()
+        raise OSError(error.errno, error.strerror, str(self._path)) from error

@@ -13,7 +13,7 @@ from .groups import (
     group_effects,
     permutation_test,
 )
-from .in_file import write_h5ad
+from .in_file import restore_h5ad, write_h5ad
 from .quality import quality, select_k
 from .rename import rename_topics
 from .topics import topics
@@ -21,5 +21,6 @@ from .transform import transform
 
 __all__ = [
     "bootstrap_weights", "correspondence_analysis", "differential_features", "group_effects",
-    "permutation_test", "quality", "rename_topics", "select_k", "topics", "transform", "write_h5ad",
+    "permutation_test", "quality", "rename_topics", "restore_h5ad", "select_k", "topics",
+    "transform", "write_h5ad",
 ]  # fmt: skip

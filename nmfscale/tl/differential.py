@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..annotated.counts import counts_of, of_fit, selected
+from ..annotated.keys import KEY
 from ..annotated.places import masks_of, writable
-from ..annotated.scheme import KEY, entry_of, keep_result, read_model
+from ..annotated.scheme import entry_of, keep_result, read_model
 from ..inference.differential import differential_features as find_features
 from .groups import topics_of
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..annotated.keys import KEY
 from ..annotated.places import column, masks_of, writable
-from ..annotated.scheme import KEY, entry_of, keep_result, read_model
+from ..annotated.scheme import entry_of, keep_result, read_model
 from ..inference.bootstrap import bootstrap_weights as bootstrap
 from ..inference.correspondence import correspondence_analysis as correspondence
 from ..inference.effects import group_effects as effects

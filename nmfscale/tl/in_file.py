@@ -1,4 +1,7 @@
-"""write_h5ad: a fit is added to an .h5ad file, whose counts are neither read nor written."""
+"""write_h5ad: a fit is added to an .h5ad file, whose counts are neither read nor written.
+
+restore_h5ad: a file that was half written when its program was killed is restored.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..annotated.scheme import KEY, check_readable, outdated, parts_of_fit
+from ..annotated.keys import KEY, check_key, check_replaced, places_of
+from ..annotated.scheme import check_readable, parts_of_fit
 from ..counts.names import names_of, such_as
 from ..models import CountModel
 from ..readers.h5ad import check_one_modality, modalities, read_names
 from ..readers.open import as_counts
 from ..storage.atomic import user_path
-from ..storage.in_place import changed_hdf5
+from ..storage.hdf5 import find, guarded_hdf5, is_group, need
+from ..storage.in_place import changed_hdf5, check_changeable, restore
+from ..storage.journal import RESTORED
 from .topics import places_by_name
 
 Array = NDArray[Any]
@@ -56,16 +62,23 @@ def write_h5ad(
     FileNotFoundError
         If there is no such file.
     FileInUseError
-        If a program has the file open, such as this one by ``backed="r"``.
+        If a program has the file open, such as this one by ``backed="r"``. The error comes at
+        once: a lock of this program would never end.
+    OSError
+        If the disk fails or is full; the file is then as it was.
     ValueError
-        If the file is no .h5ad file, or lacks observations of the fit.
+        If the file is no .h5ad file, or lacks observations of the fit; if `key_added` is empty,
+        "." or "..", or has "/" or control characters; if an entry with the name of one of the fit
+        is not part of a fit of this package with this key, such as ``obsm["X_pca"]`` for "pca"; or
+        if a journal beside the file belongs to other contents (see :func:`restore_h5ad`).
 
     Notes
     -----
     New data are appended to the file. Its tables of contents are changed at the end, after their
-    old bytes were saved in a journal beside the file (``.journal-NAME.npz``). If the program is
-    killed before that, the file is as it was; if it is killed while the tables are changed, which
-    takes milliseconds, the next call restores the old file from the journal.
+    old and new bytes were saved in a journal beside the file (``.journal-NAME.npz``; for a link,
+    beside the file that it leads to). If the program is killed before that, the file is as it was.
+    If it is killed while the tables are changed, which takes milliseconds, no program can open the
+    file, until the next call or :func:`restore_h5ad` restores the old file from the journal.
 
     HDF5 does not reuse the space of a fit that is replaced; ``h5repack`` does.
 
@@ -88,13 +101,8 @@ def write_h5ad(
         raise TypeError(f"model is a {type(model).__name__}: a fitted model is needed.")
     check_readable(model)
     path, key = user_path(path), KEY if key_added is None else key_added
-    with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
-        pass
-    import h5py
-
-    if path.exists() and not h5py.is_hdf5(path):  # .h5mu files begin with text of MuData
-        raise ValueError(f"{path} is not an .h5ad file: it is not a file of HDF5.")
-    obs_names, var_names = _names(path, mod)
+    check_h5ad(path, key, mod)
+    obs_names, var_names = read_names(path, "" if mod is None else f"mod/{mod}")
     rows, columns = _rows_of(model, obs_names, path), _columns_of(model, var_names, path)
     loadings, totals = _loadings_of(model, rows, path, mod, {"layer": layer, "raw": raw})
     fitted = rows >= 0
@@ -106,17 +114,6 @@ def write_h5ad(
         model._taken("n", rows[fitted]), loadings, fitted, totals, obs_names, columns, params
     )
     _write(path, mod, key, parts)
-
-
-def _names(path: Path, mod: str | None) -> tuple[Array, Array]:
-    """Return the names of observations and variables in a file or a modality of it."""
-    check_one_modality(mod, "mod")
-    known = modalities(path)
-    if mod is None and known:
-        raise ValueError(f"mod is needed: {path} is a MuData file; choose {', '.join(known)}.")
-    if mod is not None and mod not in known:
-        raise ValueError(f"{path} has no modality {mod!r}; it has {', '.join(known) or 'none'}.")
-    return read_names(path, "" if mod is None else f"mod/{mod}")
 
 
 def _rows_of(model: Any, obs_names: Array, path: Path) -> Array:
@@ -182,26 +179,101 @@ def _loadings_of(
     return loadings, totals
 
 
+def restore_h5ad(path: str | os.PathLike[str]) -> bool:
+    """Restore a file whose program was killed while :func:`write_h5ad` changed it.
+
+    :func:`write_h5ad` restores a file before it adds a fit, so that this function is needed only to
+    use the file without a new fit. In the shell: ``nmfscale restore FILE``.
+
+    Parameters
+    ----------
+    path : str or path-like
+        An .h5ad or .h5mu file.
+
+    Returns
+    -------
+    bool
+        True if the file was half written; it now has its old contents. False if it could be read
+        all the time, because it has no journal, or because no change, or all of it, had been
+        written; a journal is removed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    FileInUseError
+        If a program has the file open.
+    ValueError
+        If the journal is damaged, or belongs to other contents, because the file was changed or
+        replaced since. The file is not touched, and the journal gets a different name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import anndata
+    >>> import nmfscale
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "cells.h5ad")
+    ...     anndata.AnnData(nmfscale.docstrings().take_rows()).write_h5ad(path)
+    ...     nmfscale.tl.restore_h5ad(path)  # it has no journal
+    False
+    """
+    return restore(user_path(path)) == RESTORED
+
+
+def check_h5ad(path: Path, key: str, mod: str | None = None, argument: str = "key_added") -> bool:
+    """Refuse, before any work, a key or a file to which no fit with this key can be added.
+
+    Return whether the file was half written, and is restored.
+    """
+    check_key(key, argument)
+    with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
+        pass
+    was_half_written = restore(path) == RESTORED
+    check_changeable(path)
+    import h5py
+
+    if not h5py.is_hdf5(path):  # .h5mu files begin with text of MuData
+        raise ValueError(f"{path} is not an .h5ad file: it is not a file of HDF5.")
+    _check_modality(path, mod)
+    with guarded_hdf5(path) as file:
+        _check_parts(file, path, key, mod, argument)
+    return was_half_written
+
+
+def _check_parts(file: Any, path: Path, key: str, mod: str | None, argument: str) -> Any:
+    """Return the AnnData object in a file after checking what a fit would replace there."""
+    root = file if mod is None else need(file, f"mod/{mod}")
+    parts = {part: find(root, part) for part in ("obs", "var", "obsm", "varm", "uns")}
+    if any(part is not None and not is_group(part) for part in parts.values()):
+        raise ValueError(
+            f"{path} was written by anndata before 0.7: read it and write it anew first."
+        )
+    where = str(path) if mod is None else f"{path}:{mod}"
+    check_replaced(lambda part: parts[part] or {}, key, where, argument)
+    return root
+
+
+def _check_modality(path: Path, mod: str | None) -> None:
+    check_one_modality(mod, "mod")
+    known = modalities(path)
+    if mod is None and known:
+        raise ValueError(f"mod is needed: {path} is a MuData file; choose {', '.join(known)}.")
+    if mod is not None and mod not in known:
+        raise ValueError(f"{path} has no modality {mod!r}; it has {', '.join(known) or 'none'}.")
+
+
 def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Replace the fit with a key in a file."""
     write_elem = _write_elem()
     with changed_hdf5(path) as file:
-        root = file if mod is None else file[f"mod/{mod}"]
+        root = _check_parts(file, path, key, mod, "key_added")
         for part in ("obsm", "varm", "uns"):
             if part not in root:
                 write_elem(root, part, {})
-            elif not hasattr(root[part], "keys"):
-                raise ValueError(
-                    f"{path} was written by anndata before 0.7: read it and write it anew first."
-                )
-        held = root["uns"].get(key)
-        if held is not None and not (hasattr(held, "keys") and "model" in held):
-            raise ValueError(
-                f"key_added={key!r}: uns of {path} has something else with this name, which would "
-                "be lost; choose another key."
-            )
-        for part, name in outdated(key):
-            if name in root[part]:
+        for part, name in places_of(key):
+            if name in root.get(part, ()):
                 del root[part][name]
                 if part in ("obs", "var"):
                     order = root[part].attrs["column-order"]
@@ -209,8 +281,6 @@ def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[st
         for part, values in parts.items():
             for pattern, value in values.items():
                 name = pattern.format(key)
-                if name in root[part]:
-                    del root[part][name]
                 write_elem(root[part], name, value)
                 if part == "obs":
                     root[part].attrs["column-order"] = [*root[part].attrs["column-order"], name]

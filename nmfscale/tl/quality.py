@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..annotated.counts import counts_of, of_fit, selected
+from ..annotated.keys import KEY, check_explained, checked_result_key, explained_place
 from ..annotated.places import column, masks_of, writable
-from ..annotated.scheme import KEY, checked_key, entry_of, explained_place, keep_result, read_model
+from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.names import name_array, names_of
 from ..inference.select_k import select_k as compare_numbers
 from ..inference.topic_quality import topic_quality
@@ -68,6 +69,7 @@ def quality(
     """
     adata, returned = writable(adata, mod, copy)
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
+    check_explained(adata, key)
     model = read_model(adata, key, every=True)
     counts = counts_of(adata, **chosen, integer="allow")
     known = set(name_array(names_of(model, 1)))
@@ -138,7 +140,7 @@ def select_k(
     4
     """
     whole, (adata, returned) = adata, writable(adata, mod, copy)
-    checked_key(adata, key_added)
+    checked_result_key(adata, key_added)
     obs, var = masks_of(adata, mask_obs, mask_var, raw, whole)
     given = column(adata, units, "units", whole=whole)
     if obs is not None and given is not None:

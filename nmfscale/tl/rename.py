@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ..annotated.keys import KEY, leading_place
 from ..annotated.places import writable
 from ..annotated.renaming import new_names, renamed_column, renamed_entries
-from ..annotated.scheme import KEY, entry_of, leading_place
+from ..annotated.scheme import entry_of
 from ..storage.atomic import user_path
 from ..storage.in_place import changed_hdf5
 from .in_file import _write_elem

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from ..annotated.counts import counts_of, selected, weights_of
+from ..annotated.keys import KEY, checked_key
 from ..annotated.places import column, masks_of, writable
-from ..annotated.scheme import KEY, check_readable, checked_key, keep, parts_of_fit
+from ..annotated.scheme import check_readable, keep, parts_of_fit
 from ..counts.base import CountMatrix
 from ..counts.names import names_of, shown
 from ..models import MODELS, CountModel

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..annotated.counts import counts_of, of_fit, weights_of
+from ..annotated.keys import KEY, checked_key
 from ..annotated.places import annotated, writable
-from ..annotated.scheme import KEY, checked_key, entry_of, read_model
+from ..annotated.scheme import entry_of, read_model
 from ..counts.base import IntegerPolicy
 from ..models import CountModel
 from ..models.persistence import is_model_file, load_model
 from ..storage.atomic import user_path
+from ..storage.hdf5 import open_file, warn_of_journal
 from .topics import keep_fit
 
 
@@ -120,4 +122,6 @@ def _opened(path: Path) -> Any:
         raise ValueError(f"{path} is neither a model file nor an .h5ad file.")
     import anndata
 
+    with open_file(path):  # names a file that is half written
+        warn_of_journal(path)
     return anndata.read_h5ad(path, backed="r")

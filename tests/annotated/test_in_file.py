@@ -1,5 +1,6 @@
 """Fits are added to .h5ad files; a crash leaves the old file, or a journal that restores it."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,8 +13,9 @@ import scipy.sparse as sp
 
 import nmfscale
 from nmfscale.cli import main
-from nmfscale.storage.atomic import FileInUseError
-from nmfscale.storage.in_place import Changes, changed_hdf5, journal_of, restore
+from nmfscale.storage.hdf5 import journal_of
+from nmfscale.storage.in_place import Changes
+from nmfscale.storage.locks import FileInUseError
 
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
@@ -57,7 +59,7 @@ def test_a_fit_is_added_as_tl_topics_adds_it(path):
     nmfscale.tl.write_h5ad(model, path)
     assert contents(path) == before  # also the places in the file
     expected = anndata.read_h5ad(path)
-    for part in (expected.obsm, expected.varm, expected.uns):
+    for part in (expected.obs, expected.obsm, expected.varm, expected.uns):
         for name in [each for each in part if "topics" in each]:
             del part[name]
     nmfscale.tl.topics(expected, 3, **FIT)
@@ -87,8 +89,6 @@ def test_loadings_outside_of_the_fit_are_estimated(path):
 def test_what_is_refused_leaves_the_file_as_it_was(path, tmp_path):
     model = nmfscale.TopicModel(2, **FIT).fit(path)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match="something else with this name"):
-        nmfscale.tl.write_h5ad(model, path, key_added="hvg")
     backed = anndata.read_h5ad(path, backed="r")
     with pytest.raises(FileInUseError, match="has it open"):
         nmfscale.tl.write_h5ad(model, path)
@@ -120,26 +120,117 @@ def changes_of(path, raw):
     return changes
 
 
-def test_a_crash_at_any_time_leaves_the_old_file_or_a_journal(path):
+@pytest.fixture
+def half_written(path, monkeypatch):
+    """A file whose program was killed while pages were written, through a link to the file."""
+    monkeypatch.chdir(path.parent)
+    (path.parent / "link.h5ad").symlink_to(path)
     before = path.read_bytes()
     with open(path, "rb+", buffering=0) as raw:
-        changes = changes_of(path, raw)
-        assert path.read_bytes()[: len(before)] == before  # only appended so far
-        n_pages = len(changes._pages)
-        assert n_pages >= 2 and anndata.read_h5ad(path).n_obs == 60
-        changes.save_journal()
-        for done in range(1, n_pages + 1):
-            changes.apply(done)
-        assert path.read_bytes()[: len(before)] != before
-    assert restore(path) and path.read_bytes() == before
-    assert not restore(path)
+        journal = changes_of(path, raw).save_journal()
+        monkeypatch.setattr(os, "fsync", stop_after(2, os.fsync))
+        with pytest.raises(Killed):
+            journal.apply(raw.fileno())
+    monkeypatch.undo()
+    monkeypatch.chdir(path.parent)
+    assert path.read_bytes()[:8] != before[:8]
+    return before
+
+
+class Killed(BaseException):
+    """Ends a test where a kill would end the program."""
+
+
+def stop_after(n_calls, call):
+    """Return a function that does as `call` does, and stops the program at one of its calls."""
+    calls = iter(range(1, n_calls))
+
+    def run(*given):
+        if next(calls, None) is None:
+            raise Killed
+        return call(*given)
+
+    return run
+
+
+def test_readers_name_the_journal(path, half_written):
+    for read in (
+        nmfscale.read_counts, nmfscale.as_counts, nmfscale.TopicModel(2, **FIT).fit,
+        lambda name: nmfscale.tl.transform(anndata.AnnData(X.toarray()), name),
+        lambda name: nmfscale.concat([name]),
+    ):  # fmt: skip
+        with pytest.raises(
+            ValueError, match=r"half written: .*\.journal-cells.h5ad.npz.*restore_h5ad"
+        ):
+            read("link.h5ad")
+    assert nmfscale.tl.restore_h5ad("link.h5ad") and path.read_bytes() == half_written
+    assert not journal_of(path).exists() and not nmfscale.tl.restore_h5ad(path)
+
+
+def test_a_journal_of_a_sound_file_is_named(path, capsys):
+    before = path.read_bytes()
     with open(path, "rb+", buffering=0) as raw:
         changes_of(path, raw).save_journal()
-    with changed_hdf5(path) as file:  # restores first
-        file["uns"].create_dataset("newer", data=1)
-    assert not journal_of(path).exists()
-    with h5py.File(path) as file:
-        assert "newer" in file["uns"] and "new" not in file["uns"] and "X_pca" in file["obsm"]
+    backed = anndata.read_h5ad(path, backed="r")
+    for use in (
+        lambda: nmfscale.read_counts(path), lambda: nmfscale.TopicModel(2, **FIT).fit(path),
+        lambda: nmfscale.tl.topics(backed, 2, **FIT),
+    ):  # fmt: skip
+        with pytest.warns(UserWarning, match=r"\.journal-cells.h5ad.npz was left .* can be read"):
+            use()
+    assert main(["info", str(path)]) == 0
+    assert ".journal-cells.h5ad.npz was left by" in capsys.readouterr().err
+    backed.file.close()
+    assert not nmfscale.tl.restore_h5ad(path) and path.read_bytes() == before
+
+
+def test_the_command_restores(path, half_written, capsys):
+    assert main(["info", "link.h5ad"]) == 1
+    assert "'nmfscale restore link.h5ad'" in capsys.readouterr().err
+    assert main(["restore", "link.h5ad"]) == 0
+    assert "is as it was before" in capsys.readouterr().out and path.read_bytes() == half_written
+    assert main(["restore", "link.h5ad"]) == 0
+    assert "nothing to restore" in capsys.readouterr().out
+
+
+def test_a_damaged_journal_is_moved_aside(path, half_written, capsys):
+    content = path.read_bytes()
+    for number in (1, 2):
+        journal_of(path).write_bytes(b"no journal")
+        assert main(["restore", "cells.h5ad"]) == 1
+        aside = f"cells.h5ad.unrelated-journal-{number}.npz"
+        assert aside in capsys.readouterr().err and (path.parent / aside).exists()
+    assert path.read_bytes() == content and not journal_of(path).exists()
+
+
+def test_a_failing_disk_leaves_the_old_file(path, monkeypatch):
+    """A write to existing bytes of the file fails half-way, once or until the disk is repaired."""
+    model, before, write = nmfscale.TopicModel(3, **FIT).fit(path), path.read_bytes(), os.pwrite
+
+    def failing(first, last):
+        calls = iter(range(1, 10**6))
+
+        def run(file, data, at):
+            is_old = os.path.samestat(os.fstat(file), path.stat()) and at < len(before)
+            if is_old and first <= next(calls) <= last:
+                write(file, data[: len(data) // 2], at)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return write(file, data, at)
+
+        return run
+
+    for first, last in ((1, 1), (2, 2), (4, 4), (4, 10**6)):  # the marker, then pages
+        monkeypatch.setattr(os, "pwrite", failing(first, last))
+        remedy = "half written.*nmfscale restore" if last > first else "Input/output error"
+        with pytest.raises(OSError, match=rf"{remedy}.*cells\.h5ad") as caught:
+            nmfscale.tl.write_h5ad(model, path)
+        assert caught.value.errno == errno.EIO
+        monkeypatch.setattr(os, "pwrite", write)
+        assert nmfscale.tl.restore_h5ad(path) == (last > first)
+        assert path.read_bytes() == before and not journal_of(path).exists()
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:700], at))
+    nmfscale.tl.write_h5ad(model, path)
+    assert (nmfscale.get.model(anndata.read_h5ad(path)).loadings_ == model.loadings_).all()
 
 
 def test_changes_are_those_of_hdf5_itself(path, tmp_path):
@@ -175,7 +266,7 @@ def test_a_killed_program_leaves_a_file_that_can_be_read(path, tmp_path):
         "while True: nmfscale.tl.write_h5ad(model, sys.argv[2])"
     )
     before = contents(path)
-    for delay in (0.1, 0.35):
+    for delay in np.linspace(0.05, 0.5, 12):
         program = subprocess.Popen(
             [sys.executable, "-P", "-c", code, str(tmp_path / "model.h5"), str(path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -187,7 +278,7 @@ def test_a_killed_program_leaves_a_file_that_can_be_read(path, tmp_path):
             program.wait(delay)
         os.kill(program.pid, signal.SIGKILL)
         program.communicate()
-        restore(path)
+        nmfscale.tl.restore_h5ad(path)
         assert contents(path) == before
         assert anndata.read_h5ad(path).n_obs == 60
 

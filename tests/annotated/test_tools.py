@@ -344,7 +344,7 @@ def test_a_new_fit_removes_the_results_of_the_old_one(fitted):
         ({"mask_obs": np.ones(3, bool)}, ValueError, "mask_obs has 3 entries, but adata has 60"),
         ({"mask_obs": np.zeros(60, bool)}, ValueError, "mask_obs selects none of the 60"),
         ({"size_factors": "sizes"}, ValueError, r"size_factors='sizes'.*perhaps 'size'"),
-        ({"key_added": "log1p"}, ValueError, "no result of nmfscale"),
+        ({"key_added": "log1p"}, ValueError, "not part of a fit of nmfscale"),
         ({"key_added": "a/b"}, ValueError, "text without '/'"),
         ({"mod": "rna"}, ValueError, "for MuData objects"),
         ({"layer": "count"}, ValueError, "No layer 'count'"),

@@ -24,7 +24,7 @@ from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks, fold
 from nmfscale.engine.monitor import first_ctrl_c
 from nmfscale.methods.poisson.solvers import SOLVERS
 from nmfscale.readers.open import as_counts
-from nmfscale.storage.atomic import FileLock
+from nmfscale.storage.locks import FileLock
 from nmfscale.storage.store_writer import pack
 
 fcntl = pytest.importorskip("fcntl")

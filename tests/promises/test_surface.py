@@ -32,7 +32,7 @@ MODULES = sorted(
 COMMANDS = (
     "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap",
     "correspondence", "select-k", "stability", "quality", "differential", "export", "report",
-    "completion", "cluster",
+    "restore", "completion", "cluster",
 )  # fmt: skip
 # Pages whose names are checked, and names of other packages on them.
 PAGES_OF_NAMES = ("faq", "which_model")
