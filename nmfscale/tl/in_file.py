@@ -213,9 +213,10 @@ def restore_h5ad(path: str | os.PathLike[str]) -> bool:
     >>> from pathlib import Path
     >>> import anndata
     >>> import nmfscale
+    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "cells.h5ad")
-    ...     anndata.AnnData(nmfscale.docstrings().take_rows()).write_h5ad(path)
+    ...     anndata.AnnData(X.toarray()).write_h5ad(path)
     ...     nmfscale.tl.restore_h5ad(path)  # it has no journal
     False
     """

@@ -205,6 +205,7 @@ def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
     counts, _ = nmfscale.simulate_topic_counts(60, 40, 10, random_state=0)
     for name in ("counts.npz", "new.npz"):
         sp.save_npz(name, counts)
+    write_h5ad("cells.h5ad", counts)
     Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
     Path("reviews.csv").write_text("review,author\n" + "a good beer,ann\na bad beer,bob\n" * 9)
     Path("groups.txt").write_text("odd\neven\n" * 30)
