@@ -495,7 +495,8 @@ def minus_divergence_dirichlet(q, prior):
 
 def phi_lda(gamma, topics, eta):
     """Return the best shares phi (n, m, K); topics (K, m) are points where eta is 0."""
-    logs = expected_log_dirichlet(topics) if eta > 0 else np.log(np.maximum(topics, 1e-300))
+    prior = np.min(eta) > 0
+    logs = expected_log_dirichlet(topics) if prior else np.log(np.maximum(topics, 1e-300))
     scores = expected_log_dirichlet(gamma)[:, None, :] + logs.T[None, :, :]
     phi = np.exp(scores - scores.max(axis=2, keepdims=True))
     return phi / phi.sum(axis=2, keepdims=True)
@@ -526,10 +527,11 @@ def leave_one_out(X, gamma, topics, alpha, eta):
 def elbo_lda(X, gamma, topics, alpha, eta, phi=None):
     """Return the evidence lower bound; by default with the best phi."""
     phi = phi_lda(gamma, topics, eta) if phi is None else phi
-    logs = expected_log_dirichlet(topics) if eta > 0 else np.log(np.maximum(topics, 1e-300))
+    prior = np.min(eta) > 0
+    logs = expected_log_dirichlet(topics) if prior else np.log(np.maximum(topics, 1e-300))
     scores = expected_log_dirichlet(gamma)[:, None, :] + logs.T[None, :, :]
     of_counts = np.sum(X[:, :, None] * (phi * scores - xlogy(phi, phi)))
-    of_topics = minus_divergence_dirichlet(topics, eta).sum() if eta > 0 else 0.0
+    of_topics = minus_divergence_dirichlet(topics, eta).sum() if prior else 0.0
     return of_counts + minus_divergence_dirichlet(gamma, alpha).sum() + of_topics
 
 

@@ -39,12 +39,13 @@ def merged_factors(L: Array, F: Array, parts: Parts) -> tuple[Array, Array]:
     return L_new, F_new
 
 
-def merged_dirichlet(topics: Array, parts: Parts, eta: float, expected: Array) -> Array:
+def merged_dirichlet(topics: Array, parts: Parts, eta: float | Array, expected: Array) -> Array:
     """Return Dirichlet parameters (m, K') of merged topics: the prior eta plus summed counts.
 
+    `eta` is a number, or (m, 1).
     Without a prior, topics are point estimates, and the result is their mean weighted by expected
     counts (K,).
     """
-    if eta == 0:
+    if np.max(eta) == 0:
         return averaged(topics, parts, np.maximum(expected, 0))
     return summed(topics, parts) - eta * (np.array([*map(len, parts)]) - 1)

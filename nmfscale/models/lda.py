@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
-from ..engine.protocol import Executor, Method
+from ..engine.protocol import Executor, Method, Needs
 from ..methods.merging import merged_dirichlet, summed
 from ..methods.rows_pass import RowsPass
 from ..methods.variational import collapsed, lda
@@ -28,7 +28,7 @@ from .fit_options import FitOptions
 from .held_out import HeldOutSamples
 from .online_lda import OnlineLDA
 from .parameters import estimator
-from .validation import checked_posteriors, dirichlet_priors
+from .validation import checked_posteriors, dirichlet_priors, prior_of_topics
 
 Array = NDArray[Any]
 
@@ -55,11 +55,14 @@ class LDA(OnlineLDA):
     doc_topic_prior : float or array-like of shape (n_components,), default=None
         Parameters alpha of the Dirichlet prior of topic proportions. None estimates them from the
         counts, starting from 1 / K (`partial_fit` keeps 1 / K).
-    topic_word_prior : float, default=None
+    topic_word_prior : float or array-like, default=None
         Parameter eta of the Dirichlet prior of topics; None means 1 / K, and with collapsed
         inference an estimate from 0.0001 to 0.1. With 0 (mean field only), topics are point
         estimates without a prior, as in [2]_; the ELBO of such a fit is not comparable with that of
-        a fit with a prior.
+        a fit with a prior. An array (mean field only) of shape (n_features,) or (n_components,
+        n_features) has a positive number for each feature, or for each topic and feature, such as
+        larger ones for words that a topic is to have. It is matched with the features by name if
+        both have names.
     estimate_prior : {"none", "symmetric", "vector"}, default=None
         Whether alpha stays as given ("none"), or `fit` estimates it from there: one number for all
         topics ("symmetric"), or one for each ("vector") [4]_. The estimate costs almost no time.
@@ -126,8 +129,8 @@ class LDA(OnlineLDA):
         of topics plus alpha.
     doc_topic_prior_ : ndarray of shape (n_components,)
         alpha, as given or estimated.
-    topic_word_prior_ : float
-        eta, as given or estimated.
+    topic_word_prior_ : float, or ndarray of shape (n_components, n_features)
+        eta, as given or estimated; an array if that is one.
     elbo_ : float
         Evidence lower bound of the log-probability of all counts as ordered draws, without the
         number of orders. `score` is the bound for samples alone, with fixed topics, per count.
@@ -191,7 +194,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
     """
 
     doc_topic_prior: Any = None
-    topic_word_prior: float | None = None
+    topic_word_prior: Any = None
     estimate_prior: str | None = None
     inference: str = "mean-field"
     init: str = "topic-model"
@@ -214,7 +217,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "doc_topic_prior": [Interval(Real, 0, None, closed="neither"), "array-like", None],
-        "topic_word_prior": [Interval(Real, 0, None, closed="left"), None],
+        "topic_word_prior": [Interval(Real, 0, None, closed="left"), "array-like", None],
         "estimate_prior": [StrOptions({"none", "symmetric", "vector"}), None],
         "inference": [StrOptions({"mean-field", "collapsed"})],
         "init": [StrOptions({"topic-model", "random"})],
@@ -233,6 +236,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         "topic_word_posterior_": "km",
         "doc_topic_posterior_": "nk",
         "doc_topic_prior_": "k",
+        "topic_word_prior_": "km",
     }
     _of_topics = ("doc_topic_prior",)
 
@@ -312,9 +316,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         )  # fmt: skip
         return self
 
-    def _priors(self) -> tuple[Array, float]:
+    def _priors(self) -> tuple[Array, Any]:
         alpha, eta = self.doc_topic_prior, self.topic_word_prior
-        if self._collapsed and eta == 0:
+        if self._collapsed and np.ndim(eta):
+            raise ValueError(
+                "topic_word_prior is an array, which inference='mean-field' takes: with "
+                "inference='collapsed', give one number, or None, which estimates it."
+            )
+        if self._collapsed and eta is not None and eta == 0:
             raise ValueError(
                 "topic_word_prior=0 is for inference='mean-field': collapsed inference needs a "
                 "prior of topics. Give a positive number, or None, which estimates it."
@@ -344,9 +353,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         alpha, eta = self._priors()
         self._check_validation()
         counts, options = self._counts_of_fit(X, options)
+        eta = prior_of_topics(eta, counts, len(alpha))
         start = checked_posteriors(
-            counts, self.n_components, eta > 0, topic_word_posterior=topic_word_posterior,
-            doc_topic_posterior=doc_topic_posterior,
+            counts, self.n_components, lda.has_prior(eta),
+            topic_word_posterior=topic_word_posterior, doc_topic_posterior=doc_topic_posterior,
         )  # fmt: skip
         if self.validation_fraction is None:
             fitted = self._fit_samples(counts, options, alpha, eta, start)
@@ -363,7 +373,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         return counts, fitted
 
     def _fit_samples(
-        self, counts: CountMatrix, options: FitOptions, alpha: Array, eta: float,
+        self, counts: CountMatrix, options: FitOptions, alpha: Array, eta: Any,
         start: tuple[Array | None, Array | None], held_out: HeldOut | None = None,
     ) -> Fitted:  # fmt: skip
         """Fit topics and priors to samples, and keep them."""
@@ -393,7 +403,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
             )  # fmt: skip
 
         fitted = self._fit_blocks(
-            counts, lda.lda_needs(counts, len(alpha), dtype, self._threads(counts)), make, options,
+            counts, self._needs(counts, eta), make, options,
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
             extrapolate=self.extrapolate, inner_iter=self.inner_iter,
             estimate_prior=self._estimated, mean_change_tol=self.mean_change_tol,
@@ -417,17 +427,37 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
                 "mean field, the ELBO never falls and decides when a fit ends. Set it to None."
             )
 
-    def _keep_topics(self, topics: Array, alpha: Array, eta: float, dtype: Any) -> None:
+    def _needs(self, counts: CountMatrix, eta: Any) -> Needs:
+        needs = lda.lda_needs(counts, self.n_components, self._dtype(), self._threads(counts))
+        own = 4 * np.asarray(eta).nbytes if np.ndim(eta) else 0  # in the orders of counts, of lanes
+        return needs._replace(shared=needs.shared + own)
+
+    def _keep_topics(self, topics: Array, alpha: Array, eta: Any, dtype: Any) -> None:
         self.topic_word_posterior_ = np.ascontiguousarray(topics.T)
         shares = self.topic_word_posterior_ / topics.sum(axis=0)[:, None]
         self.components_ = shares.astype(dtype)
-        self.doc_topic_prior_, self.topic_word_prior_ = np.array(alpha), eta
+        self.doc_topic_prior_ = np.array(alpha)
+        self.topic_word_prior_ = np.ascontiguousarray(eta.T) if np.ndim(eta) else eta
+
+    def _taken(self, axis: str, numbers: Any) -> Self:
+        found = super()._taken(axis, numbers)
+        if axis == "k" and np.ndim(self.topic_word_prior) == 2:
+            found.topic_word_prior = found.topic_word_prior_
+        return found
 
     def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
-        eta, alpha = self.topic_word_prior_, self.doc_topic_prior_
+        eta, alpha = self._eta, self.doc_topic_prior_
+        if np.ndim(self.topic_word_prior) == 2:
+            raise ValueError(
+                "topic_word_prior has numbers of its own for each topic, which a merged topic does "
+                "not have: fit with a number for each feature."
+            )
         rows = "loadings_", "doc_topic_posterior_", "doc_topic_prior_"
         found = {name: summed(getattr(self, name), parts) for name in rows if hasattr(self, name)}
-        if eta == 0 and "doc_topic_posterior_" not in found:
+        if np.ndim(eta):  # the same in every topic
+            found["topic_word_prior_"] = self.topic_word_prior_[: len(parts)]
+            eta = eta[:, :1]
+        elif eta == 0 and "doc_topic_posterior_" not in found:
             raise ValueError("topics that are points need loadings to be merged: call fit.")
         expected = (getattr(self, "doc_topic_posterior_", alpha) - alpha).sum(axis=0)
         topics = merged_dirichlet(self.topic_word_posterior_.T, parts, eta, expected).T
@@ -440,7 +470,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         sums = (model.topic_word_posterior_.sum(axis=1) for model in (found, self))
         found._shares = np.divide(*sums)
         found._shares[found._shares < _LEAST_SHARE] = 0
-        if self.topic_word_prior_ == 0:  # point estimates must sum to one
+        if not lda.has_prior(self.topic_word_prior_):  # point estimates must sum to one
             scale = np.where(found._shares > 0, found._shares, 1)
             found.topic_word_posterior_ = found.topic_word_posterior_ / scale[:, None]
         return found
@@ -456,7 +486,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
                 n_threads=self._threads(counts),
             )  # fmt: skip
         return lda.dirichlet_inference(
-            counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self.topic_word_prior_,
+            counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self._eta,
             n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
             n_threads=self._threads(counts),
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self, Unpack
 
+import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
 
@@ -15,6 +16,7 @@ from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
 from ..readers.options import SourceOptions
 from .base import CountModel
+from .validation import prior_of_topics
 
 Array = NDArray[Any]
 
@@ -46,7 +48,7 @@ class OnlineLDA(CountModel):
     mean_change_tol: float
     n_batch_iter_: int
     topic_word_posterior_: Array
-    topic_word_prior_: float
+    topic_word_prior_: Any
     total_samples: float
 
     @available_if(_takes_batches)
@@ -97,11 +99,12 @@ class OnlineLDA(CountModel):
             counts = self._counts(X, reading, reset=first)
             if first:
                 (alpha, eta), dtype = self._priors(), self._dtype()
+                eta = prior_of_topics(eta, counts, len(alpha))
                 self.seed_, self.n_batch_iter_ = self._drawn_seed(), 0
                 rng = self._generator()
                 topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
             else:
-                alpha, eta = self.doc_topic_prior_, self.topic_word_prior_
+                alpha, eta = self.doc_topic_prior_, self._eta
                 dtype, topics = self._dtype(), self.topic_word_posterior_.T
             n_threads = self._threads(counts)
             needs = lda.lda_needs(counts, len(alpha), dtype, n_threads)
@@ -123,10 +126,16 @@ class OnlineLDA(CountModel):
         self._keep_topics(moved, alpha, eta, dtype)
         return self
 
-    def _priors(self) -> tuple[Array, float]:
+    @property
+    def _eta(self) -> Any:
+        """Return eta of the fit: a number, or (m, K)."""
+        eta = self.topic_word_prior_
+        return np.ascontiguousarray(eta.T) if isinstance(eta, np.ndarray) else eta
+
+    def _priors(self) -> tuple[Array, Any]:
         """Return alpha and eta of a fit, before they are estimated."""
         raise NotImplementedError
 
-    def _keep_topics(self, topics: Array, alpha: Array, eta: float, dtype: Any) -> None:
+    def _keep_topics(self, topics: Array, alpha: Array, eta: Any, dtype: Any) -> None:
         """Set the attributes of topics, given by their posterior (m, K)."""
         raise NotImplementedError

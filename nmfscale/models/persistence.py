@@ -313,6 +313,8 @@ def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -
         if fitted.get(name) is None:
             continue
         value = np.asarray(fitted[name])
+        if name == "topic_word_prior_" and value.ndim == 0:  # one number for all
+            continue
         for axis, size in zip(axes, value.shape, strict=False):
             sizes.setdefault(axis, size)
         expected = tuple(sizes.get(axis) for axis in axes)

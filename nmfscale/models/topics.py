@@ -242,7 +242,7 @@ class TopicsMixin:
         found = copy.copy(self)
         for name, axes in self._all_axes().items():
             value = getattr(self, name, None)
-            if axis in axes and value is not None:
+            if axis in axes and value is not None and np.ndim(value):
                 setattr(found, name, np.ascontiguousarray(value.take(numbers, axes.index(axis))))
         return found
 

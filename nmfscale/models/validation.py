@@ -185,20 +185,37 @@ def gamma_priors(
 
 
 def dirichlet_priors(
-    n_components: int, doc_topic_prior: Any, topic_word_prior: float | None, estimate: str
-) -> tuple[Array, float]:
-    """Return alpha and eta of Dirichlet priors, by default 1 / K."""
+    n_components: int, doc_topic_prior: Any, topic_word_prior: Any, estimate: str
+) -> tuple[Array, Any]:
+    """Return alpha and eta of Dirichlet priors, by default 1 / K; an array eta as it is."""
     equal = 1 / n_components
     given = equal if doc_topic_prior is None else doc_topic_prior
     alpha = checked_prior(given, (n_components,), "doc_topic_prior")
-    if topic_word_prior is not None:
+    if topic_word_prior is not None and np.ndim(topic_word_prior) == 0:
         checked_size(topic_word_prior, "topic_word_prior", LEAST_PRIOR, MOST_PRIOR)
     if estimate == "symmetric" and np.ptp(alpha):
         raise ValueError(
             f"doc_topic_prior is {shown(given)}, and estimate_prior='symmetric' estimates one "
             "number for all topics: give one, or use estimate_prior='vector'."
         )
+    if np.ndim(topic_word_prior):
+        return alpha, topic_word_prior
     return alpha, equal if topic_word_prior is None else float(topic_word_prior)
+
+
+def prior_of_topics(eta: Any, counts: CountMatrix, n_components: int) -> Any:
+    """Return the prior eta of topics: a number, or an array (m, K) in the order of the counts."""
+    if np.ndim(eta) == 0:
+        return eta
+    name, m = "topic_word_prior", counts.shape[1]
+    array = np.asarray(of_features(eta, counts, name, axis=np.ndim(eta) - 1))
+    if array.shape not in ((m,), (n_components, m)):
+        raise ValueError(
+            f"topic_word_prior has shape {array.shape}: one number, ({m},) for the features or "
+            f"({n_components}, {m}) for topics and features is needed."
+        )
+    array = checked_prior(array, array.shape, name)
+    return np.ascontiguousarray(np.broadcast_to(array, (n_components, m)).T)
 
 
 def npy_target(out: str | os.PathLike[str]) -> Path:

@@ -33,6 +33,51 @@ def elbo_of(model, counts, phi=None):
     return oracle.elbo_lda(counts, *posteriors, *priors, phi)
 
 
+ETA = np.random.default_rng(5).gamma(2.0, 0.1, (3, X.shape[1])) + 0.01
+of_each_prior = pytest.mark.parametrize("eta", [ETA[0], ETA], ids=["features", "topics"])
+
+
+@of_each_prior
+def test_a_prior_of_each_feature_or_of_each_topic(eta, tmp_path):
+    model = fit(topic_word_prior=eta)
+    assert_allclose(model.topic_word_prior_, np.broadcast_to(eta, ETA.shape))
+    assert_allclose(model.elbo_, elbo_of(model, X), rtol=1e-9)
+    assert (np.diff(model.history_["elbo"]) >= -1e-9 * abs(model.elbo_)).all()
+    model.save(tmp_path / "model.nmf")
+    loaded = nmfscale.load(tmp_path / "model.nmf")
+    assert loaded.transform(X).tobytes() == model.transform(X).tobytes()
+    assert loaded.score(X) == model.score(X)
+    turned = model.reorder_topics([2, 0, 1])
+    again = turned.fit(X, topic_word_posterior=turned.topic_word_posterior_)
+    assert again.elbo_ >= model.elbo_ - 1e-6 * abs(model.elbo_)
+    assert_allclose(again.components_, model.components_[[2, 0, 1]], atol=0.05)
+    batches = nmfscale.LDA(3, topic_word_prior=eta, random_state=0, total_samples=len(X))
+    batches.partial_fit(X[:40]).partial_fit(X[40:])
+    assert (batches.topic_word_posterior_ >= np.broadcast_to(eta, ETA.shape) * 0.9).all()
+    if eta.ndim == 1:
+        merged = model.merge_topics([[0, 2], [1]])
+        assert_allclose(merged.topic_word_prior_, ETA[[0, 0]])
+        counts = model.topic_word_posterior_ - eta
+        assert_allclose(merged.topic_word_posterior_[0] - eta, counts[[0, 2]].sum(axis=0), atol=1e-9)
+    else:
+        with pytest.raises(ValueError, match="topic_word_prior has numbers of its own"):
+            model.merge_topics([[0, 2], [1]])
+
+
+@pytest.mark.parametrize(
+    ("eta", "options", "message"),
+    [
+        (ETA[:2], {}, r"topic_word_prior has shape \(2, 60\): one number, \(60,\) for"),
+        (-ETA, {}, "topic_word_prior"),
+        (0 * ETA, {}, "topic_word_prior"),
+        (ETA, {"inference": "collapsed"}, "is an array, which inference='mean-field' takes"),
+    ],
+)
+def test_arrays_that_are_no_prior_of_topics(eta, options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(topic_word_prior=eta, **options)
+
+
 # The bound ------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,7 @@ OPTIONS = {
     ],
     nmfscale.LDA: [
         {"estimate_prior": "vector"}, {"doc_topic_prior": 0.3, "inner_iter": 3},
+        {"topic_word_prior": START["F"].T},
         {"dtype": "float32", "n_init": 2}, {"inference": "collapsed", "validation_fraction": 0.3},
     ],
     nmfscale.GammaPoisson: [{"hierarchical": True, "dtype": "float32"}],

@@ -32,13 +32,16 @@ def minus_divergence(values: Array, prior: Any, logs: Array, axis: int, n_thread
     """Return minus the divergence of distributions along an axis from their prior.
 
     ``log G(sum p) - log G(sum a) + sum_k [log G(a_k) - log G(p_k) + (p_k - a_k) E log_k]``, of
-    parameters a and p. `prior` is an array, or a number if all its parameters are the same; `logs`
-    are those of `expected_log`.
+    parameters a and p. `prior` is an array, of the shape of `values` or the same for all of them,
+    or a number if all its parameters are the same; `logs` are those of `expected_log`.
     """
     terms, alike = np.empty_like(values), 1 if np.ndim(prior) else values.shape[axis]
     kernels.log_gamma(values, terms, n_threads=n_threads)
     terms += (prior - values) * logs
-    of_prior = log_gamma(alike * np.sum(prior)) - alike * np.sum(log_gamma(prior))
+    if np.ndim(prior) == 2:
+        of_prior = log_gamma(prior.sum(axis=axis)) - log_gamma(prior).sum(axis=axis)
+    else:
+        of_prior = log_gamma(alike * np.sum(prior)) - alike * np.sum(log_gamma(prior))
     found: Array = terms.sum(axis=axis) - log_gamma(values.sum(axis=axis)) + of_prior
     return found
 

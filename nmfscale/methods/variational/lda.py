@@ -12,7 +12,8 @@ q(beta_k) = Dirichlet(lambda_k).  With ``Et_ik = psi(gamma_ik) - psi(sum_k gamma
 
 Here the shares ``phi_ijk = exp(Et_ik + Eb_kj) / mu_ij`` of a count are at their optimum, and never
 stored. The ELBO bounds the log-probability of ordered draws, without ``N_i! / prod_j x_ij!``. With
-eta = 0, topics are point estimates W_kj: Eb is then log W, and the last line is left out.
+eta = 0, topics are point estimates W_kj: Eb is then log W, and the last line is left out. Above 0,
+eta may be a number for each topic and feature, eta_kj.
 
 A plain step (Blei, Ng and Jordan 2003; Geiger and Park, Algorithm 5), counts read once:
 
@@ -53,6 +54,8 @@ RANDOM_ROUNDS = 30
 # Maximum number of row arrays in memory; in a task; copies of the topics in float64. Measured:
 # 6.2 and 11 with 200,000 samples or 60,000 features, K = 20, including the start.
 _COPIES_ROWS, _COPIES_TASK, _COPIES_TOPICS = 7, 6, 12
+# Prior of the topics: a number, or (m, K).
+Eta = float | Array
 # A smaller exponential is not used as a divisor: it has lost digits, or is zero.
 _LEAST_TOTAL = 1e-290
 
@@ -60,13 +63,13 @@ _LEAST_TOTAL = 1e-290
 class HeldTopics:
     """Topics (m, K), lambda in lane order or W if `eta` is 0, in the form for rows.
 
-    Its `bound` is the last line of the ELBO.
+    Its `bound` is the last line of the ELBO. `eta` is a number or (m, K) in lane order.
     """
 
-    def __init__(self, values: Array, eta: float, n_lanes: int, dtype: Any, n_threads: int):
+    def __init__(self, values: Array, eta: Eta, n_lanes: int, dtype: Any, n_threads: int):
         m, K = values.shape
         self.shift, self.bound, shares = np.zeros(m), 0.0, np.maximum(values, LEAST)
-        if eta > 0:
+        if has_prior(eta):
             logs, total = expected_log(values, 0, n_threads), np.empty(K)
             self.shift = logs.max(axis=1)
             self.bound = math.fsum(minus_divergence(values, eta, logs, 0, n_threads))
@@ -82,7 +85,7 @@ class HeldTopics:
 
 
 def find_start(
-    counts: CountMatrix, executor: Executor, init: str, alpha: Array, eta: float, rng: Any,
+    counts: CountMatrix, executor: Executor, init: str, alpha: Array, eta: Eta, rng: Any,
     dtype: Any, topics: Array | None = None, gamma: Array | None = None,
     max_iter: int = START_ITERATIONS,
 ) -> Start:  # fmt: skip
@@ -98,16 +101,21 @@ def find_start(
     L, F = solvers.factors_of(
         counts, executor, K, max_iter=max_iter, tol=START_TOLERANCE, rng=rng, dtype=dtype
     )
-    topics = F * L.sum(axis=0, dtype=np.float64) + eta if eta > 0 else points_of(F)
+    topics = F * L.sum(axis=0, dtype=np.float64) + eta if has_prior(eta) else points_of(F)
     L *= F.sum(axis=0, dtype=np.float64).astype(L.dtype)  # in place: it may be on disk
     L += alpha.astype(L.dtype)
     return Start(topics, L)
 
 
-def random_topics(rng: Any, shape: tuple[int, int], eta: float) -> Array:
+def has_prior(eta: Eta) -> bool:
+    """Return whether topics have a prior, and are not points."""
+    return bool(np.min(eta) > 0)
+
+
+def random_topics(rng: Any, shape: tuple[int, int], eta: Eta) -> Array:
     """Return topics (m, K) that are nearly flat."""
     drawn: Array = 0.01 * gamma_draws(100.0, rng, shape[0] * shape[1]).reshape(shape)
-    return drawn if eta > 0 else points_of(drawn)
+    return drawn if has_prior(eta) else points_of(drawn)
 
 
 class VariationalLDA(MeanFieldTopics):
@@ -118,7 +126,7 @@ class VariationalLDA(MeanFieldTopics):
     counts, executor, start, dtype, **options
         As in `MeanFieldTopics`.
     alpha : ndarray (K,)
-    eta : float
+    eta : float or ndarray (m, K)
     estimate : {"none", "symmetric", "vector"}, default="none"
         How alpha is estimated.
     """
@@ -129,10 +137,11 @@ class VariationalLDA(MeanFieldTopics):
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start], alpha: Array,
-        eta: float, dtype: Any, *, estimate: str = "none", **options: Any,
+        eta: Eta, dtype: Any, *, estimate: str = "none", **options: Any,
     ):  # fmt: skip
         super().__init__(counts, executor, start, len(alpha), dtype, **options)
         self.eta, self.estimate, self._alpha = eta, estimate, np.array(alpha)
+        self._eta = eta[self.feature_order] if isinstance(eta, np.ndarray) else eta
 
     def begin(self, topics: Array) -> Shared:
         """Return the shared arrays of a point with these topics."""
@@ -141,7 +150,7 @@ class VariationalLDA(MeanFieldTopics):
     def hold(self, shared: Shared, n_steps: int) -> tuple[HeldTopics, InferDirichlet]:
         """Return the topics of a point in the form for rows, and the step of the rows."""
         n_lanes = len(self.executor.layout.column_order)
-        held = HeldTopics(shared["topics"], self.eta, n_lanes, self.dtype, self.executor.n_threads)
+        held = HeldTopics(shared["topics"], self._eta, n_lanes, self.dtype, self.executor.n_threads)
         infer = InferDirichlet(
             held.design, shared["alpha"], n_steps, self.tolerance, learns=self.estimate != "none"
         )
@@ -153,8 +162,8 @@ class VariationalLDA(MeanFieldTopics):
         if self.estimate != "none":
             mean = found["logs"] / self.counts.shape[0]
             alpha = estimate_alpha(alpha, mean, self.estimate == "symmetric")
-        if self.eta > 0:
-            expected += self.eta
+        if has_prior(self.eta):
+            expected += self._eta
             return {"topics": expected, "alpha": alpha}
         return {"topics": shares_of(expected, shared["topics"]), "alpha": alpha}
 
@@ -164,9 +173,9 @@ class VariationalLDA(MeanFieldTopics):
 
     def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
         """Return a feasible point: topics sum to one without a prior, or else are above it."""
-        if self.eta == 0:
+        if not has_prior(self.eta):
             return shared | {"topics": points_of(shared["topics"])}
-        np.maximum(shared["topics"], self.eta, out=shared["topics"])
+        np.maximum(shared["topics"], self._eta, out=shared["topics"])
         return shared
 
     def least(self, shared: Shared) -> Array:
@@ -180,7 +189,7 @@ class VariationalLDA(MeanFieldTopics):
         """
         self.start()
         found = self.plain_columns(self.points["next"]["topics"])
-        if self.eta > 0:
+        if has_prior(self.eta):
             found = self.eta + n_samples / self.counts.shape[0] * (found - self.eta)
         return (1 - weight) * topics + weight * found
 
@@ -234,7 +243,7 @@ def of_all_features(gamma: Array, alpha: Array, shares: Array) -> Array:
 
 
 def dirichlet_inference(
-    counts: CountMatrix, topics: Array, alpha: Array, eta: float, *, n_steps: int,
+    counts: CountMatrix, topics: Array, alpha: Array, eta: Eta, *, n_steps: int,
     tolerance: float, n_threads: int,
 ) -> Inference:  # fmt: skip
     """Return the inference of posteriors of rows with fixed topics (m, K).
@@ -242,6 +251,8 @@ def dirichlet_inference(
     `n_steps` and `tolerance` are those of `InferDirichlet`.
     """
     topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
+    if isinstance(eta, np.ndarray):
+        eta, _ = topics_in_lanes(counts, eta, n_threads)
     held = HeldTopics(topics, eta, n_lanes, np.float64, n_threads)
     step = InferDirichlet(held.design, alpha, n_steps, tolerance)
     worth = InferDirichlet(held.design, alpha, source="next", target=None)
