@@ -42,9 +42,8 @@ def merged_factors(L: Array, F: Array, parts: Parts) -> tuple[Array, Array]:
 def merged_dirichlet(topics: Array, parts: Parts, eta: float | Array, expected: Array) -> Array:
     """Return Dirichlet parameters (m, K') of merged topics: the prior eta plus summed counts.
 
-    `eta` is a number, or (m, 1).
-    Without a prior, topics are point estimates, and the result is their mean weighted by expected
-    counts (K,).
+    `eta` is a number, or (m, 1). Without a prior, topics are point estimates, and the result is
+    their mean weighted by expected counts (K,).
     """
     if np.max(eta) == 0:
         return averaged(topics, parts, np.maximum(expected, 0))
