@@ -129,6 +129,7 @@ def test_page_on_model_files(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
 @pytest.mark.filterwarnings("ignore:.* fewer than 20 units")
 @pytest.mark.filterwarnings("ignore:samples of group 'numpy' have")
+@pytest.mark.filterwarnings("ignore:.* samples have fewer than total=86 counts")
 @pytest.mark.filterwarnings("ignore:proportions vary more in group")
 def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/ when they have changed."""
@@ -158,7 +159,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
 @pytest.mark.parametrize(
     ("name", "least"),
     [
-        ("engine", 9), ("report", 5), ("files", 20), ("where_counts_live", 5),
+        ("engine", 9), ("report", 5), ("languages", 30), ("files", 20), ("where_counts_live", 5),
         ("papers/carbonetto_2021", 12), ("papers/geiger_park_2024", 10),
         ("papers/haddock_2020", 5), ("papers/noisy_topics_note", 5),
         pytest.param("papers/phelan_thesis", 8, marks=pytest.mark.slow),
