@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -23,6 +24,10 @@ from .texts_in_memory import Document, Documents, texts_in_memory
 _LONGEST_CELL = 2**31 - 1
 TABLE_SUFFIXES = {".csv": ",", ".tsv": "\t"}
 JSON_SUFFIXES = (".jsonl", ".ndjson")
+# Cells of a table without a value, as pandas and R write and read them: empty texts.
+_MISSING = {"NaN", "nan", "NA", "N/A", "<NA>", "null", "NULL"}
+# Records of JSON lines of which one must have the keys that are asked for.
+_RECORDS = 1000
 
 
 class Decoding(NamedTuple):
@@ -244,7 +249,8 @@ class TableOfTexts(FileOfTexts):
                     f"{'a tab' if self._delimiter == chr(9) else repr(self._delimiter)}."
                 )
             name, label = (None if at is None else row[at] for at in (self._names, self._labels))
-            yield Document(row[self._at], done, name, label, tuple(row[at] for at in self._kept))
+            text = "" if row[self._at].strip() in _MISSING else row[self._at]
+            yield Document(text, done, name, label, tuple(row[at] for at in self._kept))
 
 
 class LinesOfTexts(FileOfTexts):
@@ -268,7 +274,7 @@ class LinesOfTexts(FileOfTexts):
 
 
 class JsonLines(LinesOfTexts):
-    """A key of the JSON objects in the lines of a file."""
+    """A key of the JSON objects in the lines of a file; null, or no such key, is an empty text."""
 
     def __init__(
         self, path: Path, key: str | None, decoding: Decoding, names: str | None,
@@ -283,9 +289,21 @@ class JsonLines(LinesOfTexts):
                 f"{path} has JSON lines: say which key has the texts, as {path}:KEY. Keys of the "
                 f"first line: {known}."
             )
-        next(iter(self), None)  # checks that the first line has all keys
-        first = self._object(*next(self._lines())[:2])
-        self.columns = tuple(each for each in first if each not in (key, names))
+        records = list(islice(self._records(), _RECORDS))
+        for each in filter(None, (key, names, labels)):
+            if not any(each in record for _, record, _ in records):
+                known = ", ".join(map(repr, records[0][1])) if records else "none"
+                raise ValueError(
+                    f"{path}: none of the first {len(records):,} records has the key {each!r}; "
+                    f"keys of the first: {known}."
+                )
+        self.columns = tuple(each for each in records[0][1] if each not in (key, names))
+
+    def _records(self) -> Iterator[tuple[int, dict[str, Any], int]]:
+        """Yield line number, object and bytes read of each line that is not empty."""
+        for number, line, done in self._lines():
+            if line.strip():
+                yield number, self._object(number, line), done
 
     def _object(self, number: int, line: str) -> dict[str, Any]:
         try:
@@ -297,21 +315,19 @@ class JsonLines(LinesOfTexts):
         return found
 
     def __iter__(self) -> Iterator[Document]:  # noqa: D105
-        for number, line, done in self._lines():
-            if not line.strip():
-                continue
-            found = self._object(number, line)
-            keys = self._key, self._names, self._labels
-            for key in filter(None, keys):
-                if key not in found:
-                    known = ", ".join(map(repr, found))
-                    raise ValueError(f"{self._where(number)} has no key {key!r}; keys: {known}.")
-            text = found[str(self._key)]
+        for number, found, done in self._records():
+            text, name, label = (found.get(each) for each in (self._key, self._names, self._labels))
+            text = None if isinstance(text, float) and text != text else text  # NaN, of pandas
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"{self._where(number)}: {self._key!r} is {shown(text)}, no text.")
-            name, label = (None if key is None else str(found[key]) for key in keys[1:])
+            if self.has_names and name is None:
+                raise ValueError(
+                    f"{self._where(number)} has no {self._names!r}, the name of a text."
+                )
             values = tuple(found.get(each) for each in self.columns)
-            yield Document(text or "", done, name, label, values)
+            # an empty label, as of an empty cell of a table
+            label = None if not self.has_labels else "" if label is None else str(label)
+            yield Document(text or "", done, None if name is None else str(name), label, values)
 
 
 @contextmanager

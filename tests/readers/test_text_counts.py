@@ -253,6 +253,22 @@ BAD = {
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl", '{"body": "one two", "by": "a"}\n{"body": null}\n{}\n{"body": NaN}\n'),
+        ("t.csv", "body,by\none two,a\nNaN,\n,\nNA,\n"),
+    ],
+)
+def test_missing_texts_are_empty(name, content, tmp_path):
+    """By whatever a file says that they are missing; and so are missing groups."""
+    (tmp_path / name).write_text(content)
+    found = nmfscale.text_counts(tmp_path / f"{name}:body", vectorizer=ANY, groups="by")
+    assert found.feature_names.tolist() == ["one", "two"]
+    assert found.row_totals.tolist() == [2, 0, 0, 0]
+    assert found.groups.tolist() == ["a", "", "", ""]
+
+
+@pytest.mark.parametrize(
     ("source", "error"),
     [
         ("no-such", "no such file or folder"),
@@ -270,7 +286,7 @@ BAD = {
         ("list.jsonl:text", "line 1 is .*: an object is needed"),
         ("number.jsonl:text", "line 2: 'text' is 3, no text"),
         ("number.jsonl", "say which key.*Keys of the first line: 'text'"),
-        ("other.jsonl:text", "line 2 has no key 'text'; keys: 'body'"),
+        ("other.jsonl:words", "none of the first 2 records has the key 'words'; keys.*: 'text'"),
         ("odd.xlsx:text", "does not end with .csv"),
     ],
 )  # fmt: skip
