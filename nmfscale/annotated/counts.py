@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.base import CountMatrix, IntegerPolicy, warn_fraction
+from ..counts.base import CountMatrix, IntegerPolicy
+from ..counts.logarithms import check_fractions
 from ..readers.columns import select_columns
 from ..readers.file_counts import FileCounts
-from ..readers.objects import looks_logarithmic, whole_matrices
+from ..readers.objects import whole_matrices
 from ..readers.open import open_counts
 from ..readers.thinning import PartOfCounts
 
@@ -35,15 +36,8 @@ def counts_of(
         return counts
     place = "adata.raw.X" if raw else "adata.X" if layer is None else f"adata.layers[{layer!r}]"
     whole = whole_matrices(adata, layer, raw)
-    if integer == "warn" and looks_logarithmic(counts):
-        also = ", and adata.uns has 'log1p'" if "log1p" in adata.uns else ""
-        raise ValueError(
-            f"{place} looks log-normalised: its values are not whole numbers, and the largest is "
-            f"{counts.largest:.3g}{also}. {_remedy(whole)} To fit these values as they are, pass "
-            "integer='allow'."
-        )
     others = [f"{each}, whole numbers" for each in whole]
-    warn_fraction(counts.first_fraction, integer, place, others)
+    check_fractions(counts, integer, place, others, _remedy(whole))
     return counts
 
 

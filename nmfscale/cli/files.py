@@ -72,12 +72,25 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
         counts = opened(**lines)
     if not counts.is_integer:
         source = ", ".join(input_files(arguments))
+        if arguments.command in ("fit", "select-k", "stability"):
+            _refuse_logarithms(arguments, counts, source)
         log(
             f"warning: {source} holds counts that are not whole numbers: "
             f"{counts.first_fraction}. They are used as they are; better pass the raw counts"
             f"{_of_other_matrices(arguments)}."
         )
     return counts
+
+
+def _refuse_logarithms(arguments: argparse.Namespace, counts: Any, source: str) -> None:
+    """Refuse log-normalised values for models that warn of fractions, those of counts."""
+    from ..counts.logarithms import refuse_logarithms
+    from ..models import MODELS
+
+    if MODELS[arguments.model].integer == "warn":
+        remedy = f"Pass the raw counts{_of_other_matrices(arguments)}."
+        as_they_are = "To fit these values as they are: nmfscale fit --model frobenius."
+        refuse_logarithms(counts, source, remedy, as_they_are)
 
 
 def weights_of(arguments: argparse.Namespace, estimator: Any) -> dict[str, Any]:

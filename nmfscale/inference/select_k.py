@@ -167,7 +167,9 @@ def select_k(
         raise ValueError(f"n_folds is {shown(n_folds)}; an integer of at least 2 is needed.")
     _check_held_out(held_out, units)
     client = resolve_client(client)
-    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
+    counts = counts_of_job(
+        X, estimator.memory_limit, client, integer=estimator.integer, layer=layer, raw=raw
+    )
     _check_counts(counts, numbers)
     unit = _checked_units(units, counts, int(n_folds))
     how = {

@@ -33,11 +33,13 @@ def check_estimator(estimator: Any) -> None:
         )
 
 
-def counts_of_job(X: Any, memory_limit: Any, client: Any, **part: Any) -> CountMatrix:
+def counts_of_job(
+    X: Any, memory_limit: Any, client: Any, *, integer: Any = "allow", **part: Any
+) -> CountMatrix:
     """Open counts; other files than packed stores are streamed here, with a limit only."""
     in_memory = memory_limit is None or client is not None
     counts = as_counts(
-        X, integer="allow", subject="X", in_memory=in_memory, memory_limit=memory_limit, **part
+        X, integer=integer, subject="X", in_memory=in_memory, memory_limit=memory_limit, **part
     )
     if client is not None and counts.from_file and not isinstance(counts, StoredCounts):
         raise ValueError(

@@ -149,7 +149,9 @@ def stability(
     if n_neighbors is not None:
         check_positive("n_neighbors", n_neighbors)
     client = resolve_client(client)
-    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
+    counts = counts_of_job(
+        X, estimator.memory_limit, client, integer=estimator.integer, layer=layer, raw=raw
+    )
     task = StartsTask(
         clone(estimator).set_params(
             n_components=int(n_components), n_init=1, verbose=0, callback=None, random_state=None

@@ -122,7 +122,11 @@ class PoissonNMF(CountFactorization):
         known sizes) have norm one over the samples, where a sample of weight 2 counts like two
         samples; :meth:`transform` finds loadings of new samples without a penalty.
     integer : {"warn", "allow", "require"}, default="warn"
-        How to treat counts that are not whole numbers.
+        How to treat counts that are not whole numbers. "warn": log-normalised values, as after
+        ``scanpy.pp.log1p``, are refused, because their exponentials less 1 are multiples of whole
+        counts in each sample; other fractions, such as TF-IDF or counts corrected for ambient RNA,
+        are fitted with a warning. "allow": any values are fitted. "require": any fraction is
+        refused.
     dtype : {"float32", "float64"}, default=None
         Type of the factors and of the arithmetic at the end of a fit. None means float64, whatever
         the type of the counts: the same counts give the same bits in any type. With None,

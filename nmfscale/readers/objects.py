@@ -29,9 +29,6 @@ from .thinning import PartOfCounts
 
 # Rows of a matrix that show whether it holds whole numbers.
 _LOOKED_AT = 100
-# Logarithms of counts are smaller, log1p of the largest 32-bit number is 22; of other fractions,
-# such as counts corrected for ambient RNA, some are larger.
-_MOST_LOG = 25
 
 
 def is_annotated(X: Any) -> bool:
@@ -279,11 +276,6 @@ def _is_whole(matrix: Any) -> bool:
     rows = rows.compute() if hasattr(rows, "compute") else rows
     values = np.asarray(rows.data if hasattr(rows, "nnz") else rows)
     return values.dtype.kind in "buif" and bool((np.mod(values, 1) == 0).all())
-
-
-def looks_logarithmic(counts: CountMatrix) -> bool:
-    """Whether counts look like logarithms: fractions, of which none is large."""
-    return counts.first_fraction is not None and counts.largest < _MOST_LOG
 
 
 def _frame_matrix(frame: Any) -> Any:

@@ -10,7 +10,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals, warn_fraction
+from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals
+from ..counts.logarithms import check_fractions
 from ..counts.memory import Counts, checked_counts
 from ..counts.nan_entries import NanEntries
 from ..counts.sizes import check_table_size, parse_bytes
@@ -25,7 +26,6 @@ from .objects import (
     holder_of,
     is_annotated,
     known_object,
-    looks_logarithmic,
     object_counts,
     other_matrices,
     part_of_annotated,
@@ -108,8 +108,8 @@ def as_counts(
     join, labels
         For a list: see :func:`concat`.
     integer : {"warn", "allow", "require"}, default="warn"
-        What to do about counts that are not whole numbers: warn once, accept them silently, or
-        raise an error.
+        What to do about counts that are not whole numbers: warn once (and refuse log-normalised
+        values, as in :class:`PoissonNMF`), accept them silently, or raise an error.
     subject : str, default="X"
         Name of the calling estimator or of the file, used in messages.
     in_memory : bool, default=True
@@ -216,9 +216,8 @@ def open_counts(
         if is_annotated(source) and counts.first_fraction is not None:
             whole, others = whole_matrices(source, **given), other_matrices(source, **given)
             others = [f"{each} (whole numbers)" if each in whole else each for each in others]
-            holder += " looks log-normalised: it" if looks_logarithmic(counts) else ""
     if not isinstance(source, CountMatrix) or integer == "require":
-        warn_fraction(counts.first_fraction, integer, holder, others)
+        check_fractions(counts, integer, holder, others)
     if counts is not source:
         check_totals(counts, holder)
     return counts
@@ -251,7 +250,7 @@ def _joined_counts(
         else:
             found = FileCounts(rows)
             opened.pop_all()
-    warn_fraction(found.first_fraction, integer, rows.subject)
+    check_fractions(found, integer, rows.subject)
     check_totals(found, rows.subject)
     return part_of_counts(found, part)
 
