@@ -30,12 +30,11 @@ def looks_logarithmic(counts: CountMatrix) -> bool:
     if counts.first_fraction is None or counts.largest >= _MOST_LOG:
         return False
     rows = next(iter(counts.chunks(0, min(_ROWS, counts.shape[0]))))
-    values = np.asarray(rows.data, np.float64)
-    values = [each[each > 0] for each in np.split(values, np.asarray(rows.indptr)[1:-1])]
-    values = [each for each in values if each.size]
-    if _whole_multiples(values):
+    parts = np.split(np.asarray(rows.data, np.float64), np.asarray(rows.indptr)[1:-1])
+    samples = [part[part > 0] for part in parts if (part > 0).any()]
+    if _whole_multiples(samples):
         return False
-    return any(_whole_multiples([exp(base * row) - 1 for row in values]) for base in _BASES)
+    return any(_whole_multiples([exp(base * row) - 1 for row in samples]) for base in _BASES)
 
 
 def _whole_multiples(rows: Sequence[NDArray[np.float64]]) -> bool:
@@ -43,7 +42,7 @@ def _whole_multiples(rows: Sequence[NDArray[np.float64]]) -> bool:
     multiples = np.concatenate([np.empty(0), *(row / row.min() for row in rows)])
     multiples = multiples[(multiples > 1.5) & (multiples < _MOST)]
     n_whole = np.count_nonzero(np.abs(multiples - np.rint(multiples)) < _NEAR)
-    return n_whole >= max(_FEWEST, _SHARE * multiples.size)
+    return bool(n_whole >= max(_FEWEST, _SHARE * multiples.size))
 
 
 def check_fractions(

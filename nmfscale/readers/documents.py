@@ -316,7 +316,8 @@ class JsonLines(LinesOfTexts):
 
     def __iter__(self) -> Iterator[Document]:  # noqa: D105
         for number, found, done in self._records():
-            text, name, label = (found.get(each) for each in (self._key, self._names, self._labels))
+            keys = self._key, self._names, self._labels
+            text, name, label = (None if key is None else found.get(key) for key in keys)
             text = None if isinstance(text, float) and text != text else text  # NaN, of pandas
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"{self._where(number)}: {self._key!r} is {shown(text)}, no text.")
