@@ -53,7 +53,7 @@ def differential(arguments: argparse.Namespace) -> int:
             verbose=int(not arguments.quiet),
         )  # fmt: skip
     if symbols is not None:
-        found = with_symbols(found, symbols)
+        found = with_symbols(found, symbols, with_symbols(model, symbols))
     _say(found, arguments.n_top)
     if seed != arguments.seed:
         say(f"seed            {seed}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..counts.names import as_text, name_array, names_of, such_as
 from ..readers.tenx import distinct_names
+from .topic_labels import topic_words
 
 
 def symbols_by_name(given: Any, model: Any, argument: str = "gene_symbols") -> dict[str, Any]:
@@ -40,12 +41,15 @@ def symbols_by_name(given: Any, model: Any, argument: str = "gene_symbols") -> d
     return found
 
 
-def with_symbols(fit: Any, symbols: Mapping[str, Any]) -> Any:
+def with_symbols(fit: Any, symbols: Mapping[str, Any], model: Any = None) -> Any:
     """Return a copy of a model, or of a result, that has symbols as names of features.
 
     A feature without a symbol keeps its name; it is added to a symbol that several features have.
+    `model`, with symbols, is that of a result, whose labels of topics have its leading features.
     """
     is_model = hasattr(fit, "components_")
+    if getattr(getattr(fit, "origin", None), "topic_words", None) is not None:
+        fit = replace(fit, origin=replace(fit.origin, topic_words=topic_words(model)))
     names = names_of(fit, 1) if is_model else getattr(fit, "feature_names", None)
     if names is None:
         return fit

@@ -128,10 +128,12 @@ def write_report(
     samples = facts.samples_of(model)
     groupings = _groupings(groups, samples)
 
-    def shown_with(fit: Any) -> Any:
-        return with_symbols(fit, symbols) if symbols else fit
+    shown_model = with_symbols(model, symbols) if symbols else model
 
-    words = topic_words(shown_with(model))
+    def shown_with(fit: Any) -> Any:
+        return with_symbols(fit, symbols, shown_model) if symbols else fit
+
+    words = topic_words(shown_model)
     names = topic_labels(topic_names_of(model, len(model.components_)), words)
     found, differential = _sections_of(map(shown_with, results), words, len(names))
     if X is not None and "quality" not in [section.kind for section in found]:
@@ -144,7 +146,7 @@ def write_report(
         found.append(sections.similarity_section(match))
     if (convergence := sections.convergence_section(model)) is not None:
         found.append(convergence)
-    context = _topics(shown_with(model), samples, names, n_top, differential)
+    context = _topics(shown_model, samples, names, n_top, differential)
     if samples is not None:
         seed = getattr(model, "seed_", None) or 0
         context["data"]["structure"] = drawn = sections.structure_data(

@@ -63,6 +63,8 @@ def test_every_command_that_shows_features(folder, tmp_path, monkeypatch, capsys
                  "-o", str(table), "-o", str(tmp_path / "result.h5")]) == 0  # fmt: skip
     with table.open() as file:
         assert {row["feature"] for row in csv.DictReader(file)} == {*SHOWN}
+    words = nmfscale.load_result(tmp_path / "result.h5").origin.topic_words
+    assert "SYM" in words[0] and "ENSG" not in words[0].replace("SYM0_ENSG", "")  # labels of plots
     report = ["report", "model.h5", "cells.h5ad", "-o", str(tmp_path / "r.html")]
     assert main([*report, "--gene-symbols", "hgnc", "--results", str(tmp_path / "result.h5")]) == 0
     assert "SYM1" in capsys.readouterr().out
