@@ -57,9 +57,9 @@ def outdated(key: str) -> list[tuple[str, str]]:
 
 def _places_of_rows(key: str, model: str | None = None) -> list[str]:
     """Return the places in obsm of attributes with rows, of one class or of all."""
-    from ..models import MODELS
+    from ..models import MODELS, CountModel
 
-    known = {each.__name__: each for each in MODELS.values()}
+    known = CountModel.of_others | {each.__name__: each for each in MODELS.values()}
     chosen = [known[model]] if model in known else known.values()
     names = {name for each in chosen for name, axes in each._axes.items() if axes == "nk"}
     return [f"{key}_{name.rstrip('_')}" for name in sorted(names)]

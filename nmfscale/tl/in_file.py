@@ -39,9 +39,9 @@ def write_h5ad(
 ) -> None:
     """Add a fitted model to an existing .h5ad file, as :func:`topics` adds it to an AnnData object.
 
-    Only entries of ``obsm``, ``varm`` and ``uns`` are written: counts, and whatever else the file
-    holds, are neither read nor written. A fit with the same key is replaced. The file is either
-    changed completely or stays as it was (Notes).
+    Only entries of ``obs``, ``obsm``, ``varm`` and ``uns`` are written: counts, and whatever else
+    the file holds, are neither read nor written. A fit with the same key is replaced. The file is
+    either changed completely or stays as it was (Notes).
 
     Parameters
     ----------

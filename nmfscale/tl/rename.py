@@ -14,7 +14,7 @@ from ..annotated.renaming import new_names, renamed_column, renamed_entries
 from ..annotated.scheme import entry_of
 from ..storage.atomic import user_path
 from ..storage.in_place import changed_hdf5
-from .in_file import _write_elem
+from .in_file import _write_elem, check_h5ad
 
 
 def rename_topics(
@@ -88,10 +88,11 @@ def rename_topics(
 
 def _rename_in_file(path: Path, names: Any, key: str, mod: str | None) -> None:
     """Write new names of topics to a file, whose arrays are neither read nor written."""
+    check_h5ad(path, key, mod, "key")
     write_elem = _write_elem()
     with changed_hdf5(path) as file:
         root = file if mod is None else file[f"mod/{mod}"]
-        holder = SimpleNamespace(uns=root["uns"], obsm=root["obsm"])
+        holder = SimpleNamespace(uns=root.get("uns", {}), obsm=root.get("obsm", {}))
         group, place = entry_of(holder, key), leading_place(key)
         entry = _read_elem(group)
         new = new_names(entry, names)

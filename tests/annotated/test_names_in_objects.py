@@ -138,6 +138,10 @@ def test_wrong_names_of_topics_change_nothing(fitted, tmp_path):
         for target in (fitted, path):
             with pytest.raises(ValueError, match=message):
                 nmfscale.tl.rename_topics(target, given)
+    with pytest.raises(FileNotFoundError):
+        nmfscale.tl.rename_topics(tmp_path / "nowhere.h5ad", ["a", "b", "c"])
+    with pytest.raises(ValueError, match="has no modality 'rna'"):
+        nmfscale.tl.rename_topics(path, ["a", "b", "c"], mod="rna")
     for target in (fitted, path):
         with pytest.raises(ValueError, match=r"uns has no fit 'k9': there are 'topics'"):
             nmfscale.tl.rename_topics(target, ["a", "b", "c"], key="k9")
@@ -192,3 +196,21 @@ def test_columns_of_obs_of_a_mudata_object(tmp_path):
         assert counts.groups.tolist() == kept["group"].tolist()
         assert counts.obs["donor"].tolist() == kept["donor"].tolist()
         assert (counts.take_rows() != X[adata.obs["kept"].to_numpy()]).nnz == 0
+
+
+def test_a_column_of_the_user_is_not_replaced_by_leading_topics(fitted, tmp_path):
+    adata, path = cells(), tmp_path / "cells.h5ad"
+    adata.obs["topics_leading"] = adata.obs["group"]
+    adata.write_h5ad(path)
+    with pytest.raises(ValueError, match=r"adata.obs\['topics_leading'\].*would be lost"):
+        nmfscale.tl.topics(adata, 3, **FIT)
+    with pytest.raises(ValueError, match=r"obs\['topics_leading'\].*would be lost"):
+        nmfscale.tl.write_h5ad(nmfscale.get.model(fitted), path)
+    again = fitted.copy()
+    nmfscale.tl.rename_topics(again, {0: "stress"})
+    again.write_h5ad(path)
+    nmfscale.tl.topics(again, 2, **FIT)  # those of a fit are replaced
+    nmfscale.tl.write_h5ad(nmfscale.get.model(again), path)
+    for found in (again, anndata.read_h5ad(path)):
+        assert set(found.obs["topics_leading"]) == {"topic 0", "topic 1"}
+        assert list(found.obs.columns).count("topics_leading") == 1
