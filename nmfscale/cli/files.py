@@ -201,7 +201,9 @@ def write_rows(path: Path, name: str, header: list[str], rows: Iterable[list[Any
     """Write a text table, in the format of the suffix of `name`."""
     name = name.lower()
     opener: Callable[..., Any] = gzip.open if name.endswith(".gz") else open
-    with opener(path, "wt", newline="", encoding="utf-8") as file:
+    # names of files may have bytes that are not UTF-8, which are written as they are
+    how: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
+    with opener(path, "wt", **how) as file:
         delimiter = "," if name.endswith((".csv", ".csv.gz")) else "\t"
         table = csv.writer(file, delimiter=delimiter, lineterminator="\n")
         table.writerow(header)

@@ -109,7 +109,7 @@ def finished_chart(chart: Any, show: bool | None, save: str | os.PathLike[str] |
         from bokeh.resources import INLINE
 
         page = file_html(chart, INLINE, title=chart.title.text)
-        Path(save).write_text(page, encoding="utf-8")
+        Path(save).write_text(page, encoding="utf-8", errors="backslashreplace")
     if show:
         from bokeh.io import show as show_chart
 

@@ -161,7 +161,7 @@ def write_report(
         "made": facts.making_facts(about or {}), "sections": sections.numbered(found),
     }  # fmt: skip
     with atomic_write(target) as part:
-        Path(part).write_text(_rendered(context), encoding="utf-8")
+        Path(part).write_text(_rendered(context), encoding="utf-8", errors="backslashreplace")
     return target
 
 

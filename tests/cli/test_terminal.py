@@ -82,6 +82,26 @@ def test_what_an_encoding_lacks_does_not_end_a_command(folder):
     assert r"\udcff.h5" in shown and "codec" not in shown
 
 
+def test_names_of_files_that_are_not_utf_8(tmp_path, monkeypatch):
+    """Tables have their bytes, and pages show them."""
+    pytest.importorskip("bokeh")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "text\udcffs"
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("names of files are Unicode here")
+    for name in ("a\udcff", "b", "c"):
+        (folder / name).write_text("cats sat on mats")
+    every = ["--min-df", 1, "--max-df", 1.0, "-q"]
+    assert run("text", folder, "counts.nmf", *every) == 0
+    assert run("fit", "counts.nmf", "-k", 2, "--max-iter", 5, "-o", "model.h5", "-q") == 0
+    assert run("export", "model.h5", "-o", "loadings.csv") == 0
+    assert b"\na\xff," in (tmp_path / "loadings.csv").read_bytes()
+    assert run("report", "model.h5", "counts.nmf", "-o", "report.html") == 0
+    assert r"\udcff" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_log_has_lines_and_a_terminal_a_bar(folder):
     command = [*PROGRAM, *"fit counts.npz -k 2 -o again.h5 --force --max-iter 300".split()]
     done = subprocess.run(command, capture_output=True, timeout=60)

@@ -58,7 +58,9 @@ def test_a_prior_of_each_feature_or_of_each_topic(eta, tmp_path):
         merged = model.merge_topics([[0, 2], [1]])
         assert_allclose(merged.topic_word_prior_, ETA[[0, 0]])
         counts = model.topic_word_posterior_ - eta
-        assert_allclose(merged.topic_word_posterior_[0] - eta, counts[[0, 2]].sum(axis=0), atol=1e-9)
+        assert_allclose(
+            merged.topic_word_posterior_[0] - eta, counts[[0, 2]].sum(axis=0), atol=1e-9
+        )
     else:
         with pytest.raises(ValueError, match="topic_word_prior has numbers of its own"):
             model.merge_topics([[0, 2], [1]])
