@@ -139,7 +139,8 @@ def correlation_plot(
         places[:, 0], places[:, 1], s=areas, c=fills, edgecolors="white", linewidths=1.2, zorder=3
     )
     _label(ax, places, angles, names, radial)
-    reach = 2.0 if radial else 1.28
+    # below the circle, the lines of a label need room above the caption
+    reach = 2.0 if radial else 1.2 + 0.1 * (1 + max(name.count("\n") for name in names))
     wide = reach if radial else 1.75 * reach
     ax.set(xlim=(-wide, wide), ylim=(-reach, reach), xticks=[], yticks=[])
     ax.set_aspect("equal")
