@@ -4,6 +4,13 @@ Each function takes arrays, fitted models, results or AnnData objects, draws on 
 default on a new pyplot figure, and returns the Axes.  No function calls ``pyplot.show()``, unless
 ``show=True``, or changes matplotlib's settings.  All except ``top_features`` and ``topic_colors``
 need matplotlib: ``pip install 'nmfscale[plot]'``; ``embedding`` also needs scanpy.
+
+Names may have any characters. Where the font of ``matplotlib.rcParams["font.family"]`` lacks some,
+such as those of Chinese or Japanese, an installed font that has them is used beside it. If there is
+none, a warning names the characters; install a font such as Noto Sans CJK, and draw again.
+
+Topics are labelled by their names. A topic without a name is labelled by its number and two leading
+features, such as "0 file, files"; or by its number only, if features have no names.
 """
 
 from .biplots import biplot
