@@ -124,3 +124,12 @@ def test_trends_of_group_effects_and_their_errors():
         pl.trend_plot(found, panels=["topic 9"])
     with pytest.raises(ValueError, match="result is a ndarray"):
         pl.trend_plot(shares)
+
+
+@pytest.mark.parametrize("n_topics", [6, 10])
+def test_the_caption_of_correlations_is_below_all_labels(n_topics):
+    names = [f"topic {k}\nfirst, second, third" for k in range(n_topics)]
+    ax = pl.correlation_plot(shares_with_pairs(300, n_topics), topic_names=names)
+    ax.figure.canvas.draw()
+    lowest = min(text.get_window_extent().y0 for text in ax.texts)
+    assert lowest > ax.xaxis.label.get_window_extent().y1
