@@ -39,7 +39,7 @@ from .option_groups import (
 )
 from .parameters import add_parameters, check_options
 from .quality import quality, stability
-from .report import report
+from .report import add_report_options, report
 from .selection import MODELS, numbers, select_k
 from .text import add_text_options, text
 
@@ -370,34 +370,6 @@ def _export(command: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace existing files")
 
 
-def _report(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n"
-        "The page has the Structure plot, a card for each topic, a map of the topics, a table of\n"
-        "features to search, and how the fit was made. It needs no network: send it by mail."
-    )
-    add = command.add_argument
-    add("model", type=PATH, metavar="MODEL", help="file written by fit")
-    add_input(command, several=True, nargs="*")
-    add("-o", "--output", required=True, type=PATH, metavar="OUT", help="the page, .html")
-    add_gene_symbols(command, with_counts=True)
-    what = (
-        "labels of the samples for the Structure plot, in the formats of the command test; "
-        "repeat for several"
-    )
-    add("--groups", type=PATH, metavar="FILE[:COLUMN]", action="append", default=[], help=what)
-    what = "another model of the same features, to compare topics with"
-    add("--other", type=PATH, metavar="MODEL", help=what)
-    what = "results that other commands wrote to a .h5, to show on the page; repeat for several"
-    add("--results", type=PATH, metavar="FILE", action="append", default=[], help=what)
-    add("--title", metavar="TEXT", help="title of the page")
-    what = "leading features of each topic (default: %(default)s)"
-    add("--n-top", type=COUNT, default=20, metavar="N", help=what)
-    what = "samples in the Structure plot, a random subset of more (default: %(default)s)"
-    add("--max-samples", type=COUNT, default=2000, metavar="N", help=what)
-    add("--force", action="store_true", help="replace an existing file")
-
-
 def _cluster(command: argparse.ArgumentParser) -> None:
     command.description = (
         f"{command.description}\n\n"
@@ -450,7 +422,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "quality": (quality, "coherence, exclusivity and size of topics, and deviance", _quality),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "export": (export, "write tables of a model", _export),
-    "report": (report, "write a page about a model, one HTML file", _report),
+    "report": (report, "write a page about a model, one HTML file", add_report_options),
     "restore": (restore, "restore a file that --write-h5ad left half written", add_restore_options),
     "completion": (completion, "print a script that completes commands and options", _completion),
     "cluster": (cluster, "run a Dask cluster on this machine until Ctrl-C", _cluster),

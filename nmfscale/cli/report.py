@@ -8,7 +8,37 @@ from typing import Any
 from .files import check_inputs, input_files, output, read_input
 from .labels import file_and_column, read_groups, warn_of_order
 from .messages import say
+from .option_groups import COUNT, PATH, add_gene_symbols, add_input
 from .symbols import symbols_of
+
+
+def add_report_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of `report`."""
+    command.description = (
+        f"{command.description}\n\n"
+        "The page has the Structure plot, a card for each topic, a map of the topics, a table of\n"
+        "features to search, and how the fit was made. It needs no network: send it by mail."
+    )
+    add = command.add_argument
+    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_input(command, several=True, nargs="*")
+    add("-o", "--output", required=True, type=PATH, metavar="OUT", help="the page, .html")
+    add_gene_symbols(command, with_counts=True)
+    what = (
+        "labels of the samples for the Structure plot, in the formats of the command test; "
+        "repeat for several"
+    )
+    add("--groups", type=PATH, metavar="FILE[:COLUMN]", action="append", default=[], help=what)
+    what = "another model of the same features, to compare topics with"
+    add("--other", type=PATH, metavar="MODEL", help=what)
+    what = "results that other commands wrote to a .h5, to show on the page; repeat for several"
+    add("--results", type=PATH, metavar="FILE", action="append", default=[], help=what)
+    add("--title", metavar="TEXT", help="title of the page")
+    what = "leading features of each topic (default: %(default)s)"
+    add("--n-top", type=COUNT, default=20, metavar="N", help=what)
+    what = "samples in the Structure plot, a random subset of more (default: %(default)s)"
+    add("--max-samples", type=COUNT, default=2000, metavar="N", help=what)
+    add("--force", action="store_true", help="replace an existing file")
 
 
 def report(arguments: argparse.Namespace) -> int:
