@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Width and height in inches of a new figure.
 SIZE = (5.0, 4.4)
+# Largest number of groups with names.
+_MOST_GROUPS = 30
 _COLORS = {"topics": PALETTE[0], "groups": PALETTE[5]}
 
 
@@ -59,7 +61,7 @@ def biplot(
         coordinates of the other ones, at whose weighted means they lie.
     n_labels : int, default=20
         Largest number of names of topics: those with the largest parts of the inertia of both axes.
-        All groups have names.
+        Groups have names, at most 30 of them, chosen in the same way.
     ax : matplotlib.axes.Axes, default=None
         Axes to draw on; by default a new pyplot figure.
     show, save, return_fig
@@ -106,20 +108,28 @@ def biplot(
         )  # fmt: skip
     for side in (ax.axhline, ax.axvline):
         side(0, color="0.8", linewidth=0.8, zorder=0)
-    part = (result.contributions("topics") * result.inertias)[:, chosen].sum(axis=1)
-    named = np.sort(np.argsort(-part, kind="stable")[:n_labels])
+    named = _leading(result, "topics", chosen, n_labels)
+    groups = _leading(result, "groups", chosen, _MOST_GROUPS)
     for name, a in zip("xy", chosen, strict=False):
         getattr(ax, f"set_{name}label")(f"axis {a + 1} ({result.explained[a]:.0%} of the inertia)")
     if scaling == "symmetric" and len(chosen) == 2:
         ax.set_aspect("equal", adjustable="datalim")
     ax.tick_params(labelsize=7)
     ax.spines[["top", "right"]].set_visible(False)
-    legend_of_names(ax, ax.collections[:2], ["topics", "groups"], loc="best", fontsize=7)
-    names = [*result.groups, *_names_of_topics(result, named)]
-    x, y = np.vstack([points["groups"], points["topics"][named]]).T
+    n = len(result.groups)
+    some = f"groups, {len(groups)} of {n:,} are named" if len(groups) < n else "groups"
+    legend_of_names(ax, ax.collections[:2], ["topics", some], loc="best", fontsize=7)
+    names = [*(result.groups[g] for g in groups), *_names_of_topics(result, named)]
+    x, y = np.vstack([points["groups"][groups], points["topics"][named]]).T
     shown = [shortened(str(name), 24) for name in names]
-    label_points(ax, x, y, shown, np.append(sizes["groups"], sizes["topics"][named]))
+    label_points(ax, x, y, shown, np.append(sizes["groups"][groups], sizes["topics"][named]))
     return finished(ax, show, save, return_fig)
+
+
+def _leading(result: Any, of: str, axes: list[int], most: int) -> np.ndarray:
+    """Return the topics or groups, at most so many, with the largest part in the inertia."""
+    part = (result.contributions(of) * result.inertias)[:, axes].sum(axis=1)
+    return np.sort(np.argsort(-part, kind="stable")[:most])
 
 
 def _chosen_axes(result: Any, axes: Sequence[int]) -> list[int]:

@@ -114,6 +114,16 @@ def test_biplot_draws_coordinates(scaling):
     assert ax.get_ylabel() == f"axis 1 ({found.explained[0]:.0%} of the inertia)"
 
 
+def test_biplot_names_some_of_many_groups():
+    rows = np.random.default_rng(0).dirichlet(np.ones(3), 35)
+    rows[4] = 0.02, 0.02, 0.96  # far from the others
+    found = correspondence_analysis(np.repeat(rows, 2, axis=0), np.repeat(range(35), 2))
+    ax = biplot(found, n_labels=0)
+    names = {text.get_text() for text in ax.texts}
+    assert len(names) == 30 and "4" in names
+    assert "groups, 30 of 35 are named" in [t.get_text() for t in ax.get_legend().get_texts()]
+
+
 def test_biplot_of_one_axis_and_of_none():
     found = correspondence_analysis(SHARES[:100], GROUPS[:100])
     ax = biplot(found)
