@@ -1,9 +1,9 @@
 """What fits would still gain when they end: default settings compared with ``tol=0``.
 
 A fit with default settings is compared with a fit of 3,000 iterations from the same start: the gain
-of the long fit, its estimate by the short fit (`gap_`), and the largest change of the proportions
-of a sample. Counts are real, or simulated like bulk RNA sequencing (few samples, large counts) and
-like spots of Visium slides. They are passed as float32, the usual type in AnnData objects.
+of the long fit, and the largest change of the proportions of a sample. Counts are real, or
+simulated like bulk RNA sequencing (few samples, large counts) and like spots of Visium slides. They
+are passed as float32, the usual type in AnnData objects.
 
     python benchmarks/convergence.py
     python benchmarks/convergence.py --problems bulk --topics 8 --dtype float32 --append
@@ -28,7 +28,7 @@ SIMULATED = ("bulk", "visium")
 PROBLEMS = (*SIMULATED, *problems.REAL)
 MARKERS = ("<!-- convergence:start -->", "<!-- convergence:end -->")
 COLUMNS = (
-    "problem", "model", "dtype", "K", "seed", "stop_reason", "iterations", "loglik", "left", "gap",
+    "problem", "model", "dtype", "K", "seed", "stop_reason", "iterations", "loglik", "left",
     "kkt", "proportions_change", "samples_moved",
 )  # fmt: skip
 
@@ -86,7 +86,7 @@ def compare(name: str, X, make, long: int) -> dict:
         "problem": name, "model": type(short).__name__, "dtype": short.dtype or "default",
         "K": short.n_components, "seed": short.seed_, "stop_reason": short.stop_reason_,
         "iterations": short.n_iter_, "loglik": f"{at[0]:.2f}", "left": f"{at[1] - at[0]:.3f}",
-        "gap": "-" if short.gap_ is None else f"{short.gap_:.3f}", "kkt": f"{residual:.1e}",
+        "kkt": f"{residual:.1e}",
         "proportions_change": f"{moved.max():.3f}", "samples_moved": int((moved > 0.05).sum()),
     }  # fmt: skip
 
@@ -145,7 +145,7 @@ def markdown(rows: list[dict]) -> str:
     """Return the table in Markdown."""
     heads = {
         "problem": "counts", "model": "model", "dtype": "dtype", "K": "K", "seed": "seed",
-        "stop_reason": "ends as", "iterations": "iterations", "left": "left", "gap": "`gap_`",
+        "stop_reason": "ends as", "iterations": "iterations", "left": "left",
         "proportions_change": "largest change of a proportion", "samples_moved": "samples > 0.05",
     }  # fmt: skip
     lines = [heads.values(), ("---",) * len(heads)]

@@ -26,6 +26,7 @@ from .option_groups import (
     TAKEN,
     add_cluster_options,
     add_data_weights,
+    add_features,
     add_gene_symbols,
     add_input,
     add_job_options,
@@ -166,8 +167,7 @@ def _plot(command: argparse.ArgumentParser) -> None:
         "samples; or a COLUMN of obs that the model has"
     )
     add("--groups", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
-    what = "for top: number of features of each topic (default: %(default)s)"
-    add("--n-top", type=COUNT, default=10, metavar="N", help=what)
+    add_features(command, "for top: number of features of each topic")
     add_gene_symbols(command)
     what = "for progress: the horizontal axis (default: %(default)s)"
     add("--x", choices=("seconds", "iteration"), default="seconds", help=what)
@@ -308,8 +308,7 @@ def _quality(command: argparse.ArgumentParser) -> None:
     )
     tables = "topics", "samples", "features", "top_features", "top_samples"
     add("--table", choices=tables, default="topics", help=what)
-    what = "leading features that measure a topic (default: %(default)s)"
-    add("--n-top", type=COUNT, default=10, metavar="N", help=what)
+    add_features(command, "number of leading features that measure a topic")
     add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
     add_cluster_options(command, "the work")
     add_run_options(command)
@@ -365,8 +364,7 @@ def _export(command: argparse.ArgumentParser) -> None:
     add_gene_symbols(command)
     what = "format of the tables in a folder (default: csv)"
     add("--format", choices=("csv", "tsv", "csv.gz", "tsv.gz"), help=what)
-    what = "for top: number of features of each topic (default: %(default)s)"
-    add("--n-top", type=COUNT, default=10, metavar="N", help=what)
+    add_features(command, "for top: number of features of each topic")
     add("--force", action="store_true", help="replace existing files")
 
 

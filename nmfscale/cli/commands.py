@@ -23,7 +23,7 @@ from .files import (
 )
 from .in_file import add_to_input, check_h5ad_input, check_h5ad_options
 from .labels import file_and_column, labels_of, read_groups, warn_of_order
-from .messages import in_shell_words, log, say
+from .messages import COLLAPSED, in_shell_words, log, say
 from .parameters import given_parameters
 from .symbols import shown_model
 
@@ -61,6 +61,7 @@ def fit(arguments: argparse.Namespace) -> int:
     check_inputs(*input_files(arguments))
     if arguments.write_h5ad is not None:
         check_h5ad_input(arguments)
+    from ..counts.short_samples import are_short
     from ..engine.checkpoint import checkpoints_in, recorded_seed
     from ..models import MODELS
 
@@ -85,6 +86,7 @@ def fit(arguments: argparse.Namespace) -> int:
             how["y"] = labels_of(arguments.labels, counts)
         model = MODELS[arguments.model](**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, arguments.command_line, **how)
+        short = not model._fits_short_samples and are_short(counts)
         del counts  # closes the file
     if arguments.write_h5ad is not None:
         add_to_input(model, arguments)
@@ -92,7 +94,8 @@ def fit(arguments: argparse.Namespace) -> int:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
     if not arguments.quiet:
-        log(f"next: nmfscale plot {arguments.output} -o structure.png")
+        plot = f"nmfscale plot {arguments.output} -o structure.png"
+        log(f"next: {f'the same command with{COLLAPSED}' if short else plot}")
     return code
 
 
@@ -162,22 +165,19 @@ def _fit_and_save(model: Any, counts: Any, target: Path, command: str, **how: An
 
 def _describe_fit(model: Any) -> None:
     from ..engine.monitor import ENDS
-    from ..plots.progress import label, objective, residuals
+    from ..plots.progress import final_objectives, label, objective, residuals
 
     history = getattr(model, "history_", None)
     if history is None:  # fitted in batches
         return
-    last, names, rises = history[-1], history.dtype.names, objective(history)
-    more = [name for name in names if name.startswith(f"{rises}_")]
-    others = ", ".join(f"{name.removeprefix(f'{rises}_')} {last[name]:,.2f}" for name in more)
+    last = history[-1]
+    values = [f"{value:,.2f}{kind and f' ({kind})'}" for kind, value in final_objectives(history)]
     known = {True: "converged", False: "not converged"}[model.converged_]  # from older files
     state = ENDS.get(getattr(model, "stop_reason_", ""), known)
-    say(f"{label(rises):<15} {last[rises]:,.2f}{others and f' ({others})'}")
+    say(f"{label(objective(history)):<15} {', '.join(values)}")
     if residuals(history):
         say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
-    gap = getattr(model, "gap_", None)
-    left = "" if gap is None else f", about {gap:,.2g} left to gain"
-    say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s{left}")
+    say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")
 
 
 def transform(arguments: argparse.Namespace) -> int:
@@ -217,6 +217,7 @@ def info(arguments: argparse.Namespace) -> int:
         _describe_build()
         return 0
     check_inputs(arguments.input)
+    from ..counts.short_samples import advice, are_short
     from ..inference.results.files import is_result_file, load_result
     from ..models.persistence import is_model_file
     from ..storage.store import StoredCounts
@@ -231,6 +232,8 @@ def info(arguments: argparse.Namespace) -> int:
     if isinstance(counts, StoredCounts):
         counts.verify()
     say(in_shell_words(counts.report()))
+    if are_short(counts):
+        say(f"short samples       {in_shell_words(advice(counts))}")
     if isinstance(counts, StoredCounts):
         origins = [
             each.get("path", "an object in memory")
@@ -278,6 +281,8 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
         say(f"anchors         {', '.join(map(str, model.anchor_names_))}")
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
+    for message in getattr(model, "warnings_", ()):
+        say(f"warning         {in_shell_words(str(message))}")
     _say_topics(model, width=15)
 
 
@@ -321,16 +326,21 @@ def plot(arguments: argparse.Namespace) -> int:
         warn_of_order([arguments.groups], names)
         obs = getattr(model, "obs_", None)
         groups = read_groups(arguments.groups, len(model.loadings_), names, obs)
-    axes = _draw(arguments.kind, models, groups=groups, n_top=arguments.n_top, x=arguments.x)
+    how = {"n_top": arguments.n_top, "score": arguments.score, "x": arguments.x}
+    axes = _draw(arguments.kind, models, groups=groups, **how)
     save_figure(axes, target)
     say(f"plot            {arguments.output}")
     return 0
 
 
 def _draw(
-    kind: str, models: dict[str, Any], *, groups: Any = None, n_top: int = 10, x: str = "seconds"
-) -> Any:
-    """Draw on a new figure without pyplot, which needs no display."""
+    kind: str, models: dict[str, Any], *, groups: Any = None, x: str = "seconds", n_top: int = 10,
+    **features: Any,
+) -> Any:  # fmt: skip
+    """Draw on a new figure without pyplot, which needs no display.
+
+    `features` are options of `top_features_plot`.
+    """
     from ..counts.names import names_of
     from ..plots import (
         detached_axes,
@@ -360,7 +370,7 @@ def _draw(
     axes = detached_axes(*size_of_panels(model.components_, n_top))[0]
     names = names_of(model, 1)
     return top_features_plot(
-        model.components_, names, n_top=n_top, topic_names=topics, ax=axes
+        model.components_, names, n_top=n_top, topic_names=topics, ax=axes, **features
     )  # fmt: skip
 
 

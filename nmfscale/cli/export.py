@@ -41,7 +41,7 @@ def export(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         for name, target in chosen.items():
-            header, rows = TABLES[name](model, arguments.n_top)
+            header, rows = TABLES[name](model, arguments)
             with atomic_write(target) as part:
                 write_rows(part, target.name, header, rows)
             say(f"{name:<15} {target}")
@@ -72,23 +72,23 @@ def _targets(arguments: argparse.Namespace) -> dict[str, Path]:
     return targets
 
 
-def _loadings(model: Any, n_top: int) -> Rows:
+def _loadings(model: Any, arguments: argparse.Namespace) -> Rows:
     return table_of_topics("sample", getattr(model, "sample_names_", None), model.loadings_, model)
 
 
-def _components(model: Any, n_top: int) -> Rows:
+def _components(model: Any, arguments: argparse.Namespace) -> Rows:
     return table_of_topics("feature", _features_of(model), model.components_.T, model)
 
 
-def _top_features(model: Any, n_top: int) -> Rows:
-    """Return rows with the features that distinguish each topic best, as `info` shows them."""
+def _top_features(model: Any, arguments: argparse.Namespace) -> Rows:
+    """Return rows with the leading features of each topic: by default those that `info` shows."""
     import numpy as np
 
     from ..plots.features import leading_features
 
     values, expected = model.components_, _expected_shares(model)
     there = expected > np.finfo(np.float64).tiny  # other features have no lift
-    shares, _, leading = leading_features(values * there, None, n_top)
+    shares, _, leading = leading_features(values * there, None, arguments.n_top, arguments.score)
     names = _features_of(model)
     rows = []
     for k, (topic, order) in enumerate(zip(columns_of_topics(model), leading, strict=True)):
@@ -136,7 +136,7 @@ def _features_of(model: Any) -> Any:
 
 
 # Names of the tables, and the functions that return their header and rows.
-TABLES: dict[str, Callable[[Any, int], Rows]] = {
+TABLES: dict[str, Callable[[Any, argparse.Namespace], Rows]] = {
     "loadings": _loadings,
     "components": _components,
     "top": _top_features,

@@ -30,6 +30,8 @@ _OPTIONS = {
     "total": "--thin-total", "fraction": "--thin-fraction",
     "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip
+# Options of `fit` for samples with few counts.
+COLLAPSED = " --model lda --inference collapsed"
 # As written in Python, so that paths such as init=random.h5 stay as they are.
 _GIVEN = re.compile(
     rf"(?<![\w./-])({'|'.join(_OPTIONS)})=(?:True|'([^']*)'|([\d.e+-]*\d)|)(?![\w'/-]|\.\w)"
@@ -158,6 +160,7 @@ def in_shell_words(text: str) -> str:
     text = _OF_TEXTS.sub(counted, text)
     text = re.sub(r"(?:^|(?<=[.:;] ))X(?= (?:has|does|is|lacks) )", "INPUT", text)
     text = text.replace("transpose=False", "--no-transpose")
+    text = text.replace("LDA(inference='collapsed')", f"nmfscale fit{COLLAPSED}")
     text = text.replace("strata=units", "the file of --units as --strata")
     text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)
     return _NAMED.sub(lambda found: _OPTIONS[found[1]], _GIVEN.sub(given, text))

@@ -96,6 +96,16 @@ def add_gene_symbols(command: argparse.ArgumentParser, with_counts: bool = False
     command.add_argument("--gene-symbols", type=PATH, metavar=form, help=what)
 
 
+def add_features(command: argparse.ArgumentParser, what: str) -> None:
+    """Add --n-top and --score: which features of a topic are shown or measured."""
+    from ..methods.feature_scores import DEFAULT_SCORE, SCORES
+
+    add = command.add_argument
+    add("--n-top", type=COUNT, default=10, metavar="N", help=f"{what} (default: %(default)s)")
+    what = "what ranks them: see pl.top_features (default: %(default)s)"
+    add("--score", choices=SCORES, default=DEFAULT_SCORE, help=what)
+
+
 def add_seed(command: argparse.ArgumentParser) -> None:
     """Add the option for the seed."""
     seed = at_least(int, 0, 2**32 - 1)

@@ -31,8 +31,9 @@ def quality(arguments: argparse.Namespace) -> int:
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = topic_quality(
-            model, counts, n_top=arguments.n_top, client=client, verbose=int(not arguments.quiet)
-        )
+            model, counts, n_top=arguments.n_top, score=arguments.score, client=client,
+            verbose=int(not arguments.quiet),
+        )  # fmt: skip
     say(str(found))
 
     def write(target: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import output
-from .messages import in_shell_words, say
+from .messages import COLLAPSED, in_shell_words, say
 from .option_groups import COUNT, PATH, add_run_options, size
 
 
@@ -20,6 +20,7 @@ def text(arguments: argparse.Namespace) -> int:
     target = output(arguments, ("", ".nmf"), inputs)
     from sklearn.feature_extraction.text import CountVectorizer
 
+    from ..counts.short_samples import advice, are_short
     from ..counts.sizes import readable
     from ..engine.threads import resolve_threads
     from ..readers.text_counts import text_counts
@@ -38,7 +39,11 @@ def text(arguments: argparse.Namespace) -> int:
     say(in_shell_words(stored.report()))
     say(f"store               {target}: {readable(target.stat().st_size)}")
     if vocabulary is None:
-        say(f"next                nmfscale fit {target} -k 10 -o model.h5")
+        how = ""
+        if are_short(stored):
+            say(f"short texts         {in_shell_words(advice(stored))}")
+            how = COLLAPSED
+        say(f"next                nmfscale fit {target} -k 10{how} -o model.h5")
     else:
         say(f"next                nmfscale transform MODEL.h5 {target} -o topics.csv")
     return 0

@@ -320,6 +320,12 @@ class CountMatrix(ABC):
         """Sum of all counts."""
         return float(self.row_totals.sum())
 
+    @cached_property
+    def median_total(self) -> float:
+        """Median total of the samples with counts; 0 if there are none."""
+        totals = self.row_totals[self.row_nnz > 0]
+        return float(np.median(totals)) if totals.size else 0.0
+
     @property
     def n_empty_rows(self) -> int:
         """Number of samples without counts."""
@@ -346,6 +352,7 @@ class CountMatrix(ABC):
             f"nonzero counts      {self.nnz:,} ({self.nnz / (n_rows * n_columns):.3%})",
             f"counts              {kind}, {self.dtype}, total {self.total:,.12g}, "
             f"largest {self.largest:,.12g}",
+            f"counts a sample     median {self.median_total:,.12g}",
             f"empty               {self.n_empty_rows:,} rows, {self.n_empty_columns:,} columns",
         ]
         for what, names in (("sample", self.sample_names), ("feature", self.feature_names)):

@@ -42,14 +42,16 @@ HARDLY_AFTER, HARDLY_GAINS, HALF_AFTER, BELOW_AFTER = 12, 3.0, 20, 40
 # Reasons why a fit ends, and their text in messages.
 ENDS = {
     "converged": "converged",
-    "plateau": "on a plateau",
+    "plateau": "converged on a plateau",
     "precision": "float32 can make no more progress",
-    "max_iter": "max_iter reached",
+    "max_iter": "not converged: max_iter reached",
     "callback": "stopped by the callback",
     "interrupted": "interrupted",
     "behind": "abandoned: no gain",
     "nearly": "little is left to gain",
 }
+# The reasons that are stopping rules of convergence: little is left to gain.
+CONVERGED = "converged", "plateau"
 # Names of columns of the history in messages.
 WORDS = {"loglik": "log-likelihood", "elbo": "ELBO", "kkt_loadings": "KKT"}
 
@@ -283,11 +285,6 @@ class Monitor:
         if self._below >= STILL and (best - record[self.objective] <= little or self.doubtful):
             return True
         return len(self._best) > FEWEST and bool(self._risen) and left(self._best) <= little
-
-    @property
-    def gap(self) -> float | None:
-        """The estimated remaining gain; None if rounding hides it."""
-        return None if self.reason == "precision" else self._left
 
     @property
     def _left(self) -> float:

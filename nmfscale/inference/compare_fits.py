@@ -156,7 +156,6 @@ def _summary(
     return FitSummary(
         name, type(model).__name__, len(model.components_), objective, value, score, held_out,
         residual, getattr(model, "n_iter_", None), seconds, getattr(model, "stop_reason_", None),
-        getattr(model, "gap_", None),
         float(match.similarity.mean()), float(match.similarity.min()), len(match.unmatched_b),
         stability, measures["npmi"], measures["exclusivity"], measures["diversity"],
         measures["deviance_explained"], _sparsity(model.components_),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from fractions import Fraction
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn.base import clone
 
 from ..counts.base import CountMatrix
 from ..counts.names import shown
+from ..counts.short_samples import ShortSamplesWarning
 from ..models.poisson_nmf import PoissonNMF
 from ..readers.file_counts import FileCounts
 from ..readers.thinning import PartOfCounts, Thinning
@@ -62,7 +64,9 @@ def fitted_to_part(
     )
     weights = None if getattr(model, "row_weights_", None) is None else given.weights
     start = np.ascontiguousarray(L[given.rows]) * float(share)
-    again.fit(fit_part, L=start, F=F, row_weights=weights, **given.fixed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ShortSamplesWarning)  # of a part of the counts
+        again.fit(fit_part, L=start, F=F, row_weights=weights, **given.fixed)
     if hasattr(model, "topic_names_"):
         again.topic_names_ = model.topic_names_
     # the samples are those of the other part, in the same order

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..counts.base import CountMatrix
 from ..counts.names import shown
+from ..counts.short_samples import ShortSamplesWarning
 from ..engine.workers import resolve_client
 from ..methods.matching import lift_pairs
 from ..models.pipelines import model_and_input
@@ -214,6 +215,7 @@ class StartsTask(ReplicateTask):
         seeds = [state_of_fit(seed, r) for r in numbers]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", ShortSamplesWarning)
             for first in range(0, len(seeds), size):
                 fits = [partial(self._fit, each) for each in seeds[first : first + size]]
                 found += fit_together(self.counts, fits, n_threads)
@@ -256,4 +258,5 @@ def _with_loadings(
         model.set_params(n_threads=n_threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", ShortSamplesWarning)
         return model.fit(counts, F=consensus.topics.T, fixed_topics=np.ones(K, bool))

@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..counts.base import CountMatrix, RowRange
 from ..counts.names import shown
+from ..counts.short_samples import warn_of_short_samples
 from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.coherence import Cooccurrences, coherences
-from ..methods.feature_scores import best_features, frex_of
+from ..methods.feature_scores import DEFAULT_SCORE, SCORES, frex_of, ranked_features
 from ..methods.residual_deviance import ResidualDeviance
 from ..models.base import CountModel
 from ..models.names import default_missing, feature_names_of, matched_counts
@@ -41,6 +42,7 @@ def topic_quality(
     X: Any,
     *,
     n_top: int = 10,
+    score: str = DEFAULT_SCORE,
     frex_weight: float = 0.7,
     client: Any = None,
     verbose: int = 0,
@@ -58,7 +60,11 @@ def topic_quality(
         the samples of the fit, are matched by name if both have names. Files are read block by
         block, once, and before that to find the loadings of other samples.
     n_top : int, default=10
-        Number of leading features, by frequency, that measure a topic, and of its leading samples.
+        Number of leading features that measure a topic, and of its leading samples.
+    score : {"relevance", "probability", "divergence", "frex", "lift"}, default="relevance"
+        What ranks features, as in :func:`nmfscale.plots.top_features`: by default the measured
+        features are those that the shell, plots and reports show. "probability" measures the most
+        frequent ones, as gensim does.
     frex_weight : float, default=0.7
         Weight of exclusivity in FREX, between 0 and 1.
     client : distributed.Client, default=None
@@ -84,6 +90,11 @@ def topic_quality(
     MemoryLimitError, ClusterError
         As in :meth:`nmfscale.PoissonNMF.transform`.
 
+    Warns
+    -----
+    UserWarning
+        If the median sample has so few counts that another model fits them better.
+
     Notes
     -----
     With p_i the share of samples that have feature i, p_ij that of samples that have both, and
@@ -95,10 +106,10 @@ def topic_quality(
         \qquad
         \text{UMass} = \log \frac{p_{ij} + \epsilon}{p_i} \text{ if i is before j}.
 
-    These are the numbers of gensim's CoherenceModel with "c_npmi", if a window is a whole document,
-    and with "u_mass". Mimno et al. [2]_ add 1 to the number of common samples instead of the
-    epsilon, and sum over the pairs. Pairs with a feature that occurs in no sample of `X`, and pairs
-    of features that both occur in all, contribute 0.
+    With ``score="probability"``, these are the numbers of gensim's CoherenceModel with "c_npmi", if
+    a window is a whole document, and with "u_mass". Mimno et al. [2]_ add 1 to the number of common
+    samples instead of the epsilon, and sum over the pairs. Pairs with a feature that occurs in no
+    sample of `X`, and pairs of features that both occur in all, contribute 0.
 
     Exclusivity is the mean FREX [3]_ of the leading features: the weighted harmonic mean of the
     ranks of a feature's frequency in the topic and of that frequency's share in the sum over all
@@ -114,7 +125,7 @@ def topic_quality(
 
     For the counts of the fit, topics and loadings have used the same counts: coherence is then
     somewhat higher, and deviance lower, than for other samples. Coherence compares topics by a few
-    frequent features. For single cells it can be close to 0 in every topic, because most genes that
+    features. For single cells it can be close to 0 in every topic, because most genes that
     lead topics occur in most cells.
 
     References
@@ -145,6 +156,8 @@ def topic_quality(
         )
     check_is_fitted(model, "components_")
     check_positive("n_top", n_top)
+    if score not in SCORES:
+        raise ValueError(f"score is {shown(score)}; choices: {', '.join(SCORES)}.")
     if not isinstance(frex_weight, Real) or not 0 <= frex_weight <= 1:
         raise ValueError(f"frex_weight is {shown(frex_weight)}; a number from 0 to 1 is needed.")
     client = None if client is None else resolve_client(client)
@@ -154,26 +167,28 @@ def topic_quality(
     missing = default_missing(model, counts)
     counts = matched_counts(model, X, counts, missing, "add columns of 0 for them.")[0]
     rows = rows_of_fit(model, counts)
+    if not model._fits_short_samples:
+        warn_of_short_samples(counts)
     with single_blas_thread():
-        return _measured(model, counts, rows, int(n_top), float(frex_weight), client, verbose)
+        _, leading = ranked_features(model.components_, int(n_top), score)
+        return _measured(model, counts, rows, leading, int(n_top), frex_weight, client, verbose)
 
 
 def _measured(
-    model: Any, counts: CountMatrix, rows: Array | None, n_top: int, frex_weight: float,
-    client: Any, verbose: int,
+    model: Any, counts: CountMatrix, rows: Array | None, leading: list[Array], n_top: int,
+    frex_weight: float, client: Any, verbose: int,
 ) -> TopicQuality:  # fmt: skip
     """Return all measures; `rows` are the positions of the samples in the fit."""
     L = loadings_of_counts(model, counts, rows, client)
     F = np.ascontiguousarray(model.components_.T, np.float64)
     frequencies = proportions(F.T)
-    leading = [best_features(each, each, n_top) for each in frequencies]
     batch = getattr(model, "batch_", None)
     where = () if rows is None or batch is None else (batch[rows], model.measured_)
     n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
     sums = _sums_of(QualityTask(counts, L, F, tuple(leading), n_rows, *where), client, verbose)
     shares = proportions(L * F.sum(axis=0))
     amounts = shares * counts.row_totals[:, None]
-    frex = frex_of(frequencies, frex_weight)
+    frex = frex_of(frequencies, float(frex_weight))
     n_topics = np.bincount(np.concatenate(leading), minlength=len(F))
     npmi, umass = coherences(sums["together"], leading, len(L))
     return TopicQuality(

@@ -9,11 +9,45 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-SCORES = ("divergence", "probability", "lift", "frex", "relevance")
+SCORES = ("relevance", "probability", "divergence", "frex", "lift")
+# What ranks features wherever they are shown or measured: docs/topic_quality.md has the reasons.
+DEFAULT_SCORE = "relevance"
+# Default weights: of exclusivity as in the R package stm; of the logarithm of the frequency as
+# Sievert and Shirley (2014) recommend.
+_WEIGHTS = {"frex": 0.5, "relevance": 0.6}
+
+
+def ranked_features(
+    components: Array, n_top: int, score: Any = DEFAULT_SCORE, *, weight: float | None = None,
+    overall: Array | None = None, among: Array | None = None,
+) -> tuple[Array, list[Array]]:  # fmt: skip
+    """Return frequencies (K, m) of features, and the indices of each topic's leading ones.
+
+    Parameters
+    ----------
+    components : array-like of shape (K, m)
+        Non-negative; every row is divided by its sum.
+    n_top : int
+        Largest number of features of a topic, which come in order, the best first.
+    score : {"relevance", "probability", "divergence", "frex", "lift"} or ndarray of shape (K, m)
+        As in `feature_scores`, or the scores themselves.
+    weight, overall
+        As in `feature_scores`.
+    among : ndarray of shape (m,), bool, default=None
+        The features that may lead a topic; None means all.
+    """
+    matrix = np.asarray(components, np.float64)
+    sums = matrix.sum(axis=1, keepdims=True)
+    frequencies = np.divide(matrix, sums, out=np.zeros(matrix.shape), where=sums > 0)
+    if isinstance(score, str):
+        score = feature_scores(frequencies, score, overall=overall, weight=weight)
+    ranked = frequencies if among is None else np.where(among, frequencies, 0)
+    leading = [best_features(score[k], ranked[k], n_top) for k in range(len(ranked))]
+    return frequencies, leading
 
 
 def feature_scores(
-    frequencies: Array, score: str, *, overall: Array | None = None, weight: float = 0.5
+    frequencies: Array, score: str, *, overall: Array | None = None, weight: float | None = None
 ) -> Array:
     """Return the score of each feature in each topic (K, m).
 
@@ -21,16 +55,17 @@ def feature_scores(
     ----------
     frequencies : ndarray of shape (K, m), float64
         Frequencies of the features in each topic.
-    score : {"divergence", "probability", "lift", "frex", "relevance"}
+    score : {"relevance", "probability", "divergence", "frex", "lift"}
         With frequency f and overall frequency p: "divergence" is ``f log(f / g) - f + g`` with the
         largest frequency g in another topic; "probability" is f; "lift" is f / p; "frex" is as in
         `frex_of`; "relevance" is ``w log f + (1 - w) log(f / p)`` (Sievert and Shirley 2014), and
         the smallest float64 if f is 0.
     overall : ndarray of shape (m,), default=None
         Overall frequencies; None means the mean over the topics.
-    weight : float, default=0.5
-        The weight of "frex" and "relevance".
+    weight : float, default=None
+        The weight of "frex" (0.5 by default) and "relevance" (0.6 by default).
     """
+    weight = _WEIGHTS.get(score, 0.5) if weight is None else weight
     if score == "divergence":
         return _divergences(frequencies)
     if score == "frex":

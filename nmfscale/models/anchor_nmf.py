@@ -22,7 +22,7 @@ from ..methods.rows_pass import Finish, RowsPass
 from ..methods.transform import projection, projection_needs
 from ..methods.weighting import WEIGHTINGS, Weights, weights_of
 from ..readers.options import SourceOptions
-from .base import CountModel, Fitted
+from .base import BY_THE_USER, CountModel, Fitted
 from .fit_options import FitOptions
 from .parameters import estimator
 from .validation import checked_anchors, checked_array
@@ -101,8 +101,6 @@ class AnchorNMF(CountModel):
         largest norm, and ``bytes_read`` from files so far.
     converged_ : bool
         Whether the fit was completed.
-    gap_ : None
-        Always None: nothing is left to gain.
     interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, sample_names_, \
 obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         As in :class:`PoissonNMF`.
@@ -262,9 +260,8 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         self.anchor_names_ = None if names is None else np.asarray(names)[self.anchors_]
         self.diffuseness_ = found["diffuseness"]
         self.reconstruction_err_ = float(found["error"])
-        ended = fitted.reason not in ("interrupted", "callback")
-        reason = "converged" if ended else fitted.reason
-        return counts, replace(fitted, converged=ended, reason=reason, gap=None)
+        reason = fitted.reason if fitted.reason in BY_THE_USER else "converged"
+        return counts, replace(fitted, reason=reason)
 
     def _weights(self, counts: CountMatrix) -> Weights:
         """Return the checked weights by which counts are multiplied in the choice of anchors."""

@@ -20,13 +20,14 @@ from sklearn.utils._param_validation import Interval, StrOptions, validate_param
 
 from ..counts.base import CountMatrix
 from ..counts.names import plain
+from ..counts.short_samples import warn_of_short_samples
 from ..counts.warn import collected_warnings, warn_caller
 from ..engine import progress
 from ..engine.checkpoint import Checkpoint, checkpoints_for
 from ..engine.local import LocalExecutor
 from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
-from ..engine.monitor import Monitor
+from ..engine.monitor import CONVERGED, Monitor
 from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
@@ -52,10 +53,13 @@ class Fitted:
 
     arrays: dict[str, Array]
     history: Array
-    converged: bool
     reason: str
-    gap: float | None = None
     moves: Array | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether a stopping rule of convergence ended the fit."""
+        return self.reason in CONVERGED
 
     @property
     def objective(self) -> float:
@@ -229,7 +233,6 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
             self.history_ = fitted.history
             self.converged_ = fitted.converged
             self.stop_reason_ = fitted.reason
-            self.gap_ = fitted.gap
             self.interrupted_ = fitted.reason == "interrupted"
             self.n_iter_ = len(fitted.history)
             self._warn_unless_converged(fitted)
@@ -267,6 +270,8 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
         self._take_names(with_names(X, counts, options.reading), counts)
         self._warn_of_many_components(counts)
         self._warn_of_unmeasured(counts)
+        if not self._fits_short_samples:
+            warn_of_short_samples(counts)
         return counts, replace(options, client=client)
 
     def _warn_of_many_components(self, counts: CountMatrix) -> None:
@@ -291,6 +296,11 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
                 "there as 0, so that topics may only tell files apart. Use join='inner'; or "
                 "PoissonNMF or TopicModel, which leave out what was not measured."
             )
+
+    @property
+    def _fits_short_samples(self) -> bool:
+        """Whether no other model is to be advised for samples with few counts."""
+        return False
 
     @property
     def _tolerance(self) -> float:
@@ -415,9 +425,7 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
                 iteration = begin(method, monitor, saved, rng)
             with monitor:
                 fit(method, monitor, saved, iteration, rng)
-                result = Fitted(
-                    method.result(), monitor.history, monitor.converged, monitor.reason, monitor.gap
-                )
+                result = Fitted(method.result(), monitor.history, monitor.reason)
         self.seed_ = monitor.seed  # the seed of the resumed fit
         return result
 
@@ -435,10 +443,9 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
         if interrupted:
             what, remedy = "was interrupted", "Start"
         residual = max(fitted.history[name][-1] for name in self._method.residuals)
-        left = "" if fitted.gap is None else f", and about {fitted.gap:.2g} are left to gain"
         warn_caller(
             f"{type(self).__name__} {what} after {len(fitted.history)} iterations: "
-            f"the {self._method.residual_name} is {residual:.2e}, tol={self._tolerance:g}{left}. "
+            f"the {self._method.residual_name} is {residual:.2e}, tol={self._tolerance:g}. "
             f"{remedy} from the {self._method.result_name} of this fit.",
             ConvergenceWarning,
         )

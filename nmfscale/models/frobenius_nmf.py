@@ -72,8 +72,9 @@ class FrobeniusNMF(CountModel):
     max_iter : int, default=200
         Maximum number of iterations, each one pass over the rows and one over the columns.
     tol : float, default=1e-4
-        The fit has converged when the estimate of the decrease of the loss that is left (`gap_`) is
-        at most `tol` times the loss. With 0, exactly `max_iter` iterations are run.
+        The fit has converged when a rough estimate of the decrease of the loss that is left
+        (``relative_gap`` of the history) is at most `tol` times the loss. With 0, exactly
+        `max_iter` iterations are run.
     n_init : int, default=1
         Number of starts; the fit with the lowest loss is kept. Starts by "nndsvd" are equal unless
         a subset of the samples is drawn.
@@ -86,11 +87,9 @@ class FrobeniusNMF(CountModel):
         Strong l1 penalties make all loadings and frequencies of a topic 0, or those of all topics.
     integer : {"allow", "warn", "require"}, default="allow"
         How to treat data that are not whole numbers.
-    dtype
+    dtype, n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`. With "float32" a fit is up to twice as fast, and its loss is the
         same to about six digits.
-    n_threads, memory_limit, random_state, verbose, callback
-        As in :class:`PoissonNMF`.
 
     Attributes
     ----------
@@ -112,8 +111,6 @@ class FrobeniusNMF(CountModel):
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
 sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         As in :class:`PoissonNMF`.
-    gap_
-        As in :class:`PoissonNMF`. The gain is that of the loss.
 
     Notes
     -----

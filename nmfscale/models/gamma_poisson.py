@@ -125,7 +125,7 @@ class GammaPoisson(CountModel):
         ``elbo`` (the best so far), ``change_components``, ``change_loadings``, ``change_totals``
         (see `tol`), ``momentum``, and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         As in :class:`PoissonNMF`.
 
     Notes

@@ -104,7 +104,9 @@ class HeldFactors(CountModel):
         UserWarning
             If features had to be matched by name, or only the fit or `X` has names; if there are
             counts of features that had none in the fit (``unseen_features_``), which are left out;
-            if the fit had `size_factors`, none are given, and the loadings depend on them.
+            if the fit had `size_factors`, none are given, and the loadings depend on them; if
+            samples have no counts in features of the topics, such as texts without a known word:
+            their loadings, 0 or those of the prior (1 / K in a TopicModel), say nothing about them.
 
         Notes
         -----

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self, Unpack, cast
@@ -145,7 +144,7 @@ class LDA(OnlineLDA):
     n_batch_iter_ : int
         Number of batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -337,6 +336,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         return self.tol
 
     @property
+    def _fits_short_samples(self) -> bool:
+        return self._collapsed
+
+    @property
     def _collapsed(self) -> bool:
         return self.inference == "collapsed"
 
@@ -411,9 +414,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
         )  # fmt: skip
         eta = float(fitted.arrays["eta"][0]) if self._collapsed else eta
         self._keep_topics(fitted.arrays["lambda"], fitted.arrays["alpha"], eta, dtype)
-        if self._collapsed:
-            return replace(fitted, gap=None)
-        self.elbo_ = fitted.objective
+        if not self._collapsed:
+            self.elbo_ = fitted.objective
         return fitted
 
     def _keep_samples(self, gamma: Array, proportions: Array) -> None:

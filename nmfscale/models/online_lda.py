@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 # Attributes of a fit and its samples, which a batch of `partial_fit` deletes.
 _OF_A_FIT = {
-    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "elbo_",
+    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "elbo_",
     "loadings_", "doc_topic_posterior_", "sample_names_", "obs_", "sample_totals_",
     "feature_totals_",
 }  # fmt: skip

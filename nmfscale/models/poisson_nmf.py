@@ -64,10 +64,9 @@ class PoissonNMF(CountFactorization):
         log-likelihood is at most 0.5 (or 5,000 times `tol`). With 0, exactly `max_iter` iterations
         are run.
     gain_tol : float, default=None
-        The fit also ends, on a plateau, if the last third of its iterations gained at most this
-        share of the log-likelihood and the expected remaining gain is no larger (see `gap_`), or if
-        thirty iterations did not increase it. None means `tol` / 1000; with 0 only `tol` ends a
-        fit.
+        The fit has also converged, on a plateau, if the last third of its iterations gained at most
+        this share of the log-likelihood and the expected remaining gain is no larger, or if thirty
+        iterations did not increase it. None means `tol` / 1000; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest likelihood is kept. `converged_` means that a fit
         is at a local maximum, not that the maximum is a good one.
@@ -176,15 +175,16 @@ class PoissonNMF(CountFactorization):
     loglik_ : float
         Poisson log-likelihood of the fit, weighted as it was; with priors, plus the log prior
         without its constant; minus the penalty of `l1_penalty`.
-    converged_, interrupted_ : bool
-        Whether the fit converged (see `tol`), and whether Ctrl-C ended it.
+    converged_ : bool
+        Whether a stopping rule of convergence ended the fit, `tol` or `gain_tol`: then little is
+        left to gain from this start. With ``tol=0`` there is no such rule.
     stop_reason_ : {"converged", "plateau", "precision", "max_iter", "callback", "interrupted"}
-        Why the fit ended: see `tol` and `gain_tol`; "precision" if rounding in float32 hides any
-        remaining gain.
-    gap_ : float or None
-        Estimate of how much the log-likelihood (or the objective of other models) would still rise
-        from this start, extrapolated from the shrinking gains of the last iterations as a geometric
-        series. None if rounding hides it.
+        Why the fit ended. `converged_` is True for "converged" (`tol`) and "plateau" (`gain_tol`).
+        It is False for "precision", where the fit makes no more progress but rounding in float32
+        may hide a remaining gain; and for "max_iter", "callback" and "interrupted" (Ctrl-C), which
+        end a fit that could go on.
+    interrupted_ : bool
+        Whether Ctrl-C ended the fit.
     seed_ : int or None
         Seed of the start: `random_state`, or the seed that was drawn for None; a fit with this seed
         has the same bits. None if `random_state` is a RandomState.

@@ -122,7 +122,7 @@ class SSNMF(SupervisedModel):
         labels, or minus the squared error of targets; ``bytes_read`` from files so far; and with
         ``criterion="relative-error"``, ``relative_error``.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, seed_, warnings_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -311,6 +311,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, gap_, se
             if array is not None
         }
         return found | ({"A": found["A"].T} if "A" in found else {})
+
+    @property
+    def _fits_short_samples(self) -> bool:
+        return True  # no other model takes labels
 
     def _fit_counts(
         self, X: Any, options: FitOptions, *, y: Any, label_weights: Any, data_weights: Any,

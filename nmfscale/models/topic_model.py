@@ -50,7 +50,7 @@ extrapolate, integer, dtype, n_threads, memory_limit, random_state, verbose, cal
         counts like two features with equal counts.
     history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
 feature_names_in_, sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, \
-topic_names_, gap_, seed_, warnings_, row_weights_, has_size_factors_, fixed_topics_, \
+topic_names_, seed_, warnings_, row_weights_, has_size_factors_, fixed_topics_, \
 fixed_features_, fixed_samples_, measured_, batch_, has_missing_entries_, moves_
         As in :class:`PoissonNMF`.
 

@@ -38,7 +38,7 @@ AXES = {
 }
 # Attributes that describe a fit, and that a model with merged topics does not have.
 _OF_THE_FIT = {
-    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "gap_", "loglik_", "elbo_",
+    "history_", "converged_", "interrupted_", "stop_reason_", "n_iter_", "loglik_", "elbo_",
     "loss_", "fixed_topics_", "warnings_",
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.base import CountMatrix
 from ..counts.foreign import imported_pandas
 from ..counts.names import shown
+from ..counts.warn import warn_of_empty_samples
 from ..engine import progress
 from ..engine.memory import check_stream
 from ..engine.protocol import Needs
@@ -117,6 +118,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
         model, counts, client = self._arranged(X, missing, client, reading, known)
+        warn_of_empty_samples(counts, "loadings")
         with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(counts, target, client=client, **given)
         return self._with_index(loadings, with_names(X, counts, reading), counts)

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..annotated.keys import KEY
 from ..methods.feature_scores import (
+    DEFAULT_SCORE,
     SCORES,
-    best_features,
-    feature_scores,
     largest_elsewhere,
+    ranked_features,
 )
 from ..models.pipelines import model_of
 from ..models.topic_labels import shortened
@@ -25,7 +25,6 @@ from .canvas import (
     matched_by_name,
     names_and_colors,
     nonnegative_matrix,
-    rows_to_one,
     size_in_inches,
 )
 from .objects import colors_of, model_in, symbols_of
@@ -33,15 +32,12 @@ from .objects import colors_of, model_in, symbols_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Default weights: of exclusivity as in the R package stm; of the logarithm of the frequency as
-# Sievert and Shirley (2014) recommend.
-_WEIGHTS = {"frex": 0.5, "relevance": 0.6}
 # Number of panels in a row, if the plot creates the figure.
 _ACROSS = 5
 
 
 def leading_features(
-    components: Any, feature_names: Any, n_top: int, score: Any = "divergence",
+    components: Any, feature_names: Any, n_top: int, score: Any = DEFAULT_SCORE,
     weight: float | None = None, feature_totals: Any = None, min_count: float = 0,
 ) -> tuple[np.ndarray, list[str], list[np.ndarray]]:  # fmt: skip
     """Return frequencies, names, and the indices of each topic's leading features, best first."""
@@ -49,14 +45,11 @@ def leading_features(
     if hasattr(score, "topic_number"):
         score = _z_of(score, names_of_features(components))
     columns = _columns_of(components, (feature_names, score, feature_totals))
-    if feature_totals is None:
-        feature_totals = getattr(components, "feature_totals_", None)
     matrix = nonnegative_matrix(
         getattr(components, "components_", components), "components", "topics x features",
         "the components_ of a fitted model",
     )  # fmt: skip
-    frequencies = rows_to_one(matrix)
-    n_topics, n_features = frequencies.shape
+    n_topics, n_features = matrix.shape
     if feature_names is None:
         feature_names = names_of_features(components)
     if feature_names is None and holds_names(columns):
@@ -72,17 +65,14 @@ def leading_features(
             f"feature_names has {len(feature_names)} entries, and components, of shape "
             f"{matrix.shape}, have {n_features} features{turned}."
         )
-    totals = _totals_of(feature_totals, columns, n_features, min_count)
-    if isinstance(score, str):
-        overall = None if totals is None or not totals.any() else totals / totals.sum()
-        weight = _WEIGHTS.get(score, 0.5) if weight is None else weight
-        scores = feature_scores(frequencies, score, overall=overall, weight=weight)
-    else:
-        scores = _given_scores(score, columns, frequencies.shape)
-    ranked = frequencies
-    if totals is not None and min_count:
-        ranked = np.where(totals >= min_count, frequencies, 0)
-    leading = [best_features(scores[k], ranked[k], n_top) for k in range(n_topics)]
+    totals = _totals_of(feature_totals, columns, n_features)
+    overall = None if totals is None or not totals.any() else totals / totals.sum()
+    among = _among(components, totals, min_count) if min_count else None
+    if not isinstance(score, str):
+        score = _given_scores(score, columns, matrix.shape)
+    frequencies, leading = ranked_features(
+        matrix, n_top, score, weight=weight, overall=overall, among=among
+    )
     return frequencies, names, leading
 
 
@@ -105,14 +95,21 @@ def names_of_features(model: Any) -> Any:
     return getattr(model, "feature_labels_", None) if names is None else names
 
 
-def _totals_of(given: Any, columns: Any, n_features: int, min_count: float) -> np.ndarray | None:
+def _among(model: Any, totals: np.ndarray | None, min_count: float) -> np.ndarray:
+    """Return which features have a total of `min_count`; by default with the totals of a model."""
+    totals = getattr(model, "feature_totals_", None) if totals is None else totals
+    if totals is None:
+        raise ValueError(
+            f"min_count={min_count} needs the total count of each feature: pass a fitted "
+            "model, or its feature_totals_ as feature_totals."
+        )
+    among: np.ndarray = np.asarray(totals) >= min_count
+    return among
+
+
+def _totals_of(given: Any, columns: Any, n_features: int) -> np.ndarray | None:
     """Return the total count of each feature, or None."""
     if given is None:
-        if min_count:
-            raise ValueError(
-                f"min_count={min_count} needs the total count of each feature: pass a fitted "
-                "model, or its feature_totals_ as feature_totals."
-            )
         return None
     totals = matched_by_name(given, columns, "feature_totals", "components")
     found = nonnegative_matrix([totals], "feature_totals", "one for each feature", "numbers")[0]
@@ -155,7 +152,7 @@ def top_features(
     feature_names: Any = None,
     *,
     n_top: int = 10,
-    score: Any = "divergence",
+    score: Any = DEFAULT_SCORE,
     weight: float | None = None,
     feature_totals: Any = None,
     min_count: float = 0,
@@ -174,24 +171,24 @@ def top_features(
         "feature 0", "feature 1", ...
     n_top : int, default=10
         Number of features for each topic.
-    score : {"divergence", "probability", "lift", "frex", "relevance"}, DifferentialFeatures, or \
-            array-like of shape (n_topics, n_features), default="divergence"
-        What ranks features, given their frequency f in the topic.  "divergence": the Poisson
-        divergence ``f log(f / g) - f + g`` from the largest frequency g in another topic.
-        "probability": f.  "lift": f divided by the overall frequency p; use it with `min_count`,
-        because the lift of rare features is large by chance.  "frex": the harmonic mean of the
-        ranks of f and of f divided by its sum over the topics [1]_.  "relevance":
-        ``weight log f + (1 - weight) log(f / p)`` [2]_.  A result of
+    score : {"relevance", "probability", "divergence", "frex", "lift"}, DifferentialFeatures, or \
+            array-like of shape (n_topics, n_features), default="relevance"
+        What ranks features, given their frequency f in the topic and p overall.
+        "relevance": ``weight log f + (1 - weight) log(f / p)`` [2]_.  "probability": f.
+        "divergence": the Poisson divergence ``f log(f / g) - f + g`` from the largest frequency g
+        in another topic.  "frex": the harmonic mean of the ranks of f and of f divided by its sum
+        over the topics [1]_.  "lift": f / p; use it with `min_count`, because the lift of rare
+        features is large by chance.  A result of
         :func:`nmfscale.differential_features` for the same model ranks by its z, and an array by
         its values.
     weight : float, default=None
         Weight, between 0 and 1, of exclusivity in "frex" (0.5 by default) or of log f in
         "relevance" (0.6 by default).
     feature_totals : array-like of shape (n_features,), default=None
-        Total count of each feature, which overall frequencies are calculated from; by default
-        those of the model, or else overall frequencies are means over the topics.
+        Total count of each feature, which overall frequencies p are calculated from, as in [2]_. By
+        default, p is the mean of f over the topics.
     min_count : float, default=0
-        Features with smaller totals are left out.
+        Features with smaller totals, by default those of the model, are left out.
     gene_symbols : str, default=None
         For an AnnData object, the column of ``var`` with the names of the features.
     key : str, default="topics"
@@ -239,7 +236,7 @@ def top_features_plot(
     feature_names: Any = None,
     *,
     n_top: int = 10,
-    score: Any = "divergence",
+    score: Any = DEFAULT_SCORE,
     weight: float | None = None,
     feature_totals: Any = None,
     min_count: float = 0,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 _WORDS = {"loglik": "log-likelihood", "elbo": "ELBO"}
+# Of which model of the counts a log-likelihood is.
+_LIKELIHOODS = {"loglik": "Poisson", "loglik_multinomial": "multinomial"}
 
 
 def _records(histories: Any, key: str) -> dict[str, Any]:
@@ -48,6 +50,16 @@ def objective(history: Any) -> str:
     """Return the field that the fit maximises: the first after iteration and seconds."""
     fields = [name for name in _fields(history) if name not in ("iteration", "seconds")]
     return fields[0] if fields else "loglik"
+
+
+def final_objectives(history: Any) -> list[tuple[str, float]]:
+    """Return the objective at the end of a fit, and related numbers, with the kind of each.
+
+    The kind of a log-likelihood is "Poisson" or "multinomial"; that of other objectives is empty.
+    """
+    first = objective(history)
+    fields = [name for name in _fields(history) if name == first or name.startswith(f"{first}_")]
+    return [(_LIKELIHOODS.get(name, ""), float(history[name][-1])) for name in fields]
 
 
 def residuals(history: Any) -> list[str]:

@@ -22,18 +22,18 @@ from ..inference.loadings import (
 from ..kernels import decompositions
 from ..kernels.functions import xlogy
 from ..plots.features import leading_features
-from ..plots.progress import label, objective, residuals
+from ..plots.progress import final_objectives, label, objective, residuals
 from ..storage.version import package_version
 
 Array = NDArray[Any]
 
 # Scores of features, with what a reader is told of each.
 SCORES = {
-    "divergence": "frequent in this topic, and more than in any other",
-    "probability": "frequent in this topic",
-    "lift": "share in this topic divided by the share in all counts",
-    "frex": "frequent and exclusive: mean of both ranks (Bischof and Airoldi 2012)",
     "relevance": "log frequency and log lift, weighted 0.6 and 0.4 (Sievert and Shirley 2014)",
+    "probability": "frequent in this topic",
+    "divergence": "frequent in this topic, and more than in any other",
+    "frex": "frequent and exclusive: mean of both ranks (Bischof and Airoldi 2012)",
+    "lift": "share in this topic divided by the mean share in all topics",
 }
 Z_SCORE = "z of the differential features: log-likelihood ratio against the other topics"
 # Total counts that a feature needs to lead a topic by lift: a single count has the largest lift.
@@ -122,8 +122,8 @@ def fit_facts(model: Any) -> list[tuple[str, str]]:
     history = getattr(model, "history_", None)
     if history is None:
         return facts
-    rises = objective(history)
-    facts.append((label(rises), f"{history[-1][rises]:,.2f}"))
+    what = label(objective(history))
+    facts += [(f"{kind} {what}".strip(), f"{at:,.2f}") for kind, at in final_objectives(history)]
     if residuals(history):
         largest = max(history[-1][name] for name in residuals(history))
         facts.append(("largest KKT residual", f"{largest:.1e}"))

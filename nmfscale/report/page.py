@@ -19,7 +19,7 @@ from ..models.symbols import symbols_by_name, with_symbols
 from ..models.topic_labels import topic_labels, topic_words
 from ..models.topics import topic_names_of
 from ..plots.canvas import index_of, matched_by_name, topic_colors
-from ..plots.features import leading_features
+from ..plots.features import DEFAULT_SCORE, leading_features
 from ..plots.objects import symbols_of
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
@@ -226,11 +226,11 @@ def _topics(
         for k in range(len(names))
     ]  # fmt: skip
     frequencies, features, leading = leading_features(model, None, _N_FEATURES_OF_TABLE)
-    words = [", ".join(word for word, _ in of[:_N_WORDS]) for of in keywords["divergence"]]
+    words = [", ".join(word for word, _ in of[:_N_WORDS]) for of in keywords[DEFAULT_SCORE]]
     kept = np.unique(np.concatenate(leading))
     scores = facts.SCORES | ({} if differential is None else {"z": facts.Z_SCORE})
     return {
-        "cards": cards, "scores": scores,
+        "cards": cards, "scores": scores, "default_score": DEFAULT_SCORE,
         "charts": {
             "map": charts.map_chart(facts.topic_map(frequencies), shares, names, colors, words)
         },

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..annotated.counts import counts_of, of_fit, weights_of
+from ..annotated.counts import counts_of, of_fit, selected, weights_of
 from ..annotated.keys import KEY, checked_key
 from ..annotated.places import annotated, writable
 from ..annotated.scheme import entry_of, read_model
 from ..counts.base import IntegerPolicy
+from ..counts.names import names_of
 from ..models import CountModel
 from ..models.persistence import is_model_file, load_model
 from ..storage.atomic import user_path
 from ..storage.hdf5 import open_file, warn_of_journal
-from .topics import keep_fit
+from .topics import keep_fit, places_by_name
 
 
 def transform(
@@ -97,7 +98,8 @@ def transform(
     loadings = np.asarray(model.transform(counts, missing=missing, **options))
     kept = params | chosen | {"transformed": True}
     none = np.zeros(adata.n_obs, bool)
-    keep_fit(adata, place, model, loadings, none, counts, kept, None)
+    of_model = selected(counts, None, places_by_name(counts.feature_names, names_of(model, 1)) >= 0)
+    keep_fit(adata, place, model, loadings, none, of_model, kept, None)
     return returned
 
 

@@ -274,6 +274,19 @@ def test_transform_by_object_model_and_file(fitted, tmp_path):
         assert (again.components_ == model.components_).all()
 
 
+def test_observations_without_counts_of_the_fit_are_marked(fitted):
+    new = cells(dense=True)[:3].copy()
+    other = anndata.AnnData(np.array([[0], [9], [0]]), new.obs[["size"]])
+    new.layers["counts"][1:] = 0
+    other.layers["counts"], other.var_names = other.X, ["of no fit"]
+    new = anndata.concat([new, other], axis=1)
+    with pytest.warns(UserWarning, match="2 of 3 samples of X have no counts in .* 'cell 1', 'cel"):
+        with pytest.warns(UserWarning, match="1 feature that TopicModel was not fitted to"):
+            nmfscale.tl.transform(new, fitted)
+    totals = new.obsm["topics_samples"]["sample_totals"]
+    assert (totals.to_numpy() > 0).tolist() == [True, False, False]
+
+
 @pytest.mark.parametrize("how", ["view", "dense", "backed", "dask", "raw", "mudata"])
 def test_the_same_bits_from_every_kind_of_object(how, tmp_path, fitted):
     adata, given, result = cells(how == "dense"), {"layer": "counts"}, None

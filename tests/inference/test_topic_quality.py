@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import xlogy
+from shell import run
 
 from nmfscale import (
     LDA,
@@ -19,6 +20,9 @@ from nmfscale import (
     topic_quality,
     write_store,
 )
+from nmfscale.models.notebook import topics_html
+from nmfscale.plots import top_features, top_features_plot
+from nmfscale.report.facts import keywords
 
 # Six documents, the last one empty, and two topics with these frequencies.
 DOCUMENTS = np.array([
@@ -60,8 +64,10 @@ def test_numbers_of_an_oracle(X, model):
     f = model.components_ / model.components_.sum(axis=1, keepdims=True)
     p = (counts > 0).mean(axis=0)
     exclusivity = f / f.sum(axis=0)
+    with np.errstate(divide="ignore"):
+        relevance = 0.6 * np.log(f) + 0.4 * np.log(f / f.mean(axis=0))
     for k, topic in enumerate(f):
-        top = np.argsort(-topic)[:n_top]
+        top = np.argsort(-relevance[k])[:n_top]
         assert found.top_features[k].tolist() == top.tolist()
         npmi, umass = [], []
         for i, j in combinations(top, 2):
@@ -205,3 +211,30 @@ def test_wrong_input(X, model):
         topic_quality(model, X.iloc[:, :20])
     with pytest.raises(ValueError, match="what='words'"):
         topic_quality(model, X).to_frame("words")
+
+
+@pytest.mark.parametrize("score", [None, "probability"])
+def test_the_features_that_are_measured_are_those_shown(X, model, tmp_path, capsys, score):
+    """In tables, notebooks, plots, the shell and reports: one ranking, with the same option."""
+    model.save(tmp_path / "model.h5")
+    X.to_csv(tmp_path / "counts.csv")
+    option, how = ([], {}) if score is None else (["--score", score], {"score": score})
+    table = topic_quality(model, X, **how).columns("top_features")
+    measured = table["feature"].reshape(3, 10).tolist()
+    lines = [", ".join(words) for words in measured]
+    assert top_features(model, **how) == measured
+    drawn = [text.get_text() for text in top_features_plot(model, **how).texts]
+    assert set(sum(measured, [])) < set(drawn)
+    shown = keywords(model, 10)[score or "relevance"]
+    assert [[word for word, _ in words] for words in shown] == measured
+    file, out = tmp_path / "model.h5", tmp_path / "out"
+    run("export", file, "-o", f"{out}1.csv", "--table", "top", *option)
+    counts = tmp_path / "counts.csv", "--samples-in", "rows"
+    run("quality", file, *counts, "-o", f"{out}2.csv", "--table", "top_features", *option)
+    for number in (1, 2):
+        assert pd.read_csv(f"{out}{number}.csv").feature.tolist() == sum(measured, [])
+    if score is None:  # those that have no option
+        capsys.readouterr()
+        run("info", tmp_path / "model.h5")
+        printed = capsys.readouterr().out
+        assert all(line in printed and line in topics_html(model) for line in lines)

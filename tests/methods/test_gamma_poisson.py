@@ -177,7 +177,6 @@ def test_short_samples_let_go_of_components_one_after_the_other(data_dir):
     counts = scipy.sparse.load_npz(data_dir / "beer_canada.npz")
     model = nmfscale.GammaPoisson(20, random_state=1).fit(counts)
     assert model.elbo_ > -427_600 and model.stop_reason_ == "max_iter"
-    assert model.gap_ > 20  # 47 in fact
     assert (np.diff(model.history_["elbo"]) >= 0).all()
 
 

@@ -11,6 +11,7 @@ from contract import LABELS, MODELS, Model, every_model, numbers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from small_fits import X
 
@@ -187,3 +188,22 @@ def test_a_seed_that_was_drawn_is_kept_and_gives_the_same_fit(model, tmp_path):
     assert seed == one.seed_ and isinstance(seed, int)
     again = model.made_at_random(random_state=seed).fit(X, **model.given)
     assert numbers(again) == numbers(one) and again.seed_ == seed
+
+
+@every_model
+def test_a_fit_has_converged_if_a_rule_of_convergence_ended_it(model):
+    options = {} if model.estimator is nmfscale.AnchorNMF else {"tol": 1e-2, "max_iter": 1000}
+    fitted = model.make(**options).fit(X, **model.given)
+    assert fitted.converged_ and fitted.stop_reason_ in ("converged", "plateau")
+    if options:
+        with pytest.warns(ConvergenceWarning, match="has not converged after 1 iterations"):
+            cut = model.make(tol=1e-12, max_iter=1).fit(X, **model.given)
+        assert not cut.converged_ and cut.stop_reason_ == "max_iter"
+    ended = model.make(callback=lambda record: True).fit(X, **model.given)
+    assert not ended.converged_ and ended.stop_reason_ == "callback"
+
+
+def test_a_fit_that_ends_on_a_plateau_has_converged():
+    """As most fits to real counts do."""
+    fitted = nmfscale.PoissonNMF(3, tol=1e-9, gain_tol=1e-4, random_state=0).fit(X)
+    assert fitted.stop_reason_ == "plateau" and fitted.converged_

@@ -77,7 +77,8 @@ def test_samples_that_have_nothing_else_are_empty():
     new = np.eye(M, dtype=int)[UNSEEN]
     for kind, value in ((nmfscale.PoissonNMF, 0), (nmfscale.TopicModel, 1)):
         model = fitted(kind(3, **SHORT))
-        with pytest.warns(UserWarning, match="2 counts in 2 features"):
+        of_samples = pytest.warns(UserWarning, match="2 of 2 samples of X have no counts in")
+        with of_samples, pytest.warns(UserWarning, match="2 counts in 2 features"):
             assert (model.transform(new) == value / 3).all()
         with pytest.warns(UserWarning, match="2 counts in 2 features"):
             assert model.score(new) == 0
@@ -118,3 +119,19 @@ def test_proportions_of_mixtures():
     p = start[:, None] * (frequencies / frequencies.sum(axis=0))[:-1]
     expected = (counts[:, :-1, None] * p / p.sum(axis=2, keepdims=True)).sum(axis=1)
     np.testing.assert_allclose(one, expected / expected.sum(axis=1, keepdims=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_samples_without_counts_in_features_of_the_topics_are_named(model):
+    new = pd.DataFrame(100 * X[:4], ["a", "b", "c", "d"])
+    new.iloc[[1, 3], :] = 0
+    new.iloc[3, UNSEEN] = 1  # less than 1 %: no warning of the features themselves
+    match = "2 of 4 samples of X have no counts in features of the topics, such as 'b', 'd': their "
+    with pytest.warns(UserWarning, match=match) as caught:
+        found = fitted(model).transform(new)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert np.array_equal(found[1], found[3]) and np.isfinite(found).all()
+    frequencies = np.random.default_rng(1).random((M, 2))
+    frequencies[UNSEEN] = 0
+    with pytest.warns(UserWarning, match=f"{match}proportions"):
+        nmfscale.mixture_proportions(new, frequencies)

@@ -39,8 +39,6 @@ class FitSummary:
         Time of the fit.
     stop_reason : str or None
         Why the fit ended.
-    gap : float or None
-        Estimated remaining gain of the objective from the same start, see :class:`PoissonNMF`.
     similarity, least_similarity : float
         Mean and smallest similarity of topics to their matches in the first fit.
     n_unmatched : int
@@ -64,7 +62,6 @@ class FitSummary:
     n_iter: int | None
     seconds: float | None
     stop_reason: str | None
-    gap: float | None
     similarity: float
     least_similarity: float
     n_unmatched: int
@@ -127,7 +124,6 @@ class FitComparison(Result):
 # Attributes that the text shows, their titles and formats.
 _SHOWN = (
     ("n_components", "K", ""), ("objective", "objective", ""), ("value", "value", ",.2f"),
-    ("gap", "gap", ".2g"),
     ("score", "score", ".4f"), ("held_out", "held out", ".4f"), ("residual", "residual", ".1e"),
     ("n_iter", "iterations", ""), ("seconds", "seconds", ",.1f"),
     ("similarity", "similarity", ".3f"), ("stability", "stability", ".3f"),

@@ -90,8 +90,7 @@ class BootstrapFit(Result):
     matches : ndarray of shape (n_replicates, K)
         Which topics of the replicate were matched.
     n_iter, converged : ndarray of shape (n_replicates,)
-        ``n_iter_`` and ``converged_`` of each fit; fits that have not converged ended on a plateau,
-        or at `max_iter`.
+        ``n_iter_`` and ``converged_`` of each fit.
     features, samples : ndarray of int
         Numbers of the requested features and samples.
     feature_names, groups : ndarray or tuple, or None

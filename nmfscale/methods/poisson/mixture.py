@@ -17,6 +17,7 @@ from sklearn.utils import check_scalar
 from ...counts.base import CountMatrix
 from ...counts.names import name_array, names_of, of_samples, same_kind, same_topics
 from ...counts.structure import non_negative
+from ...counts.warn import warn_of_empty_samples
 from ...engine.threads import resolve_threads
 from ...readers.columns import leave_out
 from ...readers.matching import Origin, check_missing, select_features
@@ -65,7 +66,8 @@ def mixture_proportions(
     Returns
     -------
     ndarray of shape (n_samples, n_components), float64
-        Proportions; rows sum to one. An empty sample has equal proportions.
+        Proportions; rows sum to one. A sample without counts has equal proportions, or those of
+        `start`.
 
     Raises
     ------
@@ -77,7 +79,8 @@ def mixture_proportions(
     -----
     UserWarning
         If there are counts of features whose frequencies are all zero: no proportions explain them,
-        and they are left out; if `X` lacks features, or has others, which are left out.
+        and they are left out; if `X` lacks features, or has others, which are left out; if samples
+        have no other counts.
 
     See Also
     --------
@@ -112,6 +115,7 @@ def mixture_proportions(
     whole = F / sums
     F = whole[there]
     counts = leave_out(counts, ~F.any(axis=1), "whose frequencies are all zero")
+    warn_of_empty_samples(counts, "proportions")
     start = np.ones(shape) if start is None else non_negative(start, "start", shape)
     of_rows = start.sum(axis=1, dtype=np.float64)
     if not of_rows.all():
