@@ -84,7 +84,7 @@ class LDA(OnlineLDA):
     gain_tol : float, default=None
         The fit also ends, on a plateau, if the last third of its iterations gained at most this
         share of the ELBO (with collapsed inference: of ``leave_one_out``, which may fall) and the
-        expected remaining gain is no larger (see `gap_`), or if thirty iterations did not increase
+        expected remaining gain is no larger, or if thirty iterations did not increase
         it. None means `tol` / 100, and 0 with collapsed inference; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO (or ``leave_one_out``) is kept.

@@ -69,7 +69,7 @@ class NoisyTopicModel(CountModel):
         With 0, exactly `max_iter` iterations are run.
     gain_tol : float, default=None
         The fit also ends, on a plateau, if the last third of its iterations gained at most this
-        share of the ELBO and the expected remaining gain is no larger (see `gap_`), or if thirty
+        share of the ELBO and the expected remaining gain is no larger, or if thirty
         iterations did not increase it. None means `tol` / 10; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
