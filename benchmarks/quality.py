@@ -50,7 +50,7 @@ def compare_coherence(names: list[tuple[str, int]]) -> list[dict]:
         model = TopicModel(K, random_state=0, tol=1e-3, n_threads=1).fit(X)
         counts = as_counts(X)
         begin = time.process_time()
-        found = topic_quality(model, counts)
+        found = topic_quality(model, counts, score="probability")
         rows.append({
             "counts": name, "K": K, "program": "nmfscale, all measures",
             "seconds": round(time.process_time() - begin, 2),
