@@ -18,8 +18,9 @@ from ..counts.short_samples import warn_of_short_samples
 from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.coherence import Cooccurrences, coherences
-from ..methods.feature_scores import DEFAULT_SCORE, SCORES, frex_of, ranked_features
+from ..methods.feature_scores import frex_of, ranked_features
 from ..methods.residual_deviance import ResidualDeviance
+from ..methods.score_names import DEFAULT_SCORE, SCORES
 from ..models.base import CountModel
 from ..models.names import default_missing, feature_names_of, matched_counts
 from ..models.pipelines import model_and_input

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .score_names import DEFAULT_SCORE
+
 Array = NDArray[Any]
 
-SCORES = ("relevance", "probability", "divergence", "frex", "lift")
-# What ranks features wherever they are shown or measured: docs/topic_quality.md has the reasons.
-DEFAULT_SCORE = "relevance"
 # Default weights: of exclusivity as in the R package stm; of the logarithm of the frequency as
 # Sievert and Shirley (2014) recommend.
 _WEIGHTS = {"frex": 0.5, "relevance": 0.6}

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import (
 )
 
 from ..counts.foreign import imported_pandas
-from ..methods.feature_scores import SCORES
+from ..methods.score_names import SCORES
 from .fonts import complete_figure
 
 if TYPE_CHECKING:

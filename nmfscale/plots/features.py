@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..methods.feature_scores import (
-    DEFAULT_SCORE,
-    SCORES,
-    largest_elsewhere,
-    ranked_features,
-)
+from ..methods.feature_scores import largest_elsewhere, ranked_features
+from ..methods.score_names import DEFAULT_SCORE, SCORES
 from ..models.pipelines import model_of
 from ..models.topic_labels import shortened
 from .canvas import (
