@@ -1,8 +1,11 @@
-"""Samples with few counts, and the model that fits them."""
+"""Samples with few counts, and the model that fits them; samples without any."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from .base import CountMatrix
+from .names import such_as
 from .warn import warn_caller
 
 # Below this median, models with a prior of topics and proportions that are integrated out predict
@@ -34,3 +37,16 @@ def warn_of_short_samples(counts: CountMatrix) -> None:
     """Warn if samples are short."""
     if are_short(counts):
         warn_caller(advice(counts), ShortSamplesWarning)
+
+
+def warn_of_empty_samples(counts: CountMatrix, result: str) -> None:
+    """Warn that samples without counts have a `result` that says nothing about them."""
+    empty = np.flatnonzero(counts.row_nnz == 0)
+    if not empty.size:
+        return
+    names = empty if counts.sample_names is None else counts.sample_names[empty]
+    of = f"{empty.size:,} of {counts.shape[0]:,} samples of X"
+    warn_caller(
+        f"{of} have no counts in features of the topics, such as {such_as(names.tolist())}: their "
+        f"{result} are those of an empty sample, and say nothing about them."
+    )

@@ -7,14 +7,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-from .names import such_as
-
-if TYPE_CHECKING:
-    from .base import CountMatrix
 
 from ..terminal import visible
 
@@ -45,16 +37,3 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
-
-
-def warn_of_empty_samples(counts: CountMatrix, result: str) -> None:
-    """Warn that samples without counts have a `result` that says nothing about them."""
-    empty = np.flatnonzero(counts.row_nnz == 0)
-    if not empty.size:
-        return
-    names = empty if counts.sample_names is None else counts.sample_names[empty]
-    of = f"{empty.size:,} of {counts.shape[0]:,} samples of X"
-    warn_caller(
-        f"{of} have no counts in features of the topics, such as {such_as(names.tolist())}: their "
-        f"{result} are those of an empty sample, and say nothing about them."
-    )

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.base import CountMatrix
 from ..counts.foreign import imported_pandas
 from ..counts.names import shown
-from ..counts.warn import warn_of_empty_samples
+from ..counts.short_samples import warn_of_empty_samples
 from ..engine import progress
 from ..engine.memory import check_stream
 from ..engine.protocol import Needs

@@ -16,8 +16,8 @@ from sklearn.utils import check_scalar
 
 from ...counts.base import CountMatrix
 from ...counts.names import name_array, names_of, of_samples, same_kind, same_topics
+from ...counts.short_samples import warn_of_empty_samples
 from ...counts.structure import non_negative
-from ...counts.warn import warn_of_empty_samples
 from ...engine.threads import resolve_threads
 from ...readers.columns import leave_out
 from ...readers.matching import Origin, check_missing, select_features
