@@ -190,6 +190,7 @@ def test_a_seed_that_was_drawn_is_kept_and_gives_the_same_fit(model, tmp_path):
     assert numbers(again) == numbers(one) and again.seed_ == seed
 
 
+@pytest.mark.filterwarnings("ignore:.* have loadings that are all 0:UserWarning")
 @every_model
 def test_a_fit_has_converged_if_a_rule_of_convergence_ended_it(model):
     options = {} if model.estimator is nmfscale.AnchorNMF else {"tol": 1e-2, "max_iter": 1000}
