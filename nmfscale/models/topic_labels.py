@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..counts.names import names_of
-from ..methods.feature_scores import best_features, feature_scores
+from ..methods.feature_scores import ranked_features
 from .topics import topic_names_of
 
 # Features in a label, and letters of one of them.
@@ -29,16 +27,9 @@ def topic_words(model: Any) -> tuple[str, ...] | None:
 
 def leading_words(components: Any, names: Any) -> tuple[str, ...]:
     """Return the same for components (K, m) with these names of features."""
-    values = np.asarray(components, np.float64)
-    sums = values.sum(axis=1, keepdims=True)
-    frequencies = np.divide(values, sums, out=np.zeros(values.shape), where=sums > 0)
-    scores = feature_scores(frequencies, "divergence")
+    _, leading = ranked_features(components, _N_WORDS)
     return tuple(
-        ", ".join(
-            shortened(str(names[j]), _MOST_LETTERS)
-            for j in best_features(scores[k], frequencies[k], _N_WORDS)
-        )
-        for k in range(len(frequencies))
+        ", ".join(shortened(str(names[j]), _MOST_LETTERS) for j in order) for order in leading
     )
 
 
