@@ -299,8 +299,7 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
 
     @property
     def _fits_short_samples(self) -> bool:
-        """Whether no other model is to be advised for samples with few counts."""
-        return False
+        return False  # another model is advised
 
     @property
     def _tolerance(self) -> float:
