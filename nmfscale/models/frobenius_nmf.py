@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,6 +18,7 @@ from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine import progress
 from ..engine.protocol import Executor
+from ..methods.frobenius.completion import squares_of_errors
 from ..methods.frobenius.descent import (
     Hals,
     Penalties,
@@ -34,6 +36,7 @@ from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
 from .parameters import estimator
+from .transform import check_completion
 from .validation import checked_array
 
 Array = NDArray[Any]
@@ -333,30 +336,45 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         return self._pass(counts, gathered=gathered)
 
-    def score(  # type: ignore[override]
-        self, X: Any, y: Any = None, *, missing: str | None = None, client: Any = None,
-        layer: str | None = None, raw: bool = False, **source: Unpack[SourceOptions],
-    ) -> float:  # fmt: skip
+    def score(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        completion: float | None = None,
+        random_state: Any = None,
+        missing: str | None = None,
+        client: Any = None,
+        layer: str | None = None,
+        raw: bool = False,
+        **source: Unpack[SourceOptions],
+    ) -> float:
         """Return the share of the sum of squares of the weighted counts that is explained.
 
         Parameters
         ----------
-        X, missing, client, layer, raw, **source
+        X, missing, layer, raw, **source
             As in :meth:`transform`.
         y : None
             Ignored.
+        completion, random_state, client
+            As in :meth:`PoissonNMF.score`. Choose penalties and the number of topics with
+            `completion`.
 
         Returns
         -------
         float
             ``1 - |X' - W H|^2 / |X'|^2`` with X' the weighted counts and W their loadings, which
             :meth:`transform` finds; at most 1, and 0 if there are no counts. It rises with the
-            number of topics, and falls with the penalties, because W is fitted to X' itself.
+            number of topics, and falls with the penalties, because W is fitted to X' itself. With
+            `completion`, X' are the weighted held-out counts, and W the loadings of the seen
+            counts, times the ratio of held-out to seen counts unless samples are scaled to norm 1;
+            the share is negative where zeros would predict better.
 
         Raises
         ------
         ValueError, MemoryLimitError, ClusterError
-            As in :meth:`transform`.
+            As in :meth:`PoissonNMF.score`.
 
         Examples
         --------
@@ -364,16 +382,41 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
         >>> round(FrobeniusNMF(n_components=1).fit(X).score(X), 2)
         0.66
+
+        Held-out counts choose the penalties:
+
+        >>> from nmfscale import simulate_topic_counts
+        >>> from sklearn.model_selection import GridSearchCV
+        >>> def held_out(model, X, y=None):
+        ...     return model.score(X, completion=0.5, random_state=0)
+        >>> X, _ = simulate_topic_counts(300, 100, 3, random_state=0)
+        >>> search = GridSearchCV(FrobeniusNMF(3), {"alpha_W": [0, 0.01]}, scoring=held_out, cv=2)
+        >>> search.fit(X).best_params_
+        {'alpha_W': 0.01}
         """
         check_is_fitted(self)
+        check_completion(completion)
         reading = {"layer": layer, "raw": raw, **source}
         model, counts, client = self._arranged(X, missing, client, reading)
         square = sum_of_squares(counts, model.weighting)
         if not square:
             return 0.0
         with progress.shown(self.verbose, "score", counts.shape[0]):
-            found = model._pass(counts, gathered=False, explained=True)
-            return math.fsum(found.gather(**self._where(client))) / square
+            if completion is not None:
+                return model._completion(counts, completion, check_random_state(random_state))
+            explained = model._pass(counts, gathered=False, explained=True)
+            return math.fsum(explained.gather(**self._where(client))) / square
+
+    def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
+        weights = Weights(None, self.idf_, self.weighting != "counts")
+        ratio = 1.0 if weights.unit else share / (1 - share)
+        errors, squares = [], []
+        for _, L, held in self._halves(counts, share, rng):
+            error, square = squares_of_errors(held, ratio * L, self._seen_factors, weights)
+            errors.append(error)
+            squares.append(square)
+        total = math.fsum(squares)
+        return 1 - math.fsum(errors) / total if total else 0.0
 
     @property
     def perplexity(self) -> Any:

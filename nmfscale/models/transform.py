@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+from collections.abc import Iterator
 from contextlib import closing
 from numbers import Real
 from pathlib import Path
@@ -43,6 +44,15 @@ Array = NDArray[Any]
 
 # Rows of expected counts that are computed at a time.
 _ROWS = 1 << 12
+
+
+def check_completion(share: float | None) -> None:
+    """Refuse a share of held-out counts that is not between 0 and 1, nor None."""
+    if not (share is None or isinstance(share, Real) and 0 < share < 1):
+        raise ValueError(
+            f"completion={shown(share)}: the share of the counts that is held out is needed, a "
+            "number between 0 and 1."
+        )
 
 
 class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -282,11 +292,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         reading: dict[str, Any], known: dict[str, Any] | None = None,
     ) -> float:  # fmt: skip
         check_is_fitted(self)
-        if not (completion is None or isinstance(completion, Real) and 0 < completion < 1):
-            raise ValueError(
-                f"completion={shown(completion)}: the share of the counts that is held out is "
-                "needed, a number between 0 and 1."
-            )
+        check_completion(completion)
         model, counts, client = self._arranged(X, missing, client, reading, known)
         if completion is None and counts.total == 0:
             return 0.0
@@ -297,13 +303,27 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             return model._log_probability(counts, client) / counts.total
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
+        logs: list[float] = []
+        total, n_threads = 0.0, self._threads(counts)
+        for model, L, held in self._halves(counts, share, rng):
+            scored = model._weighted(as_counts(held))
+            of_rows = log_shares(scored, L, self._seen_factors, n_threads, model._measured)
+            logs.extend(of_rows + model._log_weights(scored))
+            total += scored.total
+        return math.fsum(logs) / total if total else 0.0
+
+    def _halves(
+        self, counts: CountMatrix, share: float, rng: Any
+    ) -> Iterator[tuple[Any, Array, Any]]:
+        """Yield this model, loadings fitted to seen counts, and held-out counts, for some rows.
+
+        Rows without seen counts are left out; the model knows what these rows measured.
+        """
         if not counts.is_integer:
             raise ValueError(
                 f"completion={share}: only whole counts can be split, and X has fractional counts: "
                 f"{counts.first_fraction}."
             )
-        logs: list[float] = []
-        total, n_threads = 0.0, self._threads(counts)
         for rows in counts.chunks():
             seen, held = split_counts(rows, counts.shape[1], share, rng)
             known = seen.sum(axis=1) > 0
@@ -313,12 +333,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             if self._measured is not None:
                 model = copy.copy(self)
                 model._measured = self._measured.rows(rows.first + np.flatnonzero(known))
-            L = model._seen_loadings(as_counts(seen[known]))
-            held = model._weighted(as_counts(held[known]))
-            of_rows = log_shares(held, L, self._seen_factors, n_threads, model._measured)
-            logs.extend(of_rows + model._log_weights(held))
-            total += held.total
-        return math.fsum(logs) / total if total else 0.0
+            yield model, model._seen_loadings(as_counts(seen[known])), held[known]
 
     def perplexity(
         self,

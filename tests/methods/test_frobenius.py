@@ -10,10 +10,12 @@ from numpy.testing import assert_allclose
 from scipy.optimize import nnls
 from sklearn.decomposition import NMF
 from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.model_selection import GridSearchCV
 from small_fits import X
 
 import nmfscale
 from nmfscale import FrobeniusNMF
+from nmfscale.methods.completion import split_counts
 
 LONG = {"max_iter": 3000, "tol": 1e-10, "n_threads": 1}
 RNG = np.random.default_rng(0)
@@ -69,6 +71,42 @@ def test_loadings_and_the_score_are_least_squares():
     )  # fmt: skip
     assert model.score(0 * NEW) == 0 and not model.transform(0 * NEW).any()
     assert not hasattr(model, "perplexity")
+
+
+@pytest.mark.parametrize(
+    "options, choices, best",
+    [
+        ({}, {"n_components": [1, 3, 6]}, 3),
+        ({"weighting": "tf-idf"}, {"n_components": [1, 3, 6]}, 3),
+        ({}, {"alpha_W": [0, 0.1, 2]}, 0.1),
+    ],
+)
+def test_held_out_counts_choose_topics_and_penalties(options, choices, best):
+    def held_out(model, X, y=None):
+        return model.score(X, completion=0.5, random_state=0)
+
+    counts, _ = nmfscale.simulate_topic_counts(300, 100, 3, random_state=0)
+    search = GridSearchCV(FrobeniusNMF(3, **options), choices, scoring=held_out, cv=2).fit(counts)
+    assert list(search.best_params_.values()) == [best]
+
+
+@pytest.mark.parametrize("weighting", ["counts", "tf-idf"])
+def test_the_score_of_held_out_counts(weighting):
+    model = FrobeniusNMF(3, weighting=weighting).fit(X)
+    halves = [
+        split_counts(rows, NEW.shape[1], 0.25, np.random.RandomState(0))
+        for rows in nmfscale.as_counts(NEW).chunks()
+    ]
+    ((seen, held),) = halves
+    kept = np.asarray(seen.sum(axis=1)).ravel() > 0
+    weighted, ratio = held.toarray()[kept].astype(float), 1 / 3
+    if weighting == "tf-idf":
+        weighted, ratio = weighted * model.idf_, 1
+        norms = np.linalg.norm(weighted, axis=1, keepdims=True)
+        weighted /= np.where(norms > 0, norms, 1)
+    predicted = ratio * model.transform(seen[kept]) @ model.components_
+    expected = 1 - ((weighted - predicted) ** 2).sum() / (weighted**2).sum()
+    assert_allclose(model.score(NEW, completion=0.25, random_state=0), expected, rtol=1e-9)
 
 
 def test_words_in_no_topic_are_part_of_the_norm_of_a_sample():
