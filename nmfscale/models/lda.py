@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, Unpack, cast
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,13 +14,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Method, Needs
-from ..methods.merging import merged_dirichlet, summed
-from ..methods.rows_pass import RowsPass
 from ..methods.variational import collapsed, lda
 from ..methods.variational.collapsed import CollapsedLDA
 from ..methods.variational.held_out import HeldOut, ValidatedCollapsedLDA
 from ..methods.variational.lda import VariationalLDA
-from ..methods.variational.posteriors import Inference, inference_needs
 from ..readers.options import SourceOptions
 from .base import CountModel, Fitted
 from .fit_options import FitOptions
@@ -32,8 +29,6 @@ from .validation import checked_posteriors, dirichlet_priors, prior_of_topics
 Array = NDArray[Any]
 
 _TOLERANCES = {"mean-field": 1e-5, "collapsed": 5e-3}
-# Smaller entries of a topic are the floor of points that are zero.
-_LEAST_SHARE = 1e-12
 
 
 @estimator
@@ -247,9 +242,6 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             return ValidatedCollapsedLDA
         return CollapsedLDA if self._collapsed else self._mean_field
 
-    # in a restricted copy: the share of each topic in its features, (K,)
-    _shares = cast("Array | None", None)
-
     def fit(
         self,
         X: Any,
@@ -338,10 +330,6 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     @property
     def _fits_short_samples(self) -> bool:
         return self._collapsed
-
-    @property
-    def _collapsed(self) -> bool:
-        return self.inference == "collapsed"
 
     @property
     def _estimated(self) -> str:
@@ -440,67 +428,3 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         self.components_ = shares.astype(dtype)
         self.doc_topic_prior_ = np.array(alpha)
         self.topic_word_prior_ = np.ascontiguousarray(eta.T) if np.ndim(eta) else eta
-
-    def _taken(self, axis: str, numbers: Any) -> Self:
-        found = super()._taken(axis, numbers)
-        if axis == "k" and np.ndim(self.topic_word_prior) == 2:
-            found.topic_word_prior = found.topic_word_prior_
-        return found
-
-    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
-        eta, alpha = self._eta, self.doc_topic_prior_
-        if np.ndim(self.topic_word_prior) == 2:
-            raise ValueError(
-                "topic_word_prior has numbers of its own for each topic, which a merged topic does "
-                "not have: fit with a number for each feature."
-            )
-        rows = "loadings_", "doc_topic_posterior_", "doc_topic_prior_"
-        found = {name: summed(getattr(self, name), parts) for name in rows if hasattr(self, name)}
-        if np.ndim(eta):  # the same in every topic
-            found["topic_word_prior_"] = self.topic_word_prior_[: len(parts)]
-            eta = eta[:, :1]
-        elif eta == 0 and "doc_topic_posterior_" not in found:
-            raise ValueError("topics that are points need loadings to be merged: call fit.")
-        expected = (getattr(self, "doc_topic_posterior_", alpha) - alpha).sum(axis=0)
-        topics = merged_dirichlet(self.topic_word_posterior_.T, parts, eta, expected).T
-        shares = (topics / topics.sum(axis=1, keepdims=True)).astype(self.components_.dtype)
-        posterior = np.ascontiguousarray(topics)
-        return found | {"topic_word_posterior_": posterior, "components_": shares}
-
-    def _restricted(self, features: Array) -> Self:
-        found = super()._restricted(features)
-        sums = (model.topic_word_posterior_.sum(axis=1) for model in (found, self))
-        found._shares = np.divide(*sums)
-        found._shares[found._shares < _LEAST_SHARE] = 0
-        if not lda.has_prior(self.topic_word_prior_):  # point estimates must sum to one
-            scale = np.where(found._shares > 0, found._shares, 1)
-            found.topic_word_posterior_ = found.topic_word_posterior_ / scale[:, None]
-        return found
-
-    def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
-        """Return how posteriors of new samples are found, unless memory is short of them."""
-        self._check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
-        if self._collapsed:
-            posterior = self.topic_word_posterior_.T
-            return collapsed.collapsed_inference(
-                counts, posterior / posterior.sum(axis=0), self.doc_topic_prior_,
-                n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
-                n_threads=self._threads(counts),
-            )  # fmt: skip
-        return lda.dirichlet_inference(
-            counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self._eta,
-            n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
-            n_threads=self._threads(counts),
-        )  # fmt: skip
-
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
-        found = self._inference(counts, gathered=gathered).loadings
-        return found.then(lambda rows, gamma: self._proportions(gamma))
-
-    def _proportions(self, gamma: Array) -> Array:
-        if self._shares is not None:
-            gamma = lda.of_all_features(gamma, self.doc_topic_prior_, self._shares)
-        return lda.proportions(gamma)
-
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
-        return self._inference(counts, gathered=False).elbo(**self._where(client))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Self, Unpack
 
-import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
 
@@ -15,7 +14,7 @@ from ..methods.variational import lda
 from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
 from ..readers.options import SourceOptions
-from .base import CountModel
+from .lda_topics import FixedTopicsLDA
 from .validation import prior_of_topics
 
 Array = NDArray[Any]
@@ -38,17 +37,12 @@ def _takes_batches(model: Any) -> bool:
     return True
 
 
-class OnlineLDA(CountModel):
+class OnlineLDA(FixedTopicsLDA):
     """The method `partial_fit` of :class:`LDA`."""
 
-    doc_topic_prior_: Array
     learning_decay: float
     learning_offset: float
-    max_doc_update_iter: int
-    mean_change_tol: float
     n_batch_iter_: int
-    topic_word_posterior_: Array
-    topic_word_prior_: Any
     total_samples: float
 
     @available_if(_takes_batches)
@@ -125,12 +119,6 @@ class OnlineLDA(CountModel):
         self.n_batch_iter_ += 1
         self._keep_topics(moved, alpha, eta, dtype)
         return self
-
-    @property
-    def _eta(self) -> Any:
-        """Return eta of the fit: a number, or (m, K)."""
-        eta = self.topic_word_prior_
-        return np.ascontiguousarray(eta.T) if isinstance(eta, np.ndarray) else eta
 
     def _priors(self) -> tuple[Array, Any]:
         """Return alpha and eta of a fit, before they are estimated."""
