@@ -7,6 +7,7 @@ connections here therefore use the loopback address, or TLS with the cluster's o
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import ipaddress
 import os
@@ -22,6 +23,7 @@ from typing import Any
 
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
+_LAST_HEARTBEAT_SECONDS = 5.0
 
 # A lost worker is detected within a minute, and other workers take over its tasks.  By default,
 # Dask waits five minutes or forever, and fails a task after three workers that died with it.  It
@@ -158,7 +160,30 @@ def local_cluster(
             if cluster is not None:
                 # A client may have shut down the scheduler: do not wait long for it.
                 with dask.config.set({"distributed.comm.timeouts.connect": "5s"}):
+                    if cluster.scheduler.status.name == "running":
+                        cluster.sync(_stop_heartbeats, cluster.scheduler)
                     cluster.close()
+
+
+async def _stop_heartbeats(scheduler: Any) -> None:
+    """Stop the heartbeats of all workers that answer.
+
+    A worker that closes while it waits for the answer to a heartbeat logs a traceback.
+    """
+    from distributed.protocol.pickle import dumps
+
+    function = dumps(_stop_own_heartbeats)
+    requests = [scheduler.rpc(address).run(function=function) for address in scheduler.workers]
+    with suppress(asyncio.TimeoutError):
+        answers = asyncio.gather(*requests, return_exceptions=True)
+        await asyncio.wait_for(answers, _LAST_HEARTBEAT_SECONDS)
+
+
+async def _stop_own_heartbeats(dask_worker: Any) -> None:
+    """Stop the heartbeats of this worker, and wait for the answer to the last one."""
+    dask_worker.periodic_callbacks["heartbeat"].stop()
+    while dask_worker.rpc.occupied.get(dask_worker.scheduler.address):
+        await asyncio.sleep(0.01)
 
 
 @contextmanager

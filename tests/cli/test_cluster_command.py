@@ -430,6 +430,25 @@ with local_client(1) as client:
         ended = program("-c", code)
         assert (ended.stdout, ended.stderr) == ("True Ctrl-C\n", "")
 
+    def test_no_traceback_of_a_heartbeat_that_is_unanswered_at_the_end(self):
+        code = """
+import asyncio, threading
+from nmfscale.cluster.local import local_cluster
+asked = threading.Event()
+with local_cluster(1) as cluster:
+    handlers = cluster.scheduler.handlers
+    def slow(answer=handlers["heartbeat_worker"], **message):
+        async def later():
+            asked.set()
+            await asyncio.sleep(1)
+            return answer(**message)
+        return later()
+    handlers["heartbeat_worker"] = slow
+    print(asked.wait(20))
+"""
+        ended = program("-c", code)
+        assert (ended.stdout, ended.stderr) == ("True\n", "")
+
     def test_a_client_that_failed_is_gone(self):
         from distributed import Client
 
