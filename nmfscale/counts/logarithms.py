@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.functions import exp
+from ..kernels.functions import exp, log
 from .base import CountMatrix, IntegerPolicy, warn_fraction
 
-_BASES = np.log([np.e, 2.0, 10.0])
+_BASES = log([np.e, 2.0, 10.0])
 # log1p of the largest 32-bit number is 22; rows that are looked at.
 _MOST_LOG, _ROWS = 25, 100
 # Values of a row whose multiples of the smallest one are whole numbers within this, up to the

@@ -17,6 +17,7 @@ from ..counts.names import shown
 from ..counts.short_samples import warn_of_short_samples
 from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
+from ..kernels.functions import exp, log
 from ..methods.coherence import Cooccurrences, coherences
 from ..methods.feature_scores import frex_of, ranked_features
 from ..methods.residual_deviance import ResidualDeviance
@@ -293,8 +294,8 @@ def _sums_of(task: QualityTask, client: Any, verbose: int) -> dict[str, Array]:
 def _effective_number(rows: Array) -> Array:
     """Return the exponential of the entropy of the shares in each row; 0 for a row of zeros."""
     shares = proportions(rows)
-    logs = np.log(np.where(shares > 0, shares, 1))
-    return np.where(rows.any(axis=1), np.exp(-(shares * logs).sum(axis=1)), 0.0)
+    logs = log(np.where(shares > 0, shares, 1))
+    return np.where(rows.any(axis=1), exp(-(shares * logs).sum(axis=1)), 0.0)
 
 
 def _mean(values: Array) -> float:

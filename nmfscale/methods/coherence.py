@@ -9,6 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ..kernels.functions import log
+
 Array = NDArray[Any]
 # Added to the probability of two features in one sample, which may be 0 (Roeder et al. 2015).
 _EPSILON = 1e-12
@@ -78,8 +80,8 @@ def _of_topic(p: Array) -> tuple[float, float]:
         return 0.0, 0.0
     n_pairs, (i, j) = len(i), (i[seen], j[seen])
     together = p[i, j] + _EPSILON
-    information = np.log(together / (alone[i] * alone[j]))
+    information = log(together / (alone[i] * alone[j]))
     # two features that are in every sample say nothing about each other: 0 / 0
-    npmi = np.divide(information, -np.log(together), out=np.zeros(len(i)), where=together < 1)
-    umass = np.log(together / alone[i])
+    npmi = np.divide(information, -log(together), out=np.zeros(len(i)), where=together < 1)
+    umass = log(together / alone[i])
     return float(npmi.sum() / n_pairs), float(umass.sum() / n_pairs)

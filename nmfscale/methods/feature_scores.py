@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.functions import log
 from .score_names import DEFAULT_SCORE
 
 Array = NDArray[Any]
@@ -77,7 +78,7 @@ def feature_scores(
         return lift
     some = (frequencies > 0) & (lift > 0)
     safe = np.where(some, frequencies, 1), np.where(some, lift, 1)
-    relevance = weight * np.log(safe[0]) + (1 - weight) * np.log(safe[1])
+    relevance = weight * log(safe[0]) + (1 - weight) * log(safe[1])
     return np.where(some, relevance, np.finfo(np.float64).min)
 
 
@@ -106,7 +107,7 @@ def _divergences(frequencies: Array) -> Array:
     # the lower bound of g keeps features of a single topic comparable with others
     rivals = np.maximum(largest_elsewhere(frequencies), 0.01 / frequencies.shape[1])
     ratio = np.maximum(frequencies / rivals, 1)
-    found: Array = rivals * (ratio * np.log(ratio) - ratio + 1)
+    found: Array = rivals * (ratio * log(ratio) - ratio + 1)
     return found
 
 

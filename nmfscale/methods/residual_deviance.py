@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
 
 from ..counts.base import RowRange
+from ..kernels.functions import xlogy
 from .factors import LEAST
 
 Array = NDArray[Any]
