@@ -206,14 +206,13 @@ def topic_scatter(
     >>> model = TopicModel(3, random_state=0).fit(X)
     >>> ax = pl.topic_scatter(differential_features(model, X), 0)
     >>> ax.get_ylabel()
-    'frequency in topic 0'
+    'frequency in this topic'
     """
     given = result, topic, n_labels, ax, gene_symbols, key, interactive
     result, k = _checked("topic_scatter", *given)
     frequencies = np.where(result.frequencies > 0, result.frequencies, np.nan)
     points = np.delete(frequencies, k, axis=0).max(axis=0), frequencies[k]
-    topic = _title(result, k).removeprefix("topic ")
-    labels = "highest frequency in other topics", f"frequency in topic {topic}"
+    labels = "highest frequency in other topics", "frequency in this topic"
     ends = np.array([np.nanmin(frequencies), np.nanmax(frequencies)])
     logs = {"x_log": True, "y_log": True}
     if interactive:
@@ -319,7 +318,7 @@ def label_points(
     taken: list[tuple[float, ...]] = [
         (px - r, py - r, px + r, py + r) for (px, py), r in zip(places, radii, strict=True)
     ]
-    inside = ax.get_window_extent().extents
+    inside = ax.get_window_extent().padded(-2).extents  # clear of the frame
     for (px, py), label in zip(places, labels, strict=True):
         offsets = _offsets() if np.isfinite([px, py]).all() else ()
         for offset, alignment in offsets:
