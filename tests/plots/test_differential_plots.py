@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nmfscale import differential_features, pl
+from nmfscale.plots.differential import label_points
 
 matplotlib.use("Agg")
 
@@ -36,6 +37,17 @@ def test_leading_features_are_named_without_overlaps(result, draw, tmp_path):
     shown = [np.ma.filled(points.get_offsets(), np.nan) for points in ax.collections]
     known = np.isfinite(np.concatenate(shown)).all(axis=1)
     assert known.sum() == 80 - (draw is not pl.volcano_plot)  # one feature has no counts
+
+
+def test_labels_are_clear_of_the_frame():
+    ax = pl.detached_axes(9, 3)[0]
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    x, y = np.linspace(0.05, 0.95, 24), np.linspace(0.8, 1, 24)  # most are below the upper edge
+    label_points(ax, x, y, [f"f{i}" for i in range(24)])
+    frame = ax.get_window_extent().padded(-1.9)  # two pixels, rounded
+    boxes = [matplotlib.text.Text.get_window_extent(text) for text in ax.texts]
+    assert len(boxes) > 20
+    assert all(frame.contains(*corner) for box in boxes for corner in box.corners())
 
 
 def test_what_is_drawn(result):
