@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -34,6 +34,25 @@ def visible_name(name: Any) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
+
+
+def table_lines(
+    rows: Sequence[Sequence[Any]], *, least: int = 0, leading: bool = False
+) -> list[str]:
+    """Return a line for each row of a table, whose cells may be names.
+
+    The first column is left-aligned and at least `least` wide; others are right-aligned. With
+    `leading`, the last column is left-aligned, too: lists of leading features.
+    """
+    cells = [[visible_name(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths[0] = max(least, widths[0])
+    if leading:
+        widths[-1] = 0
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in cells
+    ]
 
 
 def encodable(text: str, stream: Any) -> str:

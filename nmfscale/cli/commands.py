@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
+from ..terminal import visible_name
 from .cluster import cluster_client
 from .files import (
     TABLES,
@@ -278,7 +279,7 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
     if hasattr(model, "command_"):
         say(f"command         {model.command_}")
     if getattr(model, "anchor_names_", None) is not None:
-        say(f"anchors         {', '.join(map(str, model.anchor_names_))}")
+        say(f"anchors         {', '.join(map(visible_name, model.anchor_names_))}")
     for name, kind in header["left_out"].items():
         say(f"not stored      {name} ({kind})")
     for message in getattr(model, "warnings_", ()):
@@ -293,7 +294,7 @@ def _say_topics(model: Any, width: int) -> None:
 
     leading = top_features(model.components_, names_of(model, 1))
     for name, features in zip(topic_names_of(model, len(leading)), leading, strict=True):
-        say(f"{name:<{width}} {', '.join(features)}")
+        say(f"{visible_name(name):<{width}} {', '.join(map(visible_name, features))}")
 
 
 def plot(arguments: argparse.Namespace) -> int:

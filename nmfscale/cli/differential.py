@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
+from ..terminal import visible_name
 from .cluster import cluster_client
 from .commands import save_figure
 from .files import TEXT_TABLES, check_inputs, input_files, read_input
@@ -104,13 +105,15 @@ def _topic(text: str, names: tuple[Any, ...]) -> Any:
 
 def _say(found: Any, n_top: int) -> None:
     """Print the leading features of each topic."""
-    say(f"features        {len(found.features):,}, relative to {found.reference}")
+    say(f"features        {len(found.features):,}, relative to {visible_name(found.reference)}")
     used = "fitted to the same counts make p too small: z ranks features"
     if found.split is not None:
         used = f"fitted to {found.split:.0%} of the counts, tested in the others"
     say(f"                topics {used}\n")
     labels = found.feature_labels
     for k in found.compared:
-        leading = [f"{labels[j]} ({found.z[k, j]:.1f})" for j in found.order(k)[:n_top]]
-        say(f"topic {found.topic_names[k]!s:<9} {', '.join(leading)}")
+        leading = [
+            f"{visible_name(labels[j])} ({found.z[k, j]:.1f})" for j in found.order(k)[:n_top]
+        ]
+        say(f"topic {visible_name(found.topic_names[k]):<9} {', '.join(leading)}")
     say("")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..storage.atomic import atomic_write
+from ..terminal import table_lines, visible_name
 from .cluster import cluster_client
 from .commands import save_figure
 from .files import (
@@ -297,11 +298,8 @@ def write_result(
 
 
 def say_columns(rows: Rows) -> None:
-    """Print a table: the first column is left-aligned, others are right-aligned."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        say("  ".join([row[0].ljust(max(14, widths[0])), *cells]).rstrip())
+    """Print a table."""
+    say("\n".join(table_lines(rows, least=14)))
 
 
 def _named(test: Any, found: Any) -> str:
@@ -335,7 +333,7 @@ def _say_weights(
     """Print topics ranked within each group."""
     from ..inference.weighting import said_of
 
-    sizes = [f"{group} {n:,}" for group, n in zip(groups, found.n_units, strict=True)]
+    sizes = [f"{visible_name(group)} {n:,}" for group, n in zip(groups, found.n_units, strict=True)]
     more = f" and {len(sizes) - 20:,} more groups" if len(sizes) > 20 else ""
     say(f"{found.units:<15} {', '.join(sizes[:20])}{more}{said_of(found.weighting, found.units)}")
     if found.n_dropped:

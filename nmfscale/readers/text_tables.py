@@ -140,7 +140,9 @@ def _lines(path: Path, form: _Form, only_first: bool = False) -> Iterator[tuple[
         fields = _split(path, line, text, form.delimiter)
         if len(fields) != expected:
             raise NamedFileError(
-                f"{path}, line {line}: {len(fields):,} fields, but other lines have {expected:,}."
+                texts_instead(path)
+                or f"{path}, line {line}: {len(fields):,} fields, but other lines have "
+                f"{expected:,}."
             )
         yield line, fields
 
@@ -180,8 +182,14 @@ def _form_of(path: Path) -> _Form:
     header = None
     if is_header:
         header = [field.strip() for field in (one if short or not named else one[1:])]
-    start = found[1][0] if is_header else found[0][0]
-    return _Form(delimiter, encoding, header, named, len(two) - named, start)
+    start, n_fields = found[1][0] if is_header else found[0][0], len(two) - named
+    if n_fields == 0 or (header is not None and len(header) != n_fields):
+        line = found[-1][0]
+        fault = f"{n_fields:,} counts, but the header names {len(header or ()):,}."
+        if n_fields == 0:
+            fault = "a name without counts."
+        raise NamedFileError(texts_instead(path) or f"{path}, line {line}: {fault}")
+    return _Form(delimiter, encoding, header, named, n_fields, start)
 
 
 def _text_lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:

@@ -54,6 +54,35 @@ def test_names_cannot_control_a_terminal(folder, capsys):
     assert "\x1b[31mred" in table and "\x9b2Jclear" in table  # files keep names
 
 
+def test_names_with_line_ends_stay_on_their_lines(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = [f"{i}\n\tx" for i in range(12)]
+    counts, _ = nmfscale.simulate_topic_counts(12, 12, 2, random_state=0)
+    X = pd.DataFrame(counts.toarray(), index=names, columns=names)
+    model = nmfscale.TopicModel(2, random_state=0).fit(X).rename_topics(names[:2])
+    for result, n_lines in (
+        (nmfscale.topic_quality(model, X), 4),
+        (nmfscale.find_samples(model, n_top=2), 6),
+        (nmfscale.compare_fits({"one\nname": model, "two": model}), 3),
+        (nmfscale.cluster_samples(model, 2, random_state=0), 2),
+        (nmfscale.differential_features(model, X, reference=names[0]), 1),
+    ):
+        assert len(repr(result).split("\n")) == n_lines and "\t" not in repr(result)
+    model.save("model.h5")
+    X.to_csv("counts.csv")
+    pd.Series(["a\n\tb", "c", "d"] * 4, names, name="group").to_csv("groups.csv")
+    for words in (
+        "info model.h5",
+        "test model.h5 --groups groups.csv:group --permutations 9",
+        "bootstrap model.h5 --groups groups.csv:group --replicates 9",
+        "correspondence model.h5 --groups groups.csv:group",
+    ):
+        assert run(*words.split()) == 0
+        shown = capsys.readouterr().out
+        assert r"\n\tx" in shown or r"a\n\tb" in shown
+        assert "\t" not in shown and not re.search("^(x|b)", shown, re.MULTILINE)
+
+
 def test_python_shows_them_too(recwarn):
     counts, _ = nmfscale.simulate_topic_counts(30, 12, 2, random_state=0)
     columns = HOSTILE + [f"w{i}" for i in range(6)]

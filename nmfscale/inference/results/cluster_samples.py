@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
+from ...terminal import visible_name
 from .files import Result
 
 Array = NDArray[Any]
@@ -79,7 +80,7 @@ class SampleClusters(Result):
 
     def _name(self, topic: int) -> str:
         name = self.topic_names[topic]
-        return name if isinstance(name, str) else f"topic {name}"
+        return visible_name(name) if isinstance(name, str) else f"topic {name}"
 
     def __repr__(self) -> str:
         """Sizes and largest topics of the clusters."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...counts.foreign import imported_pandas
 from ...models.comparison import TopicMatch
+from ...terminal import table_lines
 from .files import Result
 
 
@@ -111,14 +112,7 @@ class FitComparison(Result):
                 if any(getattr(fit, name) is not None for fit in self.fits)
             ),
         ]
-        widths = [max(map(len, column)) for column in columns]
-        lines = (
-            "  ".join(
-                [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
-            ).rstrip()
-            for row in zip(*columns, strict=True)
-        )  # fmt: skip
-        return "\n".join(lines)
+        return "\n".join(table_lines(list(zip(*columns, strict=True))))
 
 
 # Attributes that the text shows, their titles and formats.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import name_array, shown
+from ...terminal import visible_name
 from ..loadings import number_of_topic
 from .files import Result
 from .frames import Columns, frame_of, tidy_columns
@@ -229,8 +230,9 @@ class DifferentialFeatures(Result):
         used = "topics fitted to the same counts make p too small"
         if self.split is not None:
             used = f"topics fitted to {self.split:.0%} of the counts, tested in the others"
+        reference = visible_name(self.reference)
         family = "" if self.family == "poisson" else ", quasi-Poisson"
         return (
             f"<DifferentialFeatures: {done} x {len(self.topic_names)} topics, relative to "
-            f"{self.reference}{family}{errors}, {n_found:,} with q <= {_LEVEL:g}; {used}>"
+            f"{reference}{family}{errors}, {n_found:,} with q <= {_LEVEL:g}; {used}>"
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import name_array
-from ...terminal import visible
+from ...terminal import visible_name
 from .frames import Columns, frame_of
 
 Array = NDArray[Any]
@@ -74,13 +74,13 @@ class LeadingSamples:
         for topic, samples, shares in zip(
             self.topic_names, self.samples, self.proportions, strict=True
         ):
-            lines.append(topic if isinstance(topic, str) else f"topic {topic}")
+            lines.append(visible_name(topic) if isinstance(topic, str) else f"topic {topic}")
             for sample, share in zip(samples.tolist(), shares.tolist(), strict=True):
                 name = (
                     f"sample {sample}" if self.sample_names is None else self.sample_names[sample]
                 )
-                lines.append(f"  {share:4.0%}  {name}{self._beginning(sample)}")
-        return visible("\n".join(lines))
+                lines.append(visible_name(f"  {share:4.0%}  {name}{self._beginning(sample)}"))
+        return "\n".join(lines)
 
     def _beginning(self, sample: int) -> str:
         """Return the beginning of a text on one line."""

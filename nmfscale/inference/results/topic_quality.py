@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
 from ...counts.names import name_array, shown
+from ...terminal import table_lines
 from .files import Result
 from .frames import Columns, frame_of
 
@@ -167,13 +168,7 @@ class TopicQuality(Result):
                 f"{self.effective_features[k]:,.0f}", f"{self.effective_samples[k]:,.0f}",
                 " ".join(leading),
             ))  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                [row[0].ljust(widths[0]), *map(str.rjust, row[1:-1], widths[1:-1]), row[-1]]
-            ).rstrip()
-            for row in rows
-        ]  # fmt: skip
+        lines = table_lines(rows, leading=True)
         if len(self.topic_names) > _MOST:
             lines.append(f"... and {len(self.topic_names) - _MOST} more topics: see to_frame()")
         of = "the fit" if self.of_fit else "other samples, with loadings by transform"
