@@ -434,6 +434,11 @@ def after_a_batch(patch, function):
     _around(patch, "inference.replicates._Sizes.note", note)
 
 
+def small_batches_of_labellings(patch):
+    """Let batches of labellings begin with one, as those of other replicates do."""
+    _set(patch, "inference.labelling._TOGETHER", 1)
+
+
 def before_replicates(patch, function):
     """Call a function before the first batch of replicates."""
 

@@ -16,6 +16,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
+from ..counts.logarithms import refuse_logarithms
 from ..counts.names import shown
 from ..counts.sizes import MemoryLimitError
 from ..engine.checkpoint import checkpoints_in, recorded_seed
@@ -167,9 +168,7 @@ def select_k(
         raise ValueError(f"n_folds is {shown(n_folds)}; an integer of at least 2 is needed.")
     _check_held_out(held_out, units)
     client = resolve_client(client)
-    counts = counts_of_job(
-        X, estimator.memory_limit, client, integer=estimator.integer, layer=layer, raw=raw
-    )
+    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
     _check_counts(counts, numbers)
     unit = _checked_units(units, counts, int(n_folds))
     how = {
@@ -237,6 +236,8 @@ def _check_held_out(held_out: Any, units: Any) -> None:
 
 def _check_counts(counts: CountMatrix, numbers: Sequence[int]) -> None:
     if not counts.is_integer:
+        remedy = "Pass the raw counts (for AnnData: perhaps in a layer or raw)."
+        refuse_logarithms(counts, "X", remedy, "Only whole numbers can be split in parts.")
         raise ValueError(
             "only whole counts can be split in parts, and X has fractional counts: "
             f"{counts.first_fraction}."

@@ -233,6 +233,7 @@ def test_interrupted_and_resumed(folder, tmp_path, capsys, monkeypatch, command)
     state = ["--checkpoint", tmp_path / "state", "-o", tmp_path / "some.h5"]
     many = ["--permutations" if command == "test" else "--replicates", 40]
     with monkeypatch.context() as patch:
+        internals.small_batches_of_labellings(patch)
         internals.after_a_batch(patch, lambda: signal.raise_signal(signal.SIGINT))
         assert run(*words(folder, command), *many, *state) == 130
     assert "interrupted: results are those of the 1 that were done; --resume continues from" in (
