@@ -19,6 +19,8 @@ Array = NDArray[Any]
 # Beyond it a normal distribution has less than 1e-17 of its mass.
 _FAR = 9.0
 _MOST_TERMS = 10_000
+# Points of a beta distribution that are evaluated together.
+_POINTS = 256
 # From here on, the tail is a continued fraction, of this many terms.
 _NEAR, _FRACTIONS = 3.0, 100
 
@@ -85,11 +87,30 @@ def _beta_ends(p: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     low, high = np.zeros(p.shape), np.full(p.shape, 0.5)
     middle = low + (high - low) / 2
     while (between := (low < middle) & (middle < high)).any():
-        below = beta_cdf(middle[between], first[between], second[between]) < target[between]
-        low[between] = np.where(below, middle[between], low[between])
-        high[between] = np.where(below, high[between], middle[between])
+        low[between], high[between] = _bisected(
+            low[between], high[between], target[between], first[between], second[between]
+        )
         middle = low + (high - low) / 2
     return np.where(lower, high, 1 - high), np.where(lower, 1 - high, high)
+
+
+def _bisected(low: Array, high: Array, target: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the intervals after some bisections, whose points are evaluated together.
+
+    Calls of NumPy take longer than the arithmetic of few intervals.
+    """
+    n_bisections = max(1, (_POINTS // low.size).bit_length() - 1)
+    edges = np.stack([low, high], axis=-1)
+    for _ in range(n_bisections):
+        finer = np.empty((low.size, 2 * edges.shape[1] - 1))
+        finer[:, ::2] = edges
+        finer[:, 1::2] = edges[:, :-1] + (edges[:, 1:] - edges[:, :-1]) / 2
+        edges = finer
+    below = beta_cdf(edges[:, 1:-1], a[:, None], b[:, None]) < target[:, None]
+    rows, at = np.arange(low.size), np.zeros(low.size, np.intp)
+    for step in (1 << np.arange(n_bisections)[::-1]).tolist():
+        at = np.where(below[rows, at + step - 1], at + step, at)
+    return edges[rows, at], edges[rows, at + 1]
 
 
 def beta_cdf(x: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
