@@ -569,8 +569,9 @@ def test_real_old_h5ad_is_refused(data_dir):
     path = data_dir / "anndata_v0.5_sample.h5ad"
     with pytest.raises(ValueError, match="Negative values in data .*raw.X is there too.*'HES4'"):
         read_counts(path)
-    with pytest.warns(UserWarning, match=r"raw\.X.*not whole numbers"):
-        raw = read_counts(path, raw=True, groups="bulk_labels")
+    with pytest.raises(ValueError, match=r"raw\.X.*looks log-normalised"):
+        read_counts(path, raw=True)
+    raw = read_counts(path, raw=True, integer="allow", groups="bulk_labels")
     assert raw.nnz == 174400 and len(set(raw.groups)) == 10
 
 
