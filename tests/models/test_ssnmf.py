@@ -140,7 +140,7 @@ def test_validation_ends_the_fit_at_its_best():
 
 
 def test_too_few_iterations_are_said():
-    with pytest.warns(ConvergenceWarning, match=r"of the loss is .*, tol=0.001, and about .* left"):
+    with pytest.warns(ConvergenceWarning, match=r"of the loss is .*, tol=0.001\. Increase"):
         model(max_iter=2).fit(X, LABELS)
 
 
