@@ -80,7 +80,7 @@ class Journal:
     def load(cls, path: Path) -> Journal:
         """Read the journal of the file at a path."""
         saved = load_arrays(str(journal_of(path)))
-        if saved.keys() != {each.name for each in fields(cls)}:
+        if saved.keys() != {field.name for field in fields(cls)}:
             raise DamagedFileError(f"{journal_of(path)} is not a journal of this version.")
         return cls(**saved)
 

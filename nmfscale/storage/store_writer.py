@@ -14,8 +14,9 @@ from ..counts.blocks import ValueCounts
 from .arrays import put, put_json, put_names
 from .atomic import atomic_hdf5, target_of
 from .label_tables import put_table
-from .store import FORMAT, FORMAT_VERSION, MEASURED, NAMES, OBS, VALUES, is_store
+from .store import FORMAT, FORMAT_VERSION, MEASURED, NAMES, OBS, is_store
 from .store_blocks import ORDERS, PARTS
+from .stored_layout import VALUES
 from .version import package_version
 
 
