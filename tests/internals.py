@@ -384,6 +384,11 @@ def around_fit_of_selection(patch, function):
     _around(patch, "inference.selection_fits.SelectionTask._fit", function)
 
 
+def around_excess_variance(patch, function):
+    """Wrap what `select_k` computes after its first fits: `function(original, *arguments)`."""
+    _around(patch, "inference.select_k.excess_variance", function)
+
+
 def count_rows_read(patch):
     """Return a list to which each read of rows of a packed store adds their number."""
     found = []

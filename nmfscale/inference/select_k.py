@@ -332,8 +332,11 @@ class _Search:
                 folds.halves(), self.done[max(self.done)]["topics"], folds.sum_of_sample,
                 self.how["n_threads"],
             )  # fmt: skip
-        except (KeyboardInterrupt, MemoryLimitError):
-            return None
+        except KeyboardInterrupt:
+            self.interrupted = True  # no further fits
+        except MemoryLimitError:
+            pass
+        return None
 
     def result(
         self, seed: SeedSequence, held_out: str, excess: tuple[float, float] | None

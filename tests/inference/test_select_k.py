@@ -130,6 +130,12 @@ def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
     assert_same(select_k(X, range(2, 6), resume=True, **options), found)
 
 
+def test_ctrl_c_after_the_first_fits_ends_the_job(X, monkeypatch):
+    internals.around_excess_variance(monkeypatch, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    some = select_k(X, [2, 5], random_state=0, n_threads=1)
+    assert some.interrupted and some.n_components.tolist() == [5]
+
+
 @pytest.mark.slow
 def test_other_estimators_and_gaps(X, found):
     lda = select_k(X, [2, 3, 4], estimator=LDA(tol=1e-3), random_state=0)
