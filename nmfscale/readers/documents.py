@@ -283,21 +283,22 @@ class JsonLines(LinesOfTexts):
         super().__init__(path, decoding)
         self._key, self._names, self._labels = key, names, labels
         self.has_names, self.has_labels = names is not None, labels is not None
+        records = [record for _, record, _ in islice(self._records(), _RECORDS)]
+        if not records:
+            raise ValueError(f"{path} has no JSON lines: it is empty.")
+        there = ", ".join(map(repr, records[0]))
         if key is None:
-            known = ", ".join(map(repr, self._object(*next(self._lines())[:2])))
             raise ValueError(
                 f"{path} has JSON lines: say which key has the texts, as {path}:KEY. Keys of the "
-                f"first line: {known}."
+                f"first line: {there}."
             )
-        records = list(islice(self._records(), _RECORDS))
-        for each in filter(None, (key, names, labels)):
-            if not any(each in record for _, record, _ in records):
-                known = ", ".join(map(repr, records[0][1])) if records else "none"
+        for wanted in filter(None, (key, names, labels)):
+            if not any(wanted in record for record in records):
                 raise ValueError(
-                    f"{path}: none of the first {len(records):,} records has the key {each!r}; "
-                    f"keys of the first: {known}."
+                    f"{path}: none of the first {len(records):,} records has the key {wanted!r}; "
+                    f"keys of the first: {there}."
                 )
-        self.columns = tuple(each for each in records[0][1] if each not in (key, names))
+        self.columns = tuple(column for column in records[0] if column not in (key, names))
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any], int]]:
         """Yield line number, object and bytes read of each line that is not empty."""
@@ -315,9 +316,9 @@ class JsonLines(LinesOfTexts):
         return found
 
     def __iter__(self) -> Iterator[Document]:  # noqa: D105
-        for number, found, done in self._records():
-            keys = self._key, self._names, self._labels
-            text, name, label = (None if key is None else found.get(key) for key in keys)
+        keys = self._key, self._names, self._labels
+        for number, record, done in self._records():
+            text, name, label = (None if key is None else record.get(key) for key in keys)
             text = None if isinstance(text, float) and text != text else text  # NaN, of pandas
             if text is not None and not isinstance(text, str):
                 raise ValueError(f"{self._where(number)}: {self._key!r} is {shown(text)}, no text.")
@@ -325,7 +326,7 @@ class JsonLines(LinesOfTexts):
                 raise ValueError(
                     f"{self._where(number)} has no {self._names!r}, the name of a text."
                 )
-            values = tuple(found.get(each) for each in self.columns)
+            values = tuple(map(record.get, self.columns))
             # an empty label, as of an empty cell of a table
             label = None if not self.has_labels else "" if label is None else str(label)
             yield Document(text or "", done, None if name is None else str(name), label, values)

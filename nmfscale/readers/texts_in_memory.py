@@ -102,6 +102,10 @@ class ListOfTexts(IterableOfTexts):
     def __init__(self, texts: Any, names: Any):
         super().__init__(list(texts), names)
         self.total = len(self._texts)
+        if self._names is not None and len(self._names) != self.total:
+            raise ValueError(
+                f"names has {len(self._names):,} names, and there are {self.total:,} texts."
+            )
         for i, text in enumerate(self._texts):
             _check_text(text, i)
 

@@ -166,7 +166,7 @@ def _check_totals(counts: CountMatrix, total: int) -> None:
     """Refuse samples with too many counts for a draw; warn of those with fewer than `total`."""
     totals = np.asarray(counts.row_totals)
     most = int(totals.argmax()) if totals.size else 0
-    if totals.size and totals[most] >= _MOST > total:
+    if totals.size and totals[most] >= _MOST and totals[most] > total:
         name = most if counts.sample_names is None else counts.sample_names[most]
         raise ValueError(
             f"sample {shown(name)} has {totals[most]:,.0f} counts, and total= can draw from fewer "
