@@ -13,8 +13,8 @@ from ..storage.atomic import user_path
 from .formats import open_table
 from .name_files import HEADS, SYMBOLS, read_name_file
 from .sources import SLICE, MemoryLimits
+from .text_tables import is_text_table
 
-_TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 # Columns of the files of 10x Genomics, which have no header.
 _COLUMNS = "id", "name", "feature_type"
 
@@ -32,24 +32,24 @@ def symbols_in_file(
     wanted = set(as_text(names))
     shared = {name: len(wanted.intersection(values)) for name, values in columns.items()}
     own = max(shared, key=lambda name: shared[name])
-    known = ", ".join(repr(name) for name in columns if name)
+    listed = ", ".join(repr(name) for name in columns if name) or "none"
     if not shared[own]:
         raise ValueError(
             f"{path} has none of the {len(wanted):,} features of the model, such as "
-            f"{such_as(wanted)}, among its features and in its columns ({known or 'none'})."
+            f"{such_as(wanted)}, among its features and in its columns ({listed})."
         )
     if column is None:
         there = {name.lower(): name for name in columns if name != own}
-        column = next((there[each] for each in (*SYMBOLS, "") if each in there), None)
+        column = next((there[usual] for usual in (*SYMBOLS, "") if usual in there), None)
     if column not in columns:
         asked = "add a column with symbols" if column is None else f"there is no column {column!r}"
-        raise ValueError(f"{path}: {asked}, as {path}:COLUMN; its columns: {known or 'none'}.")
+        raise ValueError(f"{path}: {asked}, as {path}:COLUMN; its columns: {listed}.")
     return dict(zip(columns[own], columns[column], strict=True))
 
 
 def _columns_of(path: Path, modality: str | None) -> dict[str, list[str]]:
     """Return the columns of text of var by name, and the names of features with the name ""."""
-    if path.name.lower().endswith(_TABLES):
+    if is_text_table(path):
         head, *body = read_name_file(path).rows or [[]]
         if HEADS.isdisjoint(field.strip().lower() for field in head):
             head, body = list(_COLUMNS[: len(head)]), [head, *body]
@@ -62,5 +62,5 @@ def _columns_of(path: Path, modality: str | None) -> dict[str, list[str]]:
         columns = {} if table.feature_names is None else {"": list(as_text(table.feature_names))}
         for name, values in () if table.var is None else table.var().items():
             if values.dtype.kind in "OSU":
-                columns[name] = ["" if each is None else str(each) for each in values.tolist()]
+                columns[name] = ["" if value is None else str(value) for value in values.tolist()]
     return columns

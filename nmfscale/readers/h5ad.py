@@ -27,6 +27,9 @@ from ..storage.hdf5 import (
 from .external_sort import SortedRows
 from .sources import SLICE, CompressedGroup, DenseDataset, MemoryLimits, OpenedTable, column_of
 
+# Errors of columns that are damaged or no labels.
+_UNREADABLE = ArithmeticError, AttributeError, LookupError, TypeError, ValueError
+
 
 def open_h5ad(
     path: Path, limits: MemoryLimits, *, layer: str | None = None, raw: bool = False,
@@ -69,60 +72,69 @@ def open_h5mu(
     **choices: Any,
 ) -> OpenedTable:  # fmt: skip
     """Open a modality of a MuData file, as an AnnData file with the columns of obs of both."""
-    name = chosen_modality(str(path), modalities(path), modality)
-    within = f"mod/{name}"
     with guarded_hdf5(path) as file:
+        within = f"mod/{chosen_modality(str(path), _modalities(file), modality)}"
         of_whole = groups is not None and groups not in _columns(need(file, f"{within}/obs"))
     table = open_h5ad(path, limits, within=within, groups=None if of_whole else groups, **choices)
     samples = np.asarray(table.sample_names)
     if of_whole:
-        labels = _of_modality(path, samples, partial(_column_of, str(groups)))
+        with guarded_hdf5(path) as file:
+            labels = _shared_columns(need(file, "obs"), samples)(str(groups))
         table = table._replace(groups=with_missing(labels))
     return table._replace(obs=partial(_both_tables, path, samples, table.obs))
 
 
-def _of_modality(path: Path, samples: NDArray[Any], read: Callable[[Any, int], Any]) -> Any:
-    """Return values of the samples of a modality that are read from obs of the whole object."""
-    with guarded_hdf5(path) as file:
-        obs = need(file, "obs")
-        names = strings(_index(obs, None))
-        places = places_of(names, samples, "obs", subject="the modality")
-        values = read(obs, len(names))
-    return values if places is None else values[places]
+def _shared_columns(obs: Any, samples: NDArray[Any]) -> Callable[[str], NDArray[Any]]:
+    """Return a function that reads columns of obs of a MuData file for samples of a modality."""
+    names = strings(_index(obs, None))
+    places = places_of(names, samples, "obs", subject="the modality")
+
+    def read(column: str) -> NDArray[Any]:
+        values = _labels(obs, column, len(names))
+        return values if places is None else values[places]
+
+    return read
 
 
-def _both_tables(path: Path, samples: NDArray[Any], own: Any) -> LabelTable:
+def _both_tables(path: Path, samples: NDArray[Any], own: Callable[[], LabelTable]) -> LabelTable:
     """Return the columns of obs of a modality, and those that belong to all modalities."""
-    table = own()
-    with guarded_hdf5(path) as file:
-        copies = tuple(f"{name}:" for name in need(file, "mod"))  # of columns of modalities
-        names = [each for each in _columns(need(file, "obs")) if not each.startswith(copies)]
-    found = dict(table.columns)
-    for name in names:
-        if name not in found:
-            with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                found[name] = _of_modality(path, samples, partial(_column_of, name))
-    return LabelTable(found)
-
-
-def _column_of(column: str, frame: Any, size: int) -> NDArray[Any]:
-    return _labels(frame, column, size)
+    columns: dict[str, Any] = dict(own().columns)
+    with guarded_hdf5(path) as file, suppress(*_UNREADABLE):
+        copies = tuple(f"{name}:" for name in _modalities(file))  # of columns of modalities
+        obs = need(file, "obs")
+        shared = [
+            name for name in _columns(obs)
+            if name not in columns and not name.startswith(copies)
+        ]  # fmt: skip
+        if shared:
+            read = _shared_columns(obs, samples)
+            for name in shared:
+                with suppress(*_UNREADABLE):
+                    columns[name] = read(name)
+    return LabelTable(columns)
 
 
 def modalities(path: Path) -> list[str]:
     """Return the names of the modalities of a MuData file; other files have none."""
     with guarded_hdf5(path) as file:
-        return list(find(file, "mod") or ())
+        return _modalities(file)
 
 
-def chosen_modality(holder: str, known: list[str], modality: str | None) -> str:
+def _modalities(file: Any) -> list[str]:
+    return list(find(file, "mod") or ())
+
+
+def chosen_modality(
+    holder: str, names: list[str], modality: str | None, argument: str = "modality"
+) -> str:
     """Return the modality that is asked for, or the only one."""
-    check_one_modality(modality, "modality", f"{holder}: ")
-    if modality is None and len(known) == 1:
-        return known[0]
-    if modality not in known:
+    check_one_modality(modality, argument, f"{holder}: ")
+    if modality is None and len(names) == 1:
+        return names[0]
+    if modality not in names:
         asked = "has several modalities" if modality is None else f"has no modality {modality!r}"
-        raise ValueError(f"{holder} {asked}; choose modality= from {', '.join(known)}.")
+        remedy = f"choose {argument}= from {', '.join(names)}" if names else "it has none"
+        raise ValueError(f"{holder} {asked}; {remedy}.")
     return modality
 
 
@@ -171,7 +183,7 @@ def read_table(path: Path, name: str, size: int) -> LabelTable:
     with guarded_hdf5(path) as file:
         frame = need(file, name)
         for column in _columns(frame):
-            with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            with suppress(*_UNREADABLE):
                 found[column] = _coded_or_values(frame, column, size)
     return LabelTable(found)
 

@@ -1,4 +1,4 @@
-"""Words that are no words: clauses of languages without spaces, and words cut at vowel signs."""
+"""Tokens that are not words: clauses of languages without spaces, words cut at vowel signs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Scripts:
                 self._n_marked += n * any(category(letter)[0] == "M" for letter in word)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each kind of token that is no word."""
-        found = []
+        """Return a sentence for each kind of token that is not a word."""
+        notes = []
         length = self._n_characters / max(1, self._n_clauses)
         if self._n_clauses >= _SHARE * self.n_tokens > 0 and length > _LONGEST:
-            found.append(
+            notes.append(
                 f"{self._n_clauses:,} of {self.n_tokens:,} words are {length:.1f} Chinese or "
                 "Japanese characters long on average, which is the length of clauses: these "
                 "languages have no spaces between words. Separate the words first, such as by "
@@ -50,10 +50,10 @@ class Scripts:
                 "between the words (page 'Languages' of the documentation)."
             )
         if self._n_cut >= _SHARE * self.n_tokens > 0 and not self._n_marked:
-            found.append(
+            notes.append(
                 f"{self._n_cut:,} of {self.n_tokens:,} words are of a script whose vowel signs the "
                 "vectorizer takes as the end of a word (Hindi, Thai and others): pass lists of "
                 "words, or CountVectorizer(token_pattern=r'\\S+') for texts with spaces between "
                 "the words (page 'Languages' of the documentation)."
             )
-        return found
+        return notes

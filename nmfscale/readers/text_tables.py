@@ -188,7 +188,7 @@ def _form_of(path: Path) -> _Form:
         fault = f"{n_fields:,} counts, but the header names {len(header or ()):,}."
         if n_fields == 0:
             fault = "a name without counts."
-        raise NamedFileError(texts_instead(path) or f"{path}, line {line}: {fault}")
+        raise NamedFileError(f"{path}, line {line}: {fault}")
     return _Form(delimiter, encoding, header, named, n_fields, start)
 
 

@@ -48,8 +48,7 @@ def _place_of_texts(path: Path) -> str | None:
         header, *rows = csv.reader(lines, delimiter=TABLE_SUFFIXES[suffix])
         columns = list(zip(*(row for row in rows if len(row) == len(header)), strict=True))
         words = [fmean(map(_n_words, column)) for column in columns]
-
-        n_numbers = sum(each <= 0.5 for each in words)
+        n_numbers = sum(n_words <= 0.5 for n_words in words)
         if not words or max(words) < _WORDS or 2 * n_numbers > len(columns):
             return None
         return f"{path}:{header[words.index(max(words))]}"
