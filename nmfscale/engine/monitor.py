@@ -116,7 +116,7 @@ class Monitor:
     bar, 2 prints every iteration. `callback` is called with each record; the fit stops if it
     returns a true value. A fit that will hardly exceed the objective `exceeds`, if it is given, is
     abandoned, and one that must gain no more than about `enough` ends early. `title` is shown with
-    the progress.
+    the progress. `pressed` says whether Ctrl-C was pressed, even after the last iteration.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Monitor:
         self.seed: int | None = None  # of the start, saved with the state
         self.started = time.perf_counter()
         self.converged = self.still = self.interrupted = self.stopped = self.behind = False
-        self.nearly = False
+        self.nearly = self.pressed = False
         self._replacing = False
         self._bar: Any = None
         self._ctrl_c = ExitStack()
@@ -170,7 +170,7 @@ class Monitor:
 
     def _interrupt(self) -> None:
         """Stop after this iteration at the first Ctrl-C, at once at the second."""
-        self.interrupted = True
+        self.interrupted = self.pressed = True
         # even if nothing else is shown: the user expects an answer to Ctrl-C
         self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 

@@ -22,8 +22,9 @@ from ..methods.rows_pass import Finish, RowsPass
 from ..methods.transform import projection, projection_needs
 from ..methods.weighting import WEIGHTINGS, Weights, weights_of
 from ..readers.options import SourceOptions
-from .base import BY_THE_USER, CountModel, Fitted
+from .base import CountModel
 from .fit_options import FitOptions
+from .fitted import Fitted
 from .parameters import estimator
 from .validation import checked_anchors, checked_array
 
@@ -260,7 +261,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         self.anchor_names_ = None if names is None else np.asarray(names)[self.anchors_]
         self.diffuseness_ = found["diffuseness"]
         self.reconstruction_err_ = float(found["error"])
-        reason = fitted.reason if fitted.reason in BY_THE_USER else "converged"
+        reason = fitted.reason if fitted.reason in ("interrupted", "callback") else "converged"
         return counts, replace(fitted, reason=reason)
 
     def _weights(self, counts: CountMatrix) -> Weights:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
@@ -27,7 +27,7 @@ from ..engine.checkpoint import Checkpoint, checkpoints_for
 from ..engine.local import LocalExecutor
 from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
-from ..engine.monitor import CONVERGED, Monitor
+from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
@@ -35,44 +35,13 @@ from ..methods.poisson.objective import beyond_float32
 from ..readers.file_counts import FileCounts
 from ..terminal import print_message
 from .fit_options import FitOptions
+from .fitted import OTHER_ENDS, Fitted
 from .inputs import client_for, with_names
 from .parameters import CheckedParameters, estimator
 from .topics import TopicsMixin
 from .transform import RowsTransformer
 
 Array = NDArray[Any]
-# Reasons to end a fit after which no further fit begins.
-BY_THE_USER = "interrupted", "callback"
-# Fits of other starts than the best one that are kept for moves.
-OTHER_ENDS = 2
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The final arrays of a fit, in the order of the counts, and its course."""
-
-    arrays: dict[str, Array]
-    history: Array
-    reason: str
-    moves: Array | None = None
-
-    @property
-    def converged(self) -> bool:
-        """Whether a stopping rule of convergence ended the fit."""
-        return self.reason in CONVERGED
-
-    @property
-    def objective(self) -> float:
-        """Final value of the objective: the first column of the history after the seconds."""
-        names: Any = self.history.dtype.names
-        return float(self.history[names[2]][-1])
-
-    def after(self, earlier: Fitted) -> Fitted:
-        """Return this fit with the history of an earlier one, from which it started, before it."""
-        added = self.history.copy()
-        for name in ("iteration", "seconds", "bytes_read"):
-            added[name] += earlier.history[name][-1]
-        return replace(self, history=np.concatenate([earlier.history, added]))
 
 
 class _Iterated:
@@ -233,7 +202,7 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
             self.history_ = fitted.history
             self.converged_ = fitted.converged
             self.stop_reason_ = fitted.reason
-            self.interrupted_ = fitted.reason == "interrupted"
+            self.interrupted_ = fitted.interrupted
             self.n_iter_ = len(fitted.history)
             self._warn_unless_converged(fitted)
         self.warnings_ = np.array(messages, object)
@@ -409,11 +378,11 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
                 ends[i] = result = run(saved)
                 best = sorted(ends, key=lambda i: -ends[i].objective)
                 ends = {i: ends[i] for i in best[:n_kept]}
-                if result.reason == "interrupted":
+                if result.interrupted:
                     break
-            if improve is not None and self.n_moves and result.reason not in BY_THE_USER:
+            if improve is not None and self.n_moves and not result.is_last:
                 return improve(counts, ends, run, checkpoints[self.n_init :], rng)
-        return next(iter(ends.values()))
+        return replace(next(iter(ends.values())), interrupted=result.interrupted)
 
     def _run(self, method: Method, monitor: Monitor, saved: Checkpoint | None, rng: Any) -> Fitted:
         """Run the fit of one start."""
@@ -424,9 +393,9 @@ class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, Bas
                 iteration = begin(method, monitor, saved, rng)
             with monitor:
                 fit(method, monitor, saved, iteration, rng)
-                result = Fitted(method.result(), monitor.history, monitor.reason)
+                arrays = method.result()
         self.seed_ = monitor.seed  # the seed of the resumed fit
-        return result
+        return Fitted(arrays, monitor.history, monitor.reason, monitor.pressed)
 
     def _doubtful_ends(self, counts: CountMatrix, n_threads: int) -> tuple[str, ...]:
         """Return reasons to end that are unreliable in float32, whose rounding may hide a gain."""

@@ -23,9 +23,10 @@ from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_of
 from ..readers.options import SourceOptions
-from .base import CountModel, Fitted
+from .base import CountModel
 from .entry_weights import is_nan, observed_counts
 from .fit_options import FitOptions
+from .fitted import Fitted
 from .held_factors import HeldFactors
 from .moves import COLUMNS, needs_of_moves, try_moves
 from .parameters import estimator

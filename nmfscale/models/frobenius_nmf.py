@@ -33,8 +33,9 @@ from ..methods.rows_pass import RowsPass
 from ..methods.weighting import WEIGHTINGS, Weights, are_unit, sum_of_squares, weights_of
 from ..readers.columns import leave_out
 from ..readers.options import SourceOptions
-from .base import CountModel, Fitted
+from .base import CountModel
 from .fit_options import FitOptions
+from .fitted import Fitted
 from .parameters import estimator
 from .transform import check_completion
 from .validation import checked_array

@@ -24,8 +24,9 @@ from ..methods.variational.gamma_poisson import (
 )
 from ..methods.variational.posteriors import Inference, inference_needs
 from ..readers.options import SourceOptions
-from .base import CountModel, Fitted
+from .base import CountModel
 from .fit_options import FitOptions
+from .fitted import Fitted
 from .parameters import estimator
 from .validation import (
     LEAST_PRIOR,

@@ -19,8 +19,9 @@ from ..methods.variational.collapsed import CollapsedLDA
 from ..methods.variational.held_out import HeldOut, ValidatedCollapsedLDA
 from ..methods.variational.lda import VariationalLDA
 from ..readers.options import SourceOptions
-from .base import CountModel, Fitted
+from .base import CountModel
 from .fit_options import FitOptions
+from .fitted import Fitted
 from .held_out import HeldOutSamples
 from .online_lda import OnlineLDA
 from .parameters import estimator

@@ -23,7 +23,7 @@ from ..methods.poisson.moves import (
     moved,
     ranked_moves,
 )
-from .base import BY_THE_USER, OTHER_ENDS, Fitted
+from .fitted import OTHER_ENDS, Fitted
 
 Array = NDArray[Any]
 # A move is kept if the objective rises by more than this, in nats: less may be rounding, or the
@@ -163,6 +163,7 @@ def try_moves(
     rng = np.random.RandomState(rng.randint(np.iinfo(np.int32).max))
     records: list[tuple[Any, ...]] = []
     search = _Search(counts, ends, weights, rng, verbose)
+    found = search.best
     for i, saved in enumerate(checkpoints[:-1]):
         move = search.next()
         if move is None:
@@ -175,7 +176,7 @@ def try_moves(
                 None, partial(factors_of, search.best), weights=move.weights, callback=None,
                 max_iter=REWEIGHTED_ITERATIONS, title=f"{title}: iterations with weights",
             )  # fmt: skip
-            if found.reason in BY_THE_USER:
+            if found.is_last:
                 break
             start: Callable[[], tuple[Array, Array]] = partial(factors_of, found)
         else:
@@ -185,11 +186,11 @@ def try_moves(
         kept = search.judge(found.after(search.best), n_starts + i, gives=gives)
         known = {"kind": move.kind, "iterations": len(found.history), "gain": gain, "kept": kept}
         records.append(tuple((columns | known).get(name, -1) for name, _ in COLUMNS))
-        if found.reason in BY_THE_USER:
+        if found.is_last:
             break
-    best = search.best
-    if best.reason == "nearly" and found.reason in BY_THE_USER:
-        best = replace(best, reason=found.reason)
+    best = replace(search.best, interrupted=found.interrupted)
+    if best.reason == "nearly" and found.is_last:
+        best = replace(best, reason="interrupted" if found.interrupted else found.reason)
     elif best.reason == "nearly":
         last = run(checkpoints[-1], partial(factors_of, best), title="best move, to its end")
         last = last.after(best)

@@ -26,8 +26,9 @@ from ..methods.variational.noisy_topics import (
     noisy_topic_needs,
 )
 from ..readers.options import SourceOptions
-from .base import CountModel, Fitted
+from .base import CountModel
 from .fit_options import FitOptions
+from .fitted import Fitted
 from .parameters import estimator
 from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 

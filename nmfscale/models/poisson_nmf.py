@@ -10,8 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..methods.conversion import poisson_to_multinomial
 from ..methods.merging import merged_factors
-from .base import Fitted
 from .factorization import CountFactorization
+from .fitted import Fitted
 
 
 class PoissonNMF(CountFactorization):
@@ -184,7 +184,7 @@ class PoissonNMF(CountFactorization):
         may hide a remaining gain; and for "max_iter", "callback" and "interrupted" (Ctrl-C), which
         end a fit that could go on.
     interrupted_ : bool
-        Whether Ctrl-C ended the fit.
+        Whether Ctrl-C was pressed: iterations, further starts or moves may be missing.
     seed_ : int or None
         Seed of the start: `random_state`, or the seed that was drawn for None; a fit with this seed
         has the same bits. None if `random_state` is a RandomState.

@@ -21,9 +21,10 @@ from ..methods.ssnmf.descent import CoordinateDescent, DescentToRelativeError
 from ..methods.ssnmf.labels import Supervision
 from ..methods.ssnmf.multiplicative import RelativeError, SemiSupervised, Start
 from ..readers.options import SOURCE, SourceOptions
-from .base import CountModel, Fitted
+from .base import CountModel
 from .entry_weights import is_nan, weighted_entries
 from .fit_options import FitOptions
+from .fitted import Fitted
 from .parameters import estimator
 from .supervised import LOSSES, SupervisedModel
 from .targets import hold_out, supervision_of

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
 from ..methods.merging import averaged, summed
-from .base import Fitted
+from .fitted import Fitted
 from .poisson_nmf import PoissonNMF
 
 

@@ -273,6 +273,22 @@ def test_an_interrupt_ends_all_starts():
     assert model.interrupted_ and model.n_iter_ < 10
 
 
+@pytest.mark.parametrize("start", [0, 1])
+def test_an_interrupt_after_the_last_iteration_ends_all_starts(start):
+    """The fit is that of the best start so far, which had ended."""
+
+    def interrupt_once(record):
+        seen.append(record["iteration"])
+        if len(seen) == (start + 1) * n_records:
+            signal.raise_signal(signal.SIGINT)
+
+    seen, options = [], {"max_iter": 4, "tol": 0, "callback": interrupt_once}
+    n_records = fit(make_counts(), **options | {"callback": None}).n_iter_
+    model = fit(make_counts(), n_init=5, **options)
+    assert len(seen) == (start + 1) * n_records
+    assert model.interrupted_ and model.stop_reason_ == "max_iter" and model.n_iter_ == n_records
+
+
 def test_a_second_interrupt_is_at_once():
     def interrupt_twice(record):
         signal.raise_signal(signal.SIGINT)
