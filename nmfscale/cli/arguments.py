@@ -31,11 +31,13 @@ from .option_groups import (
     add_input,
     add_job_options,
     add_labels,
+    add_model,
     add_outputs,
     add_results,
     add_run_options,
     add_seed,
     at_least,
+    explain,
     size,
 )
 from .parameters import add_parameters, check_options
@@ -97,8 +99,8 @@ def _fit(command: argparse.ArgumentParser) -> None:
     add("--labels", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     add_data_weights(command)
     what = (
-        "also add the fit to INPUT, an .h5ad file, with this key, such as topics: obsm, varm and "
-        "uns get entries as by nmfscale.tl.topics; counts are not rewritten"
+        "also add the fit to INPUT, an .h5ad or .h5mu file, with this key, such as topics: obsm, "
+        "varm and uns get entries as by nmfscale.tl.topics; counts are not rewritten"
     )
     add("--write-h5ad", metavar="KEY", help=what)
     add(
@@ -121,14 +123,13 @@ def _store(command: argparse.ArgumentParser) -> None:
     thinning.add_argument("--thin-total", type=at_least(int, 1), metavar="N", help=what)
     what = "keep each count with this probability"
     thinning.add_argument("--thin-fraction", type=float, metavar="P", help=what)
-    what = "for --thin-total and --thin-fraction (default: a new seed)"
-    add("--seed", type=at_least(int, 0, 2**32 - 1), metavar="N", help=what)
+    add_seed(command, "for --thin-total and --thin-fraction (default: a new seed)")
     add_run_options(command)
 
 
 def _transform(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_model(command)
     add_input(command, several=True)
     what = ".npy, written during the work; .npz; .csv or .tsv, also with .gz"
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
@@ -177,7 +178,7 @@ def _plot(command: argparse.ArgumentParser) -> None:
 def _test(command: argparse.ArgumentParser) -> None:
     from ..inference.statistics import STATISTICS
 
-    command.description = f"{command.description}\n\n{_UNITS}"
+    explain(command, _UNITS)
     add_labels(command)
     add = command.add_argument
     what = f"{TAKEN} (default: %(default)s)"
@@ -192,11 +193,12 @@ def _test(command: argparse.ArgumentParser) -> None:
 
 
 def _bootstrap(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n{_UNITS}\n\n"
+    explain(
+        command,
+        f"{_UNITS}\n\n"
         "weights: balanced weights, which depend neither on the size of a group nor on the\n"
         "frequency of a topic. They need only the model, and little time. fit: mean proportions\n"
-        "of models fitted to bootstrap samples, which takes about as long as that many fits."
+        "of models fitted to bootstrap samples, which takes about as long as that many fits.",
     )
     add_labels(command)
     add = command.add_argument
@@ -229,12 +231,12 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
 
 
 def _select_k(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "Counts are split at random in two halves: topics are fitted to one half and scored on\n"
         "the other one. If counts vary more than Poisson counts, samples are held out instead;\n"
         "with --units, those of whole units. Topics that are not found again in the other half,\n"
-        "or in other samples, are not a property of the data."
+        "or in other samples, are not a property of the data.",
     )
     add_input(command, several=True)
     add = command.add_argument
@@ -263,11 +265,11 @@ def _select_k(command: argparse.ArgumentParser) -> None:
 
 
 def _stability(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "The likelihood has many local optima. Topics of all fits are matched with those of the\n"
         "best fit. Consensus topics are made as by cNMF: topics far from all others are left out,\n"
-        "the rest are clustered, and a topic is the median of its cluster."
+        "the rest are clustered, and a topic is the median of its cluster.",
     )
     add_input(command, several=True)
     add = command.add_argument
@@ -292,14 +294,14 @@ def _stability(command: argparse.ArgumentParser) -> None:
 
 
 def _quality(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "Coherence (NPMI, UMass): leading features occur in the same samples. FREX and unique:\n"
         "they belong to this topic only. features, samples: effective numbers of a topic.\n"
-        "INPUT has the samples of the fit or other ones, whose loadings are then estimated."
+        "INPUT has the samples of the fit or other ones, whose loadings are then estimated.",
     )
     add = command.add_argument
-    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_model(command)
     add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT}")
     what = (
@@ -315,13 +317,13 @@ def _quality(command: argparse.ArgumentParser) -> None:
 
 
 def _differential(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "Counts of each feature are regressed on the topics of the samples. INPUT has the samples\n"
-        "of the fit, and the same or other features."
+        "of the fit, and the same or other features.",
     )
     add = command.add_argument
-    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_model(command)
     add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg, .html")
     add_gene_symbols(command, with_counts=True)
@@ -336,8 +338,7 @@ def _differential(command: argparse.ArgumentParser) -> None:
         "the others, and p is valid"
     )
     add("--split", type=float, metavar="SHARE", help=what)
-    seed = at_least(int, 0, 2**32 - 1)
-    add("--seed", type=seed, metavar="N", help="for --split (default: a new seed)")
+    add_seed(command, "for --split (default: a new seed)")
     what = "features to print for each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=8, metavar="N", help=what)
     what = "topic of the plot (default: the first that is compared)"
@@ -348,15 +349,15 @@ def _differential(command: argparse.ArgumentParser) -> None:
 
 
 def _export(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "loadings: a row for each sample, a column for each topic. components: a row for each\n"
         "feature. top: the features that distinguish a topic best, with their value in the\n"
         "components and their lift: their share of the topic divided by their share of all\n"
-        "expected counts (1: no difference). Topics are numbered from 0."
+        "expected counts (1: no difference). Topics are numbered from 0.",
     )
     add = command.add_argument
-    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_model(command)
     what = "a table: .csv or .tsv, also with .gz; or a folder for all tables"
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
     what = "the table to write (default: loadings; all tables for a folder)"
@@ -369,10 +370,10 @@ def _export(command: argparse.ArgumentParser) -> None:
 
 
 def _cluster(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "Anyone who can connect to a cluster can run code as you: without --tls, every user of\n"
-        "this machine; with --tls, only those who have the key in the folder."
+        "this machine; with --tls, only those who have the key in the folder.",
     )
     add = command.add_argument
     what = "number of processes, each runs one task at a time (default: one for every 4 CPUs)"

@@ -30,16 +30,17 @@ from .option_groups import (
     TAKEN,
     add_labels,
     add_outputs,
+    explain,
 )
 
 
 def add_correspondence_options(command: argparse.ArgumentParser) -> None:
     """Add the options of `correspondence`."""
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "A correspondence analysis of the weights of topics in groups: topics are near each other\n"
         "if they have the same shares of groups, and groups if they have the same shares of\n"
-        "topics. It is a description; nmfscale test tests whether groups differ."
+        "topics. It is a description; nmfscale test tests whether groups differ.",
     )
     add_labels(command, strata=False)
     add = command.add_argument

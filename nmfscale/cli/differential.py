@@ -39,7 +39,7 @@ def differential(arguments: argparse.Namespace) -> int:
 
     model = load_model(arguments.model)
     reference, topic = _checked_topics(arguments, model)
-    symbols = symbols_of(arguments, model, arguments.input)
+    symbols = symbols_of(arguments, model, input_files(arguments))
     seed = arguments.seed
     if seed is None and arguments.split is not None:
         seed = secrets.randbelow(2**32)

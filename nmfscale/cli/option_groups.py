@@ -51,10 +51,20 @@ def size(text: str) -> str:
     return text
 
 
+def explain(command: argparse.ArgumentParser, text: str) -> None:
+    """Add paragraphs to the description of a command."""
+    command.description = f"{command.description}\n\n{text}"
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    """Add the argument for the file of a model."""
+    command.add_argument("model", type=PATH, metavar="MODEL", help="file written by fit")
+
+
 def add_labels(command: argparse.ArgumentParser, *, strata: bool = True) -> None:
     """Add the model and labels of its samples."""
+    add_model(command)
     add = command.add_argument
-    add("model", type=PATH, metavar="MODEL", help="file written by fit")
     what = (
         "on each line a label, or name TAB label (comma in a .csv); or a column of obs of a .h5ad, "
         ".zarr or .nmf, or of a table with a header whose first column names the samples; or a "
@@ -106,10 +116,10 @@ def add_features(command: argparse.ArgumentParser, what: str) -> None:
     add("--score", choices=SCORES, default=DEFAULT_SCORE, help=what)
 
 
-def add_seed(command: argparse.ArgumentParser) -> None:
+def add_seed(command: argparse.ArgumentParser, what: str = "default: a new seed") -> None:
     """Add the option for the seed."""
     seed = at_least(int, 0, 2**32 - 1)
-    command.add_argument("--seed", type=seed, metavar="N", help="default: a new seed")
+    command.add_argument("--seed", type=seed, metavar="N", help=what)
 
 
 def add_job_options(command: argparse.ArgumentParser, job: str, result: str) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 from .files import check_inputs, input_files, output, read_input
 from .labels import file_and_column, read_groups, warn_of_order
 from .messages import say
-from .option_groups import COUNT, PATH, add_gene_symbols, add_input
+from .option_groups import COUNT, PATH, add_gene_symbols, add_input, add_model, explain
 from .symbols import symbols_of
 
 
 def add_report_options(command: argparse.ArgumentParser) -> None:
     """Add the options of `report`."""
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "The page has the Structure plot, a card for each topic, a map of the topics, a table of\n"
-        "features to search, and how the fit was made. It needs no network: send it by mail."
+        "features to search, and how the fit was made. It needs no network: send it by mail.",
     )
     add = command.add_argument
-    add("model", type=PATH, metavar="MODEL", help="file written by fit")
+    add_model(command)
     add_input(command, several=True, nargs="*")
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help="the page, .html")
     add_gene_symbols(command, with_counts=True)
@@ -68,7 +68,7 @@ def report(arguments: argparse.Namespace) -> int:
     write_report(
         model, target, counts, groups=groups, other=other, title=arguments.title,
         results=[load_result(path) for path in arguments.results],
-        about=about, gene_symbols=symbols_of(arguments, model, arguments.input),
+        about=about, gene_symbols=symbols_of(arguments, model, counts_files),
         n_top=arguments.n_top, max_samples=arguments.max_samples, overwrite=arguments.force,
     )  # fmt: skip
     size = target.stat().st_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from .labels import file_and_column
@@ -11,11 +12,11 @@ from .messages import log
 
 
 def symbols_of(
-    arguments: argparse.Namespace, model: Any, counts: Any = None
+    arguments: argparse.Namespace, model: Any, counts: Sequence[str] = ()
 ) -> dict[str, Any] | None:
     """Return symbols by the names of the features of a model; None without the option.
 
-    The option may be the name of a column only, if the command has files of counts.
+    The option may be the name of a column of the first of the files of `counts`.
     """
     given = arguments.gene_symbols
     if given is None:
@@ -27,8 +28,8 @@ def symbols_of(
     if names is None:
         raise ValueError("--gene-symbols: the model has no names of features to be replaced.")
     path, column = file_and_column(given)
-    if not os.path.exists(path) and counts is not None:  # the name of a column
-        path, column = counts if isinstance(counts, str) else counts[0], given
+    if not os.path.exists(path) and counts:  # the name of a column
+        path, column = counts[0], given
     symbols = symbols_in_file(path, column, names, getattr(arguments, "modality", None))
     if n_lacking := sum(str(name) not in symbols for name in names):
         log(

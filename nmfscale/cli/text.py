@@ -9,7 +9,7 @@ from typing import Any
 
 from .files import output
 from .messages import COLLAPSED, in_shell_words, say
-from .option_groups import COUNT, PATH, add_run_options, size
+from .option_groups import COUNT, PATH, add_run_options, explain, size
 
 
 def text(arguments: argparse.Namespace) -> int:
@@ -57,11 +57,11 @@ _OPTIONS = (
 
 def add_text_options(command: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    command.description = (
-        f"{command.description}\n\n"
+    explain(
+        command,
         "Words are found and counted by scikit-learn's CountVectorizer, whose options have the\n"
         "same names here. Texts are read twice, one after the other: they may be larger than\n"
-        "memory. For new texts, give the model as --vocabulary, and the other options of the fit."
+        "memory. For new texts, give the model as --vocabulary, and the other options of the fit.",
     )
     add = command.add_argument
     what = (
