@@ -47,7 +47,7 @@ def places_of(key: str) -> list[tuple[str, str]]:
 
 
 def outdated(key: str) -> list[tuple[str, str]]:
-    """Return the places that another fit with a key may have, and a new one may not replace."""
+    """Return places of an earlier fit with a key that a new fit does not necessarily overwrite."""
     places = [("obsm", place) for place in _places_of_rows(key)]
     return [
         *places, ("obs", leading_place(key)), ("obs", explained_place(key)),
@@ -58,10 +58,11 @@ def outdated(key: str) -> list[tuple[str, str]]:
 def _places_of_rows(key: str, model: str | None = None) -> list[str]:
     """Return the places in obsm of attributes with rows, of one class or of all."""
     from ..models import MODELS, CountModel
+    from ..models.persistence import model_class
 
-    known = CountModel.of_others | {each.__name__: each for each in MODELS.values()}
-    chosen = [known[model]] if model in known else known.values()
-    names = {name for each in chosen for name, axes in each._axes.items() if axes == "nk"}
+    kind = None if model is None else model_class(model)
+    kinds = [*MODELS.values(), *CountModel.of_others.values()] if kind is None else [kind]
+    names = {name for kind in kinds for name, axes in kind._axes.items() if axes == "nk"}
     return [f"{key}_{name.rstrip('_')}" for name in sorted(names)]
 
 
@@ -101,7 +102,8 @@ def check_replaced(part_of: Callable[[str], Any], key: str, where: str, argument
 
 def check_explained(adata: Any, key: str) -> None:
     """Refuse to replace columns with the names of those of the deviance that a fit removes."""
-    for part, name in (("obs", explained_place(key)), ("var", explained_place(key))):
+    name = explained_place(key)
+    for part in ("obs", "var"):
         if name in getattr(adata, part) and "quality" not in adata.uns[key]:
             raise ValueError(
                 f"key={key!r}: adata.{part}[{name!r}] was not written by nmfscale, and would be "
@@ -140,10 +142,10 @@ def _json_of(value: Any) -> dict[str, Any]:
     text = value[JSON]
     text = text[()] if hasattr(text, "shape") else text
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (TypeError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _labels_in(column: Any) -> set[str]:

@@ -27,11 +27,14 @@ def renamed_entries(entry: Mapping[str, Any], names: Sequence[str]) -> dict[Plac
     new = dict(zip(map(str, entry["topic_names"]), names, strict=True))
     changed: dict[Place, Any] = {("topic_names",): np.array(names, object)}
     for tool in OF_A_FIT:
-        of_tool = entry.get(tool, {})
-        groups: list[Place] = [(name,) for name in of_tool] if tool in OF_GROUPS else [()]
-        for place in groups if of_tool else []:
-            result = from_plain(of_tool[place[0]] if place else of_tool, result_classes())
-            changed[tool, *place, JSON] = to_plain(_renamed(result, new))[JSON]
+        if tool not in entry:
+            continue
+        results: dict[Place, Any] = {(tool,): entry[tool]}
+        if tool in OF_GROUPS:
+            results = {(tool, groups): result for groups, result in entry[tool].items()}
+        for place, result in results.items():
+            renamed = _renamed(from_plain(result, result_classes()), new)
+            changed[*place, JSON] = to_plain(renamed)[JSON]
     return changed
 
 

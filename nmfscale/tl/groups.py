@@ -211,8 +211,8 @@ def correspondence_analysis(
     )  # fmt: skip
 
 
-# Names of arguments here of those of the functions of arrays.
-_SPELLED = {"groups": "groupby"}
+# The name here of an argument of the functions of arrays.
+_ARGUMENTS = {"groups": "groupby"}
 
 
 def topics_of(adata: Any, key: str) -> list[str]:
@@ -230,18 +230,17 @@ def _of_groups(
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     if "topic_names" in signature(function).parameters:
         options = {"topic_names": topics_of(adata, key)} | options
+    choices = {"groups": groupby, "units": units, "strata": strata}
+    names = {argument: choice for argument, choice in choices.items() if isinstance(choice, str)}
     labels = {
-        argument: column(adata, given, _SPELLED.get(argument, argument), whole=whole)
-        for argument, given in (("groups", groupby), ("units", units), ("strata", strata))
-        if given is not None
+        argument: column(adata, choice, _ARGUMENTS.get(argument, argument), whole=whole)
+        for argument, choice in choices.items() if choice is not None
     }  # fmt: skip
     model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs, whole=whole)[0]
     if obs is not None:
         model = topics_of_samples(model, options.get("loadings", "proportions"), warn=False).of(obs)
-        labels = {argument: np.asarray(each, object)[obs] for argument, each in labels.items()}
-    found = function(model, **labels, **options)
-    given = {"groups": groupby, "units": units, "strata": strata}
-    names = {argument: each for argument, each in given.items() if isinstance(each, str)}
-    found = replace(found, origin=replace(found.origin, **names))
-    keep_result(adata, key, found, name, groupby)
+        labels = {argument: np.asarray(values, object)[obs] for argument, values in labels.items()}
+    result = function(model, **labels, **options)
+    result = replace(result, origin=replace(result.origin, **names))
+    keep_result(adata, key, result, name, groupby)
     return returned
