@@ -24,7 +24,7 @@ _OPTIONS = {
     "checkpoint": "--checkpoint", "resume": "--resume", "within": "--within",
     "missing": "--missing", "names": "--names", "mask_var": "--features", "mask_obs": "--samples",
     "join": "--join", "feature_names": "--feature-names", "sample_names": "--sample-names",
-    "split": "--split", "modality": "--modality",
+    "split": "--split", "modality": "--modality", "mod": "--modality",
     "samples_in": "--samples-in", "data_weights": "--data-weights",
     "min_df": "--min-df", "max_df": "--max-df", "pattern": "--pattern",
     "total": "--thin-total", "fraction": "--thin-fraction",

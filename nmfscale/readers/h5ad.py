@@ -96,7 +96,7 @@ def _shared_columns(obs: Any, samples: NDArray[Any]) -> Callable[[str], NDArray[
     return read
 
 
-def _both_tables(path: Path, samples: NDArray[Any], own: Callable[[], LabelTable]) -> LabelTable:
+def _both_tables(path: Path, samples: NDArray[Any], own: Any) -> LabelTable:
     """Return the columns of obs of a modality, and those that belong to all modalities."""
     columns: dict[str, Any] = dict(own().columns)
     with guarded_hdf5(path) as file, suppress(*_UNREADABLE):

@@ -17,7 +17,7 @@ from ..annotated.keys import KEY, check_key, check_replaced, places_of
 from ..annotated.scheme import check_readable, parts_of_fit
 from ..counts.names import names_of, such_as
 from ..models import CountModel
-from ..readers.h5ad import check_one_modality, modalities, read_names
+from ..readers.h5ad import chosen_modality, modalities, read_names
 from ..readers.open import as_counts
 from ..storage.atomic import user_path
 from ..storage.hdf5 import find, guarded_hdf5, is_group, need
@@ -55,7 +55,7 @@ def write_h5ad(
         As in :func:`topics`. They are used only if the fit had a part of the observations: the
         loadings of the others are then estimated, for which their counts are read.
     mod : str, optional
-        Modality of an .h5mu file.
+        Modality of an .h5mu file; needed if there are several.
 
     Raises
     ------
@@ -101,10 +101,11 @@ def write_h5ad(
         raise TypeError(f"model is a {type(model).__name__}: a fitted model is needed.")
     check_readable(model)
     path, key = user_path(path), KEY if key_added is None else key_added
-    check_h5ad(path, key, mod)
+    mod = check_h5ad(path, key, mod)
     obs_names, var_names = read_names(path, "" if mod is None else f"mod/{mod}")
     rows, columns = _rows_of(model, obs_names, path), _columns_of(model, var_names, path)
-    loadings, totals = _loadings_of(model, rows, path, mod, {"layer": layer, "raw": raw})
+    choice = {"layer": layer, "raw": raw, "modality": mod}
+    loadings, totals = _loadings_of(model, rows, path, choice)
     fitted = rows >= 0
     params = {
         "layer": layer, "raw": raw, "model": type(model).__name__,
@@ -156,7 +157,7 @@ def _columns_of(model: Any, var_names: Array, path: Path) -> Array:
 
 
 def _loadings_of(
-    model: Any, rows: Array, path: Path, mod: str | None, choice: dict[str, Any]
+    model: Any, rows: Array, path: Path, choice: dict[str, Any]
 ) -> tuple[Array, Array]:
     """Return loadings and total counts of all observations; estimate those outside of the fit."""
     fitted = rows >= 0
@@ -165,11 +166,6 @@ def _loadings_of(
     loadings[fitted] = model.loadings_[rows[fitted]]
     totals[fitted] = model.sample_totals_[rows[fitted]]
     if not fitted.all():
-        if mod is not None:
-            raise ValueError(
-                f"the model was fitted to a part of the observations of modality {mod!r}: add it "
-                "to the MuData object by nmfscale.tl.topics, which estimates the other loadings."
-            )
         names = names_of(model, 1)
         others = as_counts(
             path, **choice, integer="allow", subject=str(path), in_memory=False,
@@ -223,29 +219,37 @@ def restore_h5ad(path: str | os.PathLike[str]) -> bool:
     return restore(user_path(path)) == RESTORED
 
 
-def check_h5ad(path: Path, key: str, mod: str | None = None, argument: str = "key_added") -> bool:
+def check_h5ad(
+    path: Path, key: str, mod: str | None = None, argument: str = "key_added"
+) -> str | None:
     """Refuse, before any work, a key or a file to which no fit with this key can be added.
 
-    Return whether the file was half written, and is restored.
+    A file that is half written is restored. Return the modality of the fit, by default the only one
+    of a MuData file.
     """
     check_key(key, argument)
-    with open(path, "rb"):  # missing file, folder, no permission: Python's own messages
-        pass
-    was_half_written = restore(path) == RESTORED
+    restore(path)
     check_changeable(path)
     import h5py
 
     if not h5py.is_hdf5(path):  # .h5mu files begin with text of MuData
         raise ValueError(f"{path} is not an .h5ad file: it is not a file of HDF5.")
-    _check_modality(path, mod)
+    names = modalities(path)
+    if names or mod is not None:
+        mod = chosen_modality(str(path), names, mod, "mod")
     with guarded_hdf5(path) as file:
         _check_parts(file, path, key, mod, argument)
-    return was_half_written
+    return mod
 
 
-def _check_parts(file: Any, path: Path, key: str, mod: str | None, argument: str) -> Any:
-    """Return the AnnData object in a file after checking what a fit would replace there."""
-    root = file if mod is None else need(file, f"mod/{mod}")
+def root_of(file: Any, mod: str | None) -> Any:
+    """Return the group of an AnnData object in a file: the file itself, or a modality of MuData."""
+    return file if mod is None else need(file, f"mod/{mod}")
+
+
+def _check_parts(file: Any, path: Path, key: str, mod: str | None, argument: str) -> None:
+    """Refuse a file in which a fit with this key would replace what is not part of one."""
+    root = root_of(file, mod)
     parts = {part: find(root, part) for part in ("obs", "var", "obsm", "varm", "uns")}
     if any(part is not None and not is_group(part) for part in parts.values()):
         raise ValueError(
@@ -253,23 +257,14 @@ def _check_parts(file: Any, path: Path, key: str, mod: str | None, argument: str
         )
     where = str(path) if mod is None else f"{path}:{mod}"
     check_replaced(lambda part: parts[part] or {}, key, where, argument)
-    return root
-
-
-def _check_modality(path: Path, mod: str | None) -> None:
-    check_one_modality(mod, "mod")
-    known = modalities(path)
-    if mod is None and known:
-        raise ValueError(f"mod is needed: {path} is a MuData file; choose {', '.join(known)}.")
-    if mod is not None and mod not in known:
-        raise ValueError(f"{path} has no modality {mod!r}; it has {', '.join(known) or 'none'}.")
 
 
 def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Replace the fit with a key in a file."""
-    write_elem = _write_elem()
+    write_elem = element_io().write_elem
     with changed_hdf5(path) as file:
-        root = _check_parts(file, path, key, mod, "key_added")
+        _check_parts(file, path, key, mod, "key_added")
+        root = root_of(file, mod)
         for part in ("obsm", "varm", "uns"):
             if part not in root:
                 write_elem(root, part, {})
@@ -278,7 +273,7 @@ def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[st
                 del root[part][name]
                 if part in ("obs", "var"):
                     order = root[part].attrs["column-order"]
-                    root[part].attrs["column-order"] = [each for each in order if each != name]
+                    root[part].attrs["column-order"] = [other for other in order if other != name]
         for part, values in parts.items():
             for pattern, value in values.items():
                 name = pattern.format(key)
@@ -287,10 +282,10 @@ def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[st
                     root[part].attrs["column-order"] = [*root[part].attrs["column-order"], name]
 
 
-def _write_elem() -> Any:
-    """Return the function of anndata that writes a value to a file."""
+def element_io() -> Any:
+    """Return the module of anndata whose functions read and write single values of a file."""
     try:
-        from anndata.io import write_elem
+        from anndata import io
     except ImportError:  # anndata 0.10
-        from anndata.experimental import write_elem
-    return write_elem
+        from anndata import experimental as io
+    return io

@@ -14,7 +14,7 @@ from ..annotated.renaming import new_names, renamed_column, renamed_entries
 from ..annotated.scheme import entry_of
 from ..storage.atomic import user_path
 from ..storage.in_place import changed_hdf5
-from .in_file import _write_elem, check_h5ad
+from .in_file import check_h5ad, element_io, root_of
 
 
 def rename_topics(
@@ -87,28 +87,21 @@ def rename_topics(
 
 
 def _rename_in_file(path: Path, names: Any, key: str, mod: str | None) -> None:
-    """Write new names of topics to a file, whose arrays are neither read nor written."""
-    check_h5ad(path, key, mod, "key")
-    write_elem = _write_elem()
+    """Write new names of topics to a file, whose counts are neither read nor written."""
+    mod = check_h5ad(path, key, mod, "key")
+    elements, place = element_io(), leading_place(key)
     with changed_hdf5(path) as file:
-        root = file if mod is None else file[f"mod/{mod}"]
+        root = root_of(file, mod)
         holder = SimpleNamespace(uns=root.get("uns", {}), obsm=root.get("obsm", {}))
-        group, place = entry_of(holder, key), leading_place(key)
-        entry = _read_elem(group)
+        entry = elements.read_elem(entry_of(holder, key))
         new = new_names(entry, names)
         changed = {
             ("uns", key, *parts): value for parts, value in renamed_entries(entry, new).items()
         }
         if place in root["obs"]:
-            changed["obs", place] = renamed_column(_read_elem(root["obs"][place]), entry, new)
+            changed["obs", place] = renamed_column(
+                elements.read_elem(root["obs"][place]), entry, new
+            )
         for parts, value in changed.items():
             del root["/".join(parts)]
-            write_elem(root["/".join(parts[:-1])], parts[-1], value)
-
-
-def _read_elem(node: Any) -> Any:
-    try:
-        from anndata.io import read_elem
-    except ImportError:  # anndata 0.10
-        from anndata.experimental import read_elem
-    return read_elem(node)
+            elements.write_elem(root["/".join(parts[:-1])], parts[-1], value)

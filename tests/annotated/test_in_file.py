@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import h5py
 import numpy as np
@@ -252,7 +253,7 @@ def test_the_command(path, tmp_path, capsys):
     for files in (["counts.npz"], [str(path), str(path)]):
         with pytest.raises(SystemExit):
             main(["fit", *files, "-k", "3", "--write-h5ad", "topics"])
-        assert "is no .h5ad file" in capsys.readouterr().err
+        assert "is no .h5ad or .h5mu file" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -283,18 +284,26 @@ def test_a_killed_program_leaves_a_file_that_can_be_read(path, tmp_path):
         assert anndata.read_h5ad(path).n_obs == 60
 
 
-@pytest.mark.filterwarnings("ignore:From 0.4 .update:FutureWarning")
-def test_a_modality_of_mudata(path, tmp_path):
+@pytest.fixture
+def both(path, tmp_path):
+    """A MuData file with the cells as modality "rna"."""
     mudata = pytest.importorskip("mudata")
     rna = anndata.read_h5ad(path)
     other = rna[:, :5].copy()
     other.var_names = [f"protein {j}" for j in range(5)]
-    both = tmp_path / "both.h5mu"
-    mudata.MuData({"rna": rna, "prot": other}).write_h5mu(both)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        mudata.MuData({"rna": rna, "prot": other}).write_h5mu(tmp_path / "both.h5mu")
+    return tmp_path / "both.h5mu"
+
+
+@pytest.mark.filterwarnings("ignore:From 0.4 .update:FutureWarning")
+def test_a_modality_of_mudata(path, both):
+    mudata, rna = pytest.importorskip("mudata"), anndata.read_h5ad(path)
     model = nmfscale.TopicModel(3, **FIT).fit(both, modality="rna")
     with pytest.raises(ValueError, match="has no modality 'adt'"):
         nmfscale.tl.write_h5ad(model, both, mod="adt")
-    with pytest.raises(ValueError, match="mod is needed: .*; choose prot, rna"):
+    with pytest.raises(ValueError, match="has several modalities; choose mod= from prot, rna"):
         nmfscale.tl.write_h5ad(model, both)
     nmfscale.tl.write_h5ad(model, both, mod="rna")
     found = mudata.read_h5mu(both)
@@ -303,3 +312,19 @@ def test_a_modality_of_mudata(path, tmp_path):
     assert (found["rna"].varm["topics"] == rna.varm["topics"]).all()
     assert (nmfscale.get.model(found, mod="rna").components_ == model.components_).all()
     assert "X_topics" not in found["prot"].obsm and found["prot"].shape == (60, 5)
+
+
+@pytest.mark.filterwarnings("ignore:From 0.4 .update:FutureWarning")
+def test_the_command_adds_to_a_modality(path, both, tmp_path, capsys):
+    """Also the loadings of samples that were not fitted."""
+    command = ["fit", str(both), "-k", "3", "--seed", "0", "-o", str(tmp_path / "model.h5")]
+    command += ["--max-iter", "20", "--tol", "1e-3", "--samples", "kept", "--quiet"]
+    command += ["--write-h5ad", "topics"]
+    assert main(command) == 1
+    assert "several modalities; choose --modality from prot, rna" in capsys.readouterr().err
+    assert not (tmp_path / "model.h5").exists()
+    assert main([*command, "--modality", "rna"]) == 0
+    found, rna = pytest.importorskip("mudata").read_h5mu(both)["rna"], anndata.read_h5ad(path)
+    nmfscale.tl.topics(rna, 3, mask_obs="kept", **FIT)
+    assert (found.obsm["X_topics"] == rna.obsm["X_topics"]).all()
+    assert found.obsm["topics_samples"].equals(rna.obsm["topics_samples"])
