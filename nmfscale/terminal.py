@@ -112,7 +112,8 @@ class _LogLines:
         self, *, total: int | None, desc: str, unit: str, initial: int, unit_scale: bool,
         leave: bool,
     ):  # fmt: skip
-        self.total, self.n, self._initial = total, initial, initial
+        self.total, self._initial = total, initial
+        self.n: float = initial
         self._description, self._postfix, self._leave = desc, "", leave
         self._unit, self._unit_scale = unit, unit_scale
         self._started = time.perf_counter()
@@ -131,7 +132,7 @@ class _LogLines:
 
     def update(self, n: float = 1) -> None:
         """Add to what is done."""
-        self.n += n  # type: ignore[assignment]
+        self.n += n
         now = time.perf_counter()
         if now >= self._next:
             self._next = now + min(max(_SHARE * (now - self._started), _LEAST), _MOST)

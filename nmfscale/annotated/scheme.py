@@ -16,6 +16,7 @@ All of it are arrays, DataFrames, numbers, text, or dicts of these.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -173,8 +174,8 @@ def keep_result(adata: Any, key: str, value: Any, *place: str) -> None:
 # Reading --------------------------------------------------------------------------------------
 
 
-def entry_of(adata: Any, key: str) -> Any:
-    """Return what uns keeps of the fit with a key."""
+def entry_of(adata: Any, key: str, path: Path | None = None) -> Any:
+    """Return what uns keeps of the fit with a key; `path` is the file if `adata` is in one."""
     found = adata.uns.get(key)
     if not isinstance(found, Mapping) or "model" not in found:
         others = [name for name, each in adata.uns.items() if state_of_fit(each) is not None]
@@ -182,10 +183,10 @@ def entry_of(adata: Any, key: str) -> Any:
         joined = ""
         if loadings_place(key) in adata.obsm:
             joined = "; anndata.concat keeps uns of its objects only with uns_merge='same'"
-        raise ValueError(
-            f"adata.uns has no fit {key!r}: {known}{joined}. nmfscale.tl.topics(adata, ...) adds "
-            "one."
-        )
+        where, tool = "adata.uns", "nmfscale.tl.topics(adata, ...)"
+        if path is not None:
+            where, tool = f"{path}: uns", f"nmfscale.tl.write_h5ad(model, {str(path)!r})"
+        raise ValueError(f"{where} has no fit {key!r}: {known}{joined}. {tool} adds one.")
     return found
 
 

@@ -222,12 +222,12 @@ class _Disk:
         return self._at
 
     def read(self, size: int) -> bytes:
-        found = memoryview(bytearray(size))
-        return bytes(found[: read_into(self._file, found, self._at)])
+        buffer = memoryview(bytearray(size))
+        return bytes(buffer[: read_into(self._file, buffer, self._at)])
 
     def readinto(self, buffer: memoryview) -> int:
-        found = read_into(self._file, buffer, self._at)
-        buffer[found:] = bytes(len(buffer) - found)
+        n_read = read_into(self._file, buffer, self._at)
+        buffer[n_read:] = bytes(len(buffer) - n_read)
         return len(buffer)
 
     def write(self, data: memoryview) -> int:

@@ -109,15 +109,15 @@ class Changes:
 
     def read(self, size: int) -> bytes:
         """Return the changed bytes; beyond the end of the file there are zeros."""
-        found = bytearray(size)
-        self.readinto(memoryview(found))
-        return bytes(found)
+        buffer = bytearray(size)
+        self.readinto(memoryview(buffer))
+        return bytes(buffer)
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill a buffer as `read` does."""
         view = memoryview(buffer).cast("B")
-        found = read_into(self._file, view, self._at)
-        view[found:] = bytes(len(view) - found)
+        n_read = read_into(self._file, view, self._at)
+        view[n_read:] = bytes(len(view) - n_read)
         for number in self._numbers(len(view)):
             if number in self._pages:
                 low = max(self._at, number * PAGE)

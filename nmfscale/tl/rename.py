@@ -93,7 +93,7 @@ def _rename_in_file(path: Path, names: Any, key: str, mod: str | None) -> None:
     with changed_hdf5(path) as file:
         root = root_of(file, mod)
         holder = SimpleNamespace(uns=root.get("uns", {}), obsm=root.get("obsm", {}))
-        entry = elements.read_elem(entry_of(holder, key))
+        entry = elements.read_elem(entry_of(holder, key, path))
         new = new_names(entry, names)
         changed = {
             ("uns", key, *parts): value for parts, value in renamed_entries(entry, new).items()
