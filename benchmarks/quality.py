@@ -101,7 +101,7 @@ def compare_stability(
     for name, K in names:
         X = counts_of(name, n_samples)
         begin = time.process_time()
-        found = stability(X, K, n_starts, random_state=0, n_threads=1)
+        found = stability(TopicModel(K), X, n_starts, random_state=0, n_threads=1)
         seconds = time.process_time() - begin
         shares = found.consensus.shares if found.consensus is not None else np.zeros(K)
         begin = time.process_time()

@@ -79,13 +79,13 @@ def find_numbers(smoke: bool) -> list[dict]:
     for name, truth, X, options in sets(smoke):
         estimator = TopicModel(**{"prior_factors": 1.1, "tol": 1e-3} | options)
         numbers = range(2, 6 if smoke else 13)
-        how = {"estimator": estimator, "random_state": 0, "n_threads": 1}
+        how = {"random_state": 0, "n_threads": 1}
         begin = time.process_time()
-        found = select_k(X, numbers, **how)
+        found = select_k(estimator, X, numbers, **how)
         seconds = time.process_time() - begin
         halves = found
         if found.held_out == "samples":
-            halves = select_k(X, numbers, held_out="counts", **how)
+            halves = select_k(estimator, X, numbers, held_out="counts", **how)
         begin = time.process_time()
         peer = lowest_perplexity(X, numbers) if abs(found.excess_variance[0]) < 0.1 else ""
         rows.append({
@@ -124,7 +124,8 @@ def real_numbers() -> list[dict]:
     for name, n_rows in (("pbmc_facs", None), ("neurips", 700), ("newsgroups", 2500)):
         X = counts_of(name, n_rows)
         begin = time.process_time()
-        found = select_k(X, range(2, 13), random_state=0, n_threads=1)
+        estimator = TopicModel(prior_factors=1.1, tol=1e-3)
+        found = select_k(estimator, X, range(2, 13), random_state=0, n_threads=1)
         rows.append({
             "counts": name, "samples": f"{X.shape[0]:,}", "features": f"{X.shape[1]:,}",
             "dispersion": round(found.excess_variance[0], 2), "held out": found.held_out,

@@ -209,12 +209,12 @@ def _results():
     yield nmfscale.differential_features, (model, X), given
     yield nmfscale.differential_features, (model, X), given | {"reference": "mean"}
     yield nmfscale.differential_features, (model, X), given | {"family": "quasi-poisson"}
-    short = {"estimator": nmfscale.TopicModel(3, max_iter=3, n_threads=1)}
-    yield nmfscale.select_k, (X, range(2, 4)), drawn | short
+    short = nmfscale.TopicModel(3, max_iter=3, n_threads=1)
+    yield nmfscale.select_k, (short, X, range(2, 4)), drawn
     noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, L=THREE["L"])
     few_draws = drawn | {"n_chains": 2, "n_draws": 3, "n_warmup": 3}
     yield nmfscale.noisy_pairs, (noisy, X), few_draws
-    yield nmfscale.stability, (X, 3), drawn | short | {"n_starts": 3, "density_threshold": 2.0}
+    yield nmfscale.stability, (short, X), drawn | {"n_starts": 3, "density_threshold": 2.0}
 
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {"n_iter": 20}
     yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {}

@@ -63,12 +63,12 @@ def stability(arguments: argparse.Namespace) -> int:
     if seed is None and not goes_on:
         seed = secrets.randbelow(2**32)
     estimator = MODELS[arguments.model](
-        init="random", memory_limit=arguments.memory_limit, integer="allow"
+        arguments.k, init="random", memory_limit=arguments.memory_limit, integer="allow"
     )
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = fit_from_starts(
-            counts, arguments.k, arguments.starts, estimator=estimator,
+            estimator, counts, arguments.starts,
             density_threshold=arguments.density_threshold, random_state=seed,
             n_threads=arguments.threads, client=client, checkpoint=arguments.checkpoint,
             resume=arguments.resume, verbose=int(not arguments.quiet),

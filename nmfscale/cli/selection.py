@@ -41,7 +41,7 @@ def select_k(arguments: argparse.Namespace) -> int:
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = search(
-            counts, arguments.k, estimator=_estimator(arguments),
+            _estimator(arguments), counts, arguments.k,
             units=_units(arguments, counts), held_out=arguments.held_out, n_folds=arguments.folds,
             n_init=arguments.starts, random_state=seed, n_threads=arguments.threads, client=client,
             checkpoint=arguments.checkpoint, resume=arguments.resume,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..counts.names import shown
 from ..counts.warn import warn_caller
 from ..kernels.resample import draw_counts
+from ..models.pipelines import refuse_swapped
 from .balance import BALANCED, LIMIT, balance_tables, report
 from .groups import Design, Labels, checked_design, checked_labels, warn_of_samples_as_units
 from .intervals import Jackknife, check_interval, ends_of_known
@@ -171,6 +172,7 @@ def bootstrap_weights(
     ):  # fmt: skip
         if not isinstance(given, str) or given not in known:
             raise ValueError(f"{name}={shown(given)} is not one of {known[0]!r}, {known[1]!r}.")
+    refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, loadings, topic_names)
     names, kept = topics.topic_names, ~topics.empty
     labels = checked_labels(groups, len(topics), "groups", topics.sample_names)

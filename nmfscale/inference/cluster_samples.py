@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 
 from ..counts.names import shown
 from ..methods.poisson.k_means import Clusters, k_means
+from ..models.pipelines import refuse_swapped
 from .loadings import topics_of_samples
 from .replicates import check_positive
 from .results.cluster_samples import SampleClusters
@@ -80,6 +81,7 @@ def cluster_samples(
     [2, 1, 2]
     """
     check_positive("n_init", n_init)
+    refuse_swapped(model, n_clusters, "the number of clusters")
     topics = topics_of_samples(model, "proportions", topic_names)
     kept = ~topics.empty
     rows = topics.rows[kept]

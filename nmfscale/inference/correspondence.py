@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..counts.names import shown
 from ..kernels import decompositions, dense
+from ..models.pipelines import refuse_swapped
 from .bootstrap import Cells
 from .groups import checked_design, checked_labels
 from .loadings import topics_of_samples
@@ -100,6 +101,7 @@ def correspondence_analysis(
     0
     """
     check_weighting(weighting)
+    refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, loadings, topic_names)
     names, kept = topics.topic_names, ~topics.empty
     labels = checked_labels(groups, len(topics), "groups", topics.sample_names)

@@ -22,6 +22,7 @@ from scipy.stats import false_discovery_control
 from ..counts.names import shown
 from ..counts.warn import warn_caller
 from ..engine.checkpoint import checkpoints_in, recorded_seed
+from ..models.pipelines import refuse_swapped
 from .bootstrap import Cells, draw_in_parts, warn_of_few_units
 from .brown_forsythe import EachTopic, rows_of_topics
 from .groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
@@ -186,6 +187,7 @@ def group_effects(
     check_weighting(weighting)
     check_positive("n_replicates", n_replicates)
     check_positive("n_permutations", n_permutations)
+    refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, loadings, topic_names, warn=False)
     sums, labels, strata_of = units_with_topics(topics, groups, units, strata, "amounts")
     names, values = topics.topic_names, proportions(sums)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..counts.names import shown
 from ..counts.warn import warn_caller
 from ..kernels.functions import power
+from ..models.pipelines import refuse_swapped
 from .bootstrap import warn_of_few_units
 from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
@@ -193,6 +194,7 @@ def regress_proportions(
     check_positive("n_replicates", n_replicates)
     if n_permutations != 0:
         check_positive("n_permutations", n_permutations)
+    refuse_swapped(model, covariates, "the covariates")
     topics = topics_of_samples(model, loadings, topic_names, warn=False)
     sample_names = topics.sample_names
     if sample_names is None:  # as for the default index of pandas

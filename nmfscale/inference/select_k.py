@@ -24,7 +24,6 @@ from ..engine.threads import resolve_threads, single_blas_thread
 from ..engine.workers import resolve_client
 from ..methods.matching import lift_pairs
 from ..models.pipelines import model_and_input
-from ..models.topic_model import TopicModel
 from ..storage.atomic import user_path
 from ..terminal import progress_bar
 from .excess_variance import excess_variance
@@ -44,10 +43,10 @@ Array = NDArray[Any]
 
 
 def select_k(
+    estimator: Any,
     X: Any,
     n_components: Any = range(2, 21),
     *,
-    estimator: Any = None,
     units: Any = None,
     held_out: str = "auto",
     n_folds: int = 2,
@@ -74,17 +73,17 @@ def select_k(
 
     Parameters
     ----------
+    estimator : estimator of counts
+        Its parameters except `n_components` are used; it is not fitted. In a pipeline that ends
+        with the estimator, the other steps are first fitted to all samples. Topics without a prior
+        that smooths them predict held-out counts badly: their scores can fall from the smallest
+        number of topics on. ``TopicModel(prior_factors=1.1, tol=1e-3)`` is a good choice.
     X : counts of shape (n_samples, n_features)
         Whole numbers, as in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the parts
         of counts in a file, they are written to packed stores in the folder of `checkpoint`, or in
         the system's temporary folder, and read from there.
     n_components : iterable of int, default=range(2, 21)
         Numbers of topics to compare.
-    estimator : estimator of counts, default=None
-        Its parameters except `n_components` are used; it is not fitted. In a pipeline that ends
-        with the estimator, the other steps are first fitted to all samples. None means
-        ``TopicModel(prior_factors=1.1, tol=1e-3)``: held-out scores of maximum likelihood without a
-        prior can fall from the smallest number of topics on.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample, such as a patient or an author, to hold out whole units. They are
         matched with the samples of `X` by name if both have names.
@@ -150,16 +149,15 @@ def select_k(
 
     Examples
     --------
-    >>> from nmfscale import select_k, simulate_topic_counts
+    >>> from nmfscale import TopicModel, select_k, simulate_topic_counts
     >>> X, truth = simulate_topic_counts(200, 100, 4, random_state=0)
-    >>> found = select_k(X, range(2, 7), random_state=0)
+    >>> found = select_k(TopicModel(prior_factors=1.1, tol=1e-3), X, range(2, 7), random_state=0)
     >>> found.best
     4
     >>> found.to_frame().columns.tolist()[:3]
     ['n_components', 'score', 'score_error']
     """
     numbers = _checked_numbers(n_components)
-    estimator = TopicModel(prior_factors=1.1, tol=1e-3) if estimator is None else estimator
     estimator, X = model_and_input(estimator, X)
     check_estimator(estimator)
     check_positive("n_init", n_init)

@@ -21,7 +21,6 @@ from ..counts.short_samples import ShortSamplesWarning
 from ..engine.workers import resolve_client
 from ..methods.matching import lift_pairs
 from ..models.pipelines import model_and_input
-from ..models.topic_model import TopicModel
 from .consensus import Consensus, consensus_of
 from .replicates import ReplicateTask, check_positive, run_replicates
 from .results.stability import Stability
@@ -40,11 +39,10 @@ Array = NDArray[Any]
 
 
 def stability(
+    estimator: Any,
     X: Any,
-    n_components: int,
     n_starts: int = 20,
     *,
-    estimator: Any = None,
     density_threshold: float = 0.5,
     n_neighbors: int | None = None,
     random_state: Any = None,
@@ -65,17 +63,15 @@ def stability(
 
     Parameters
     ----------
+    estimator : PoissonNMF or TopicModel
+        Its parameters except `n_init` and `random_state` are used; it is not fitted. As starts must
+        differ, ``init="auto"`` means ``init="random"``. It may be the last step of a pipeline.
     X : counts of shape (n_samples, n_features)
         As in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the counts, a packed store
         (or any file, if the estimator has a `memory_limit`) is read in chunks: up to 16 fits share
         each read.
-    n_components : int
-        Number of topics.
     n_starts : int, default=20
         Number of fits.
-    estimator : PoissonNMF or TopicModel, default=None
-        Its parameters except `n_components`, `n_init` and `random_state` are used; it is not
-        fitted. It may be the last step of a pipeline. None means ``TopicModel(init="random")``.
     density_threshold : float, default=0.5
         A topic is left out of the consensus if its mean distance from its nearest neighbours is
         larger. Distances are between unit vectors: 0 to 2; 2 leaves nothing out.
@@ -129,18 +125,16 @@ def stability(
 
     Examples
     --------
-    >>> from nmfscale import simulate_topic_counts, stability
+    >>> from nmfscale import TopicModel, simulate_topic_counts, stability
     >>> X, truth = simulate_topic_counts(100, 40, 3, random_state=0)
-    >>> found = stability(X, 3, n_starts=5, random_state=0)
+    >>> found = stability(TopicModel(3), X, n_starts=5, random_state=0)
     >>> bool(found.gaps.max() < 1), found.consensus.topics.shape
     (True, (3, 40))
     >>> found.model.loadings_.shape
     (100, 3)
     """
-    estimator = TopicModel(init="random") if estimator is None else estimator
     estimator, X = model_and_input(estimator, X)
     check_estimator(estimator)
-    check_positive("n_components", n_components)
     check_positive("n_starts", n_starts)
     if not isinstance(density_threshold, Real) or not 0 < float(density_threshold) <= 2:
         raise ValueError(
@@ -153,12 +147,10 @@ def stability(
     counts = counts_of_job(
         X, estimator.memory_limit, client, integer=estimator.integer, layer=layer, raw=raw
     )
-    task = StartsTask(
-        clone(estimator).set_params(
-            n_components=int(n_components), n_init=1, verbose=0, callback=None, random_state=None
-        ),
-        counts,
-    )  # fmt: skip
+    estimator = clone(estimator).set_params(
+        n_init=1, verbose=0, callback=None, random_state=None, init=_init_of(estimator)
+    )
+    task = StartsTask(estimator, counts)
     job = run_replicates(
         task, n_starts, random_state=random_state, n_threads=n_threads, client=client,
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
@@ -235,6 +227,12 @@ class StartsTask(ReplicateTask):
             "objective": objective_of(model),
             "converged": np.asarray(model.converged_), "seed": np.asarray(seed),
         }  # fmt: skip
+
+
+def _init_of(estimator: Any) -> Any:
+    """Return the `init` of starts that differ."""
+    is_default = isinstance(estimator.init, str) and estimator.init == "auto"
+    return "random" if is_default else estimator.init
 
 
 def _matched(topics: Array, best: int) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.warn import warn_caller
+from ..models.pipelines import refuse_swapped
 from .groups import Labels, checked_design, checked_labels, warn_of_samples_as_units
 from .loadings import proportions, topics_of_samples
 
@@ -41,6 +42,7 @@ class Units:
 
         The proportions of a unit are the mean over its samples, its amounts the sum.
         """
+        refuse_swapped(model, groups, "the groups")
         topics = topics_of_samples(model, loadings, warn=False)
         names = topics.sample_names
         labels = checked_labels(groups, len(topics), "groups", names)

@@ -93,6 +93,7 @@ def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
     unchanged.
     """
     refuse_annotated(fit, "model", _GET_MODEL)
+    refuse_swapped(fit, X, "the counts")
     if not is_pipeline(fit):
         return fit, X
     model = _last_step(fit)
@@ -103,6 +104,15 @@ def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
         before = clone(fit[:-1])
         found = X if X is None else _checked_input(before, X).fit_transform(X)
     return model, found if X is None else _with_names(found, X, before)
+
+
+def refuse_swapped(fit: Any, other: Any, what: str) -> None:
+    """Refuse a model in the place of the argument after it, which `what` describes."""
+    if hasattr(other, "get_params") and not hasattr(fit, "get_params"):
+        raise ValueError(
+            f"the arguments are swapped: the {type(other).__name__} comes first, and {what} after "
+            "it."
+        )
 
 
 def _last_step(pipeline: Any) -> Any:

@@ -56,9 +56,9 @@ def select_k_plot(
 
     Examples
     --------
-    >>> from nmfscale import pl, select_k, simulate_topic_counts
+    >>> from nmfscale import TopicModel, pl, select_k, simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
-    >>> ax = pl.select_k_plot(select_k(X, range(2, 6), random_state=0))
+    >>> ax = pl.select_k_plot(select_k(TopicModel(), X, range(2, 6), random_state=0))
     >>> [panel.get_title() for panel in ax.child_axes]
     ['held-out counts', 'topics of independent fits', 'fitted counts']
     """
@@ -136,9 +136,9 @@ def stability_plot(
 
     Examples
     --------
-    >>> from nmfscale import pl, simulate_topic_counts, stability
+    >>> from nmfscale import TopicModel, pl, simulate_topic_counts, stability
     >>> X, truth = simulate_topic_counts(100, 40, 3, random_state=0)
-    >>> ax = pl.stability_plot(stability(X, 3, n_starts=5, random_state=0))
+    >>> ax = pl.stability_plot(stability(TopicModel(3), X, n_starts=5, random_state=0))
     >>> [panel.get_title() for panel in ax.child_axes]
     ['optima', 'topics of the best fit', 'consensus topics']
     """

@@ -14,6 +14,7 @@ from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.names import name_array, names_of
 from ..inference.select_k import select_k as compare_numbers
 from ..inference.topic_quality import topic_quality
+from ..models.topic_model import TopicModel
 
 
 def quality(
@@ -109,7 +110,8 @@ def select_k(
     n_topics : iterable of int, default=range(2, 21)
         Numbers of topics to compare.
     model : estimator, optional
-        The `estimator` of :func:`nmfscale.select_k`.
+        The `estimator` of :func:`nmfscale.select_k`, by default
+        ``TopicModel(prior_factors=1.1, tol=1e-3)``.
     units : str or array-like of shape (n_obs,), optional
         Column of ``adata.obs`` with the unit of each observation, such as its donor, to hold out
         whole units.
@@ -146,6 +148,8 @@ def select_k(
     if obs is not None and given is not None:
         given = np.asarray(given, object)[obs]
     counts = selected(counts_of(adata, layer, raw), obs, var)
-    found = compare_numbers(counts, n_topics, estimator=model, units=given, **options)
+    if model is None:
+        model = TopicModel(prior_factors=1.1, tol=1e-3)
+    found = compare_numbers(model, counts, n_topics, units=given, **options)
     keep_result(adata, key_added, found)
     return returned

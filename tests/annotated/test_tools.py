@@ -111,6 +111,7 @@ def test_a_fit_of_any_model_is_read_back_to_the_bit(name, tmp_path):
 def test_results_are_those_of_the_functions_of_arrays(fitted):
     model, obs = nmfscale.get.model(fitted), fitted.obs
     groups, names = {"units": obs["donor"], "random_state": 0}, ["topic 0", "topic 1", "topic 2"]
+    smoothed = nmfscale.TopicModel(prior_factors=1.1, tol=1e-3)
     expected = [
         nmfscale.differential_features(model, fitted, layer="counts", topic_names=names),
         nmfscale.permutation_test(model, obs["condition"], n_permutations=99, **groups),
@@ -121,7 +122,9 @@ def test_results_are_those_of_the_functions_of_arrays(fitted):
             model, obs["condition"], n_replicates=20, topic_names=names, **groups
         ),
         nmfscale.topic_quality(model, fitted, layer="counts"),
-        nmfscale.select_k(fitted, [2, 3], layer="counts", units=obs["donor"], random_state=0),
+        nmfscale.select_k(
+            smoothed, fitted, [2, 3], layer="counts", units=obs["donor"], random_state=0
+        ),
         nmfscale.correspondence_analysis(
             model, obs["condition"], units=obs["donor"], topic_names=names
         ),

@@ -343,7 +343,8 @@ def test_number_of_topics(folder, tmp_path, capsys):
     words = ["select-k", counts, "-k", "2-3,5", "--units", units, "--sample-names", names, *QUICK]
     outputs = table, tmp_path / "numbers.png", tmp_path / "numbers.h5"
     assert run(*words, *(word for path in outputs for word in ("-o", path))) == 0
-    expected = nmfscale.select_k(sp.load_npz(counts), [2, 3, 5], units=PATIENTS, random_state=1)
+    topics, X = nmfscale.TopicModel(prior_factors=1.1, tol=1e-3), sp.load_npz(counts)
+    expected = nmfscale.select_k(topics, X, [2, 3, 5], units=PATIENTS, random_state=1)
     assert str(expected) in capsys.readouterr().out
     pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame())
     assert (tmp_path / "numbers.png").stat().st_size > 0
@@ -370,7 +371,7 @@ def test_topics_of_many_starts(folder, tmp_path, capsys):
     counts, model, table = folder / "counts.npz", tmp_path / "consensus.h5", tmp_path / "topics.csv"
     words = ["stability", counts, "-k", 3, "--starts", 4, "--table", "topics", *QUICK]
     assert run(*words, "-o", table, "-o", model, "-o", tmp_path / "starts.png") == 0
-    expected = nmfscale.stability(sp.load_npz(counts), 3, 4, random_state=1)
+    expected = nmfscale.stability(nmfscale.TopicModel(3), sp.load_npz(counts), 4, random_state=1)
     assert f"{expected.n_best} of 4 fits end within 1" in capsys.readouterr().out
     pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame("topics"))
     assert_array_equal(nmfscale.load(model).components_, expected.model.components_)

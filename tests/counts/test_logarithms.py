@@ -51,8 +51,8 @@ def test_every_door_refuses_them(tmp_path, capsys):
         lambda: nmfscale.tl.topics(adata, 2),
         lambda: nmfscale.tl.select_k(adata, [2]),
         lambda: nmfscale.concat([tmp_path / "logs.npz", tmp_path / "more.npz"]),
-        lambda: nmfscale.select_k(X, [2], held_out="samples"),
-        lambda: nmfscale.stability(X, 2, n_starts=2),
+        lambda: nmfscale.select_k(nmfscale.TopicModel(), X, [2], held_out="samples"),
+        lambda: nmfscale.stability(nmfscale.TopicModel(2), X, n_starts=2),
     ):
         with pytest.raises(ValueError, match="looks log-normalised: .*(Pass the raw|No layer)"):
             use()

@@ -51,7 +51,7 @@ def test_nor_by_fits_that_repeat_one():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         nmfscale.bootstrap_fit(model, texts(), n_replicates=2, random_state=0)
-        nmfscale.stability(texts(), 2, n_starts=2, random_state=0)
+        nmfscale.stability(nmfscale.TopicModel(2), texts(), n_starts=2, random_state=0)
         nmfscale.differential_features(model, texts(), split=0.5)
     assert not [each for each in caught if "median sample" in str(each.message)]
 

@@ -26,6 +26,7 @@ from nmfscale.inference.results.select_k import recommendation
 from nmfscale.readers.thinning import PartOfCounts, Thinning, thinned_in_memory
 
 N = 120
+TOPICS = TopicModel(prior_factors=1.1, tol=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def X():
 
 @pytest.fixture(scope="module")
 def found(X):
-    return select_k(X, range(2, 6), random_state=0, n_threads=1)
+    return select_k(TOPICS, X, range(2, 6), random_state=0, n_threads=1)
 
 
 def assert_same(found, expected):
@@ -51,7 +52,7 @@ def test_the_true_number_of_topics(X, found):
     dispersion, error = found.excess_variance
     assert abs(dispersion) < 4 * error < 0.1
     assert "its held-out score is the highest" in repr(found)
-    by_units = select_k(X, range(2, 5), units=np.arange(N) // 4, n_folds=3, random_state=0)
+    by_units = select_k(TOPICS, X, range(2, 5), units=np.arange(N) // 4, n_folds=3, random_state=0)
     assert by_units.best == 3 and by_units.held_out == "units"
     assert by_units.similarities[0].shape == (3, 2)
 
@@ -62,7 +63,7 @@ def test_scores_and_similarities_of_an_oracle(X):
     X[:, 0] = 0
     X[0, 0] = 1  # in one half only
     estimator = TopicModel(prior_factors=1.5, tol=1e-6)
-    found = select_k(X, [3], estimator=estimator, random_state=5)
+    found = select_k(estimator, X, [3], random_state=5)
     halves, models = internals.halves_and_seeds(5), []
     parts = [part.take_rows().toarray() for part in thinned_in_memory(as_counts(X), halves[0])]
     assert (parts[0] + parts[1] == X).all()
@@ -90,27 +91,27 @@ def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
     write_store(table, tmp_path / "counts.nmf")
     adata = anndata.AnnData(sp.csr_matrix(table.to_numpy().astype(np.float32)))
     # blocks differ from those of other tests, and so do steps of the solver
-    expected = select_k(X, range(2, 5), random_state=0, n_threads=1)
+    expected = select_k(TOPICS, X, range(2, 5), random_state=0, n_threads=1)
     for source in (tmp_path / "counts.nmf", adata):
-        assert_same(select_k(source, range(2, 5), random_state=0, n_threads=2), expected)
+        assert_same(select_k(TOPICS, source, range(2, 5), random_state=0, n_threads=2), expected)
     internals.no_room_for_parts(monkeypatch)  # the parts are in stores
     options = {"random_state": 0, "checkpoint": tmp_path / "job"}
-    select_k(StoredCounts(tmp_path / "counts.nmf"), range(2, 5), **options)
+    select_k(TOPICS, StoredCounts(tmp_path / "counts.nmf"), range(2, 5), **options)
     assert (tmp_path / "job" / "counts" / "part-1.nmf").exists()
     counts = StoredCounts(tmp_path / "counts.nmf")
-    again = select_k(counts, range(2, 5), checkpoint=tmp_path / "job", resume=True)
+    again = select_k(TOPICS, counts, range(2, 5), checkpoint=tmp_path / "job", resume=True)
     assert again.random_state == 0
     assert_same(again, expected)
     # fits with all numbers of topics share the reads of the parts
     internals.read_anew(monkeypatch)
     internals.fits_together(monkeypatch, 2)
-    assert_same(select_k(counts, range(2, 5), random_state=0, n_threads=2), expected)
+    assert_same(select_k(TOPICS, counts, range(2, 5), random_state=0, n_threads=2), expected)
 
 
 def test_one_read_of_a_file_serves_all_fits(X, tmp_path, monkeypatch):
     write_store(X, tmp_path / "counts.nmf")
     rows = internals.count_rows_read(monkeypatch)
-    select_k(StoredCounts(tmp_path / "counts.nmf"), [2, 3, 4], n_init=2, random_state=0)
+    select_k(TOPICS, StoredCounts(tmp_path / "counts.nmf"), [2, 3, 4], n_init=2, random_state=0)
     assert sum(rows) == N
 
 
@@ -124,10 +125,10 @@ def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
     options = {"random_state": 0, "n_threads": 1, "checkpoint": tmp_path}
     with monkeypatch.context() as patch:
         internals.around_fit_of_selection(patch, interrupt)
-        some = select_k(X, range(2, 6), **options)
+        some = select_k(TOPICS, X, range(2, 6), **options)
     # the largest number is the first: it shows if counts vary like Poisson counts
     assert some.interrupted and some.n_components.tolist() == [2, 3, 5] and some.best == 3
-    assert_same(select_k(X, range(2, 6), resume=True, **options), found)
+    assert_same(select_k(TOPICS, X, range(2, 6), resume=True, **options), found)
 
 
 def test_ctrl_c_after_the_first_fits_ends_the_job(X, monkeypatch):
@@ -138,11 +139,11 @@ def test_ctrl_c_after_the_first_fits_ends_the_job(X, monkeypatch):
 
 @pytest.mark.slow
 def test_other_estimators_and_gaps(X, found):
-    lda = select_k(X, [2, 3, 4], estimator=LDA(tol=1e-3), random_state=0)
+    lda = select_k(LDA(tol=1e-3), X, [2, 3, 4], random_state=0)
     assert lda.best == 3 and lda.estimator == "LDA"
-    gap = select_k(X, [2, 5], n_init=2, random_state=0)
+    gap = select_k(TOPICS, X, [2, 5], n_init=2, random_state=0)
     assert gap.n_components.tolist() == [2, 5] and gap.score[1] < found.score[1]
-    maximum = select_k(X, [3, 4, 5], estimator=TopicModel(), random_state=1)
+    maximum = select_k(TopicModel(), X, [3, 4, 5], random_state=1)
     assert maximum.best == 3 and "there is no prior" in maximum.reason
 
 
@@ -150,15 +151,15 @@ def test_counts_that_vary_more_than_poisson_counts():
     rng = np.random.default_rng(0)
     rates = 400 * rng.dirichlet([0.2] * 3, 200) @ rng.dirichlet([0.2] * 60, 3)
     X = rng.poisson(rates * rng.gamma(2, 0.5, rates.shape))
-    found = select_k(X, [2, 3, 4, 5], random_state=0)
+    found = select_k(TOPICS, X, [2, 3, 4, 5], random_state=0)
     assert found.held_out == "samples" and found.best == 3 and "no maximum up to 5" in found.reason
     dispersion, error = found.excess_variance
     assert 0.3 < dispersion < 0.55 and dispersion > 10 * error
     assert f"dispersion {dispersion:.2f}" in found.reason
     assert found.n_stable[1] == 3 and found.n_stable[3] < 5
-    samples = select_k(X, [2, 3, 4, 5], held_out="samples", random_state=0)
+    samples = select_k(TOPICS, X, [2, 3, 4, 5], held_out="samples", random_state=0)
     assert (samples.score == found.score).all() and samples.excess_variance is None
-    halves = select_k(X, [3, 4], held_out="counts", random_state=0)
+    halves = select_k(TOPICS, X, [3, 4], held_out="counts", random_state=0)
     assert halves.held_out == "counts" and "hold out samples" in halves.reason
 
 
@@ -228,12 +229,12 @@ def test_parts_of_counts(X, tmp_path, small_blocks):
 )
 def test_wrong_arguments(X, arguments, message):
     with pytest.raises(ValueError, match=message):
-        select_k(X, **({"n_components": [2]} | arguments))
+        select_k(**({"estimator": TOPICS, "X": X, "n_components": [2]} | arguments))
 
 
 def test_fractions_are_refused(X):
     with pytest.raises(ValueError, match="only whole counts can be split"):
-        select_k(X / 2, [2])
+        select_k(TOPICS, X / 2, [2])
 
 
 @pytest.mark.slow
@@ -242,6 +243,6 @@ def test_workers_share_the_fits(X, client, tmp_path):
     write_store(X, tmp_path / "counts.nmf")
     with pytest.MonkeyPatch.context() as patch:
         internals.no_active_client(patch)
-        expected = select_k(X, [2, 3], random_state=0)
+        expected = select_k(TOPICS, X, [2, 3], random_state=0)
     for source in (X, tmp_path / "counts.nmf"):
-        assert_same(select_k(source, [2, 3], random_state=0, client=client), expected)
+        assert_same(select_k(TOPICS, source, [2, 3], random_state=0, client=client), expected)

@@ -27,7 +27,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def found(data):
-    return stability(data[0], 5, n_starts=6, random_state=0, n_threads=1)
+    return stability(TopicModel(5), data[0], n_starts=6, random_state=0, n_threads=1)
 
 
 def assert_same(found, expected):
@@ -56,7 +56,7 @@ def test_the_fits_are_those_of_their_seeds(data, found):
 
 def test_the_consensus_is_the_truth(data):
     X, truth = data
-    three = stability(X, 3, n_starts=5, random_state=0)
+    three = stability(TopicModel(3), X, n_starts=5, random_state=0)
     match = match_topics(three.consensus.topics, truth.F.T)
     assert match.similarity.min() > 0.99 and three.n_best == 5
     assert three.consensus.n_left_out == 0 and (three.consensus.shares == 1).all()
@@ -95,13 +95,13 @@ def test_topics_that_are_all_the_same_have_no_consensus():
 def test_the_same_bits_resumed_and_from_a_store(data, tmp_path, monkeypatch, small_blocks):
     X, options = data[0], {"n_starts": 4, "random_state": 0, "n_threads": 2}
     job = {"checkpoint": tmp_path / "job"}
-    stability(X, 5, **options | job | {"n_starts": 2})
-    expected = stability(X, 5, **options, **job, resume=True)
+    stability(TopicModel(5), X, **options | job | {"n_starts": 2})
+    expected = stability(TopicModel(5), X, **options, **job, resume=True)
     write_store(X, tmp_path / "counts.nmf")
     internals.read_anew(monkeypatch)
     internals.fits_together(monkeypatch, 2)
     counts = StoredCounts(tmp_path / "counts.nmf")
-    assert_same(stability(counts, 5, **options), expected)
+    assert_same(stability(TopicModel(5), counts, **options), expected)
 
 
 def test_the_plots(data, found):
@@ -111,7 +111,7 @@ def test_the_plots(data, found):
     panels = pl.stability_plot(found).child_axes
     assert panels[0].lines[0].get_ydata().tolist() == sorted(found.gaps)
     assert [bar.get_height() for bar in panels[2].patches] == found.consensus.shares.tolist()
-    numbers = select_k(data[0], [2, 3], random_state=0)
+    numbers = select_k(TopicModel(), data[0], [2, 3], random_state=0)
     panels = pl.select_k_plot(numbers).child_axes
     assert panels[0].lines[0].get_ydata().tolist() == numbers.score.tolist()
     assert panels[1].lines[-3].get_ydata().tolist() == numbers.stability.tolist()
@@ -124,7 +124,7 @@ def test_the_plots(data, found):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_components": 0}, "n_components is 0"),
+        ({"estimator": TopicModel(0)}, "'n_components' parameter of TopicModel"),
         ({"n_starts": 0}, "is 0; a positive integer"),
         ({"estimator": LDA()}, "estimator is a LDA"),
         ({"density_threshold": 0}, "density_threshold is 0"),
@@ -133,15 +133,16 @@ def test_the_plots(data, found):
 )
 def test_wrong_arguments(data, arguments, message):
     with pytest.raises(ValueError, match=message):
-        stability(data[0], **({"n_components": 2} | arguments))
+        stability(**({"estimator": TopicModel(2), "X": data[0]} | arguments))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_workers_share_the_starts(data, client):
-    options = {"n_starts": 4, "random_state": 0, "estimator": PoissonNMF(init="random")}
+    options = {"n_starts": 4, "random_state": 0}
+    estimator = PoissonNMF(3, init="random")
     with pytest.MonkeyPatch.context() as patch:
         internals.no_active_client(patch)
-        expected = stability(data[0], 3, **options)
-    found = stability(pd.DataFrame(data[0].toarray()), 3, client=client, **options)
+        expected = stability(estimator, data[0], **options)
+    found = stability(estimator, pd.DataFrame(data[0].toarray()), client=client, **options)
     assert_same(found, expected)

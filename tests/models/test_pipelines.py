@@ -55,15 +55,15 @@ def test_tables_of_a_pipeline_equal_those_of_a_model_with_names(pipeline, named)
 
 def test_the_estimator_of_select_k_and_stability_may_be_a_pipeline(named):
     unfitted = make_pipeline(
-        CountVectorizer(token_pattern=r"\w+"), nmfscale.TopicModel(init="random")
+        CountVectorizer(token_pattern=r"\w+"), nmfscale.TopicModel(2, init="random")
     )
     table = named[1]
     scores = []
-    for given in ({"estimator": unfitted, "X": TEXTS}, {"estimator": unfitted[-1], "X": table}):
-        found = nmfscale.stability(n_components=2, n_starts=4, random_state=0, **given)
+    for given in ((unfitted, TEXTS), (unfitted[-1], table)):
+        found = nmfscale.stability(*given, n_starts=4, random_state=0)
         names = found.model.feature_names_in_.tolist()
         assert names == table.columns.tolist()
-        chosen = nmfscale.select_k(n_components=[1, 2], n_init=1, random_state=0, **given)
+        chosen = nmfscale.select_k(*given, [1, 2], n_init=1, random_state=0)
         scores.append(chosen.to_frame()["score"].tolist())
     assert scores[0] == scores[1]
     assert not hasattr(unfitted[0], "vocabulary_")

@@ -360,7 +360,7 @@ def test_comparison_says_how_fits_went(pair):
 
 def test_comparison_of_scores_stability_and_quality(pair):
     counts = pd.DataFrame(X, columns=NAMES)
-    starts = nmfscale.stability(counts, 4, n_starts=3, random_state=0)
+    starts = nmfscale.stability(nmfscale.TopicModel(4), counts, n_starts=3, random_state=0)
     fits = dict(zip(("one", "other"), pair, strict=True))
     found = nmfscale.compare_fits(
         fits, counts, held_out=counts.iloc[::2], stability={"one": starts, "other": 0.5},

@@ -19,6 +19,7 @@ GROUPS = np.repeat(["a", "b"], N // 2)
 UNITS = np.arange(N) // 2
 STRATA = np.arange(N) // 2 % 2
 LOADINGS = RNG.dirichlet([1] * K, N)
+ESTIMATOR = nmfscale.TopicModel(prior_factors=1.1, tol=1e-3)
 
 
 def of_samples(values, extra=False):
@@ -67,12 +68,14 @@ def test_questions_about_loadings(question):
 
 def test_units_of_select_k():
     options = {"n_folds": 3, "random_state": 0}
-    expected = nmfscale.select_k(X, [1, 2], units=UNITS, **options).to_frame()
+    expected = nmfscale.select_k(ESTIMATOR, X, [1, 2], units=UNITS, **options).to_frame()
     for extra in (False, True):
-        found = nmfscale.select_k(COUNTS, [1, 2], units=of_samples(UNITS, extra), **options)
+        found = nmfscale.select_k(
+            ESTIMATOR, COUNTS, [1, 2], units=of_samples(UNITS, extra), **options
+        )
         pd.testing.assert_frame_equal(found.to_frame(), expected)
     with pytest.raises(ValueError, match="units has no entry for .* such as 'cell0'"):
-        nmfscale.select_k(COUNTS, [2], units=of_samples(UNITS).rename("old_{}".format))
+        nmfscale.select_k(ESTIMATOR, COUNTS, [2], units=of_samples(UNITS).rename("old_{}".format))
 
 
 def shuffled(values, *names, axis=0):
