@@ -133,7 +133,7 @@ def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
 
 def test_ctrl_c_after_the_first_fits_ends_the_job(X, monkeypatch):
     internals.around_excess_variance(monkeypatch, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    some = select_k(X, [2, 5], random_state=0, n_threads=1)
+    some = select_k(TOPICS, X, [2, 5], random_state=0, n_threads=1)
     assert some.interrupted and some.n_components.tolist() == [5]
 
 
