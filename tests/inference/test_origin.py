@@ -33,7 +33,7 @@ def test_names_of_columns_and_of_lists(shares):
     assert str(found.origin) == "cell_type (units: donor, strata: batch)"
     listed = nmfscale.group_effects(shares, list(np.arange(40) % 2), units=range(40), **FEW)
     assert listed.differences().origin == listed.origin == Origin("", "")
-    assert str(listed.origin) == "(units: without a name)"
+    assert str(listed.origin) == ""
 
 
 def test_objects_keep_the_names_of_their_columns(shares):

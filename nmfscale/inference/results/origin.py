@@ -31,11 +31,14 @@ class Origin:
         return cls(topic_words=topic_words, **names)
 
     def __str__(self) -> str:
-        """Return names of columns as text, such as "cell_type (units: donor, strata: batch)"."""
+        """Return names of columns as text, such as "cell_type (units: donor, strata: batch)".
+
+        Labels without a name are left out.
+        """
         more = [
-            f"{which}: {name or 'without a name'}"
+            f"{which}: {name}"
             for which, name in (("units", self.units), ("strata", self.strata))
-            if name is not None
+            if name
         ]
         beside = f"({', '.join(more)})" if more else ""
         return " ".join(part for part in (self.groups, beside) if part)
