@@ -114,10 +114,11 @@ def _named_obs(path: str) -> tuple[Any, Any] | None:
 
 def _labels_in(column: Any) -> list[str | None]:
     """Return a column of obs as labels: numbers as text, None where a value is missing."""
-    values = [None if value is None or value != value else value for value in column.tolist()]
+    from ..counts.names import is_missing
+
     return [
-        None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-        for value in values
+        None if is_missing(value) else f"{value:g}" if isinstance(value, float) else str(value)
+        for value in column.tolist()
     ]
 
 

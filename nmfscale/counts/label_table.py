@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .names import is_missing
+
 Array = NDArray[Any]
 
 
@@ -118,7 +120,7 @@ def as_text(column: Array | Coded) -> Coded:
     if isinstance(column, Coded):
         return column
     values = column.tolist()
-    labels = [None if _is_missing(value) else str(value) for value in values]
+    labels = [None if is_missing(value) else str(value) for value in values]
     known = sorted({label for label in labels if label is not None})
     place: dict[str | None, int] = {name: at for at, name in enumerate(known)} | {None: -1}
     narrow = np.min_scalar_type(-max(1, len(known)))
@@ -136,14 +138,10 @@ def _compact(values: Array) -> Array | Coded:
     if values.dtype.kind in "biuf":
         return values
     if values.dtype.kind == "O":
-        there = [value for value in values.tolist() if not _is_missing(value)]
+        there = [value for value in values.tolist() if not is_missing(value)]
         if there and all(isinstance(value, bool | int | float) for value in there):
-            return np.array([np.nan if _is_missing(v) else v for v in values.tolist()], np.float64)
+            return np.array([np.nan if is_missing(v) else v for v in values.tolist()], np.float64)
     return as_text(values)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ == "NAType" or bool(value != value)
 
 
 def part_of_measured(

@@ -54,6 +54,16 @@ def shown(value: Any) -> str:
     return _SHORT.repr(plain(value))
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a value is None or, like NaN, NaT and pandas.NA, does not equal itself."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # the comparison of pandas.NA has no truth value
+        return True
+    except ValueError:  # that of an array has one for each entry
+        return False
+
+
 def such_as(values: Iterable[Any]) -> str:
     """Format the first few values for messages."""
     return ", ".join(shown(value) for value in islice(values, _SHOWN))

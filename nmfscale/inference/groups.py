@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.names import matched, plain, shown
+from ..counts.names import is_missing, matched, plain, shown
 from ..counts.warn import warn_caller
 from ..kernels.functions import log_gamma
 
@@ -82,7 +82,7 @@ def checked_labels(
     # not np.asarray, which turns a missing label in a list of texts into text
     array = values if isinstance(values, np.ndarray) else np.array([*values, None], object)[:-1]
     if array.dtype.kind == "O":
-        _refuse_missing(np.fromiter(map(_is_missing, array), bool, array.size), name)
+        _refuse_missing(np.fromiter(map(is_missing, array), bool, array.size), name)
         return _of_objects(plain(array.tolist()))
     if array.dtype.kind in "fcmM":
         _refuse_missing(np.isnat(array) if array.dtype.kind in "mM" else array != array, name)
@@ -102,13 +102,6 @@ def _of_objects(values: list[Any]) -> Labels:
         pass
     numbers = {each: i for i, each in enumerate(names)}
     return Labels(np.array([numbers[each] for each in values], np.int64), tuple(names))
-
-
-def _is_missing(label: Any) -> bool:
-    try:
-        return label is None or bool(label != label)
-    except (TypeError, ValueError):  # pandas.NA
-        return True
 
 
 def _refuse_missing(missing: Array, name: str) -> None:

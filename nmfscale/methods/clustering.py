@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..counts.names import matched, names_of
+from ..counts.names import is_missing, matched, names_of
 from ..counts.structure import non_negative
 from .factors import Array
 
@@ -83,7 +83,7 @@ def clustering_score(
             f"loadings have shape {S.shape} and groups {of_samples.shape}: (n_samples, "
             "n_components) and (n_samples,) are needed."
         )
-    missing = np.array([label is None or label != label for label in of_samples.tolist()])
+    missing = np.array([*map(is_missing, of_samples.tolist())])
     if missing.any():
         raise ValueError(
             f"groups has {missing.sum():,} missing labels, the first at sample {missing.argmax()}: "

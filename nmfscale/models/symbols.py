@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..counts.names import as_text, name_array, names_of, such_as
+from ..counts.names import as_text, is_missing, name_array, names_of, such_as
 from ..readers.tenx import distinct_names
 from .topic_labels import topic_words
 
 
-def symbols_by_name(given: Any, model: Any, argument: str = "gene_symbols") -> dict[str, Any]:
+def symbols_by_name(symbols: Any, model: Any, argument: str = "gene_symbols") -> dict[str, Any]:
     """Return the symbol of each feature of a model by its name.
 
     A Series or a dict has symbols by name, anything else a symbol for each feature in order.
@@ -22,23 +22,23 @@ def symbols_by_name(given: Any, model: Any, argument: str = "gene_symbols") -> d
     names = names_of(model, 1)
     if names is None:
         raise ValueError(f"{argument}: the model has no names of features to be replaced.")
-    of_symbols = names_of(given) if hasattr(given, "iloc") else None
-    if isinstance(given, Mapping):
-        found = {str(name): given[name] for name in given}
-    elif of_symbols is not None:
-        found = dict(zip(as_text(of_symbols), given, strict=True))
-    elif len(given) != len(names):
+    index = names_of(symbols) if hasattr(symbols, "iloc") else None
+    if isinstance(symbols, Mapping):
+        by_name = {str(name): symbols[name] for name in symbols}
+    elif index is not None:
+        by_name = dict(zip(as_text(index), symbols, strict=True))
+    elif len(symbols) != len(names):
         raise ValueError(
-            f"{argument} has {len(given):,} entries, and the model {len(names):,} features."
+            f"{argument} has {len(symbols):,} entries, and the model {len(names):,} features."
         )
     else:
-        found = dict(zip(as_text(names), given, strict=True))
-    if found.keys().isdisjoint(as_text(names)):
+        by_name = dict(zip(as_text(names), symbols, strict=True))
+    if by_name.keys().isdisjoint(as_text(names)):
         raise ValueError(
             f"{argument} has no symbol for any feature of the model, such as {such_as(names)}; it "
-            f"has those of {such_as(found)}."
+            f"has those of {such_as(by_name)}."
         )
-    return found
+    return by_name
 
 
 def with_symbols(fit: Any, symbols: Mapping[str, Any], model: Any = None) -> Any:
@@ -58,12 +58,11 @@ def with_symbols(fit: Any, symbols: Mapping[str, Any], model: Any = None) -> Any
     labels = distinct_names(labels, ids)
     if not is_model:
         return replace(fit, feature_names=labels)
-    found = copy.copy(fit)
-    vars(found).pop("feature_labels_", None)
-    found.feature_names_in_ = labels
-    return found
+    model = copy.copy(fit)
+    vars(model).pop("feature_labels_", None)
+    model.feature_names_in_ = labels
+    return model
 
 
 def _text(symbol: Any, name: str) -> str:
-    is_missing = symbol is None or symbol != symbol or not str(symbol)
-    return name if is_missing else str(symbol)
+    return name if is_missing(symbol) or not str(symbol) else str(symbol)

@@ -11,7 +11,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import type_of_target
 
 from ..counts.base import CountMatrix
-from ..counts.names import of_samples
+from ..counts.names import is_missing, of_samples
 from ..counts.warn import warn_caller
 from ..methods.ssnmf.labels import Supervision
 from .validation import checked_array
@@ -68,18 +68,12 @@ def _array_of(y: Any) -> Array:
     return array
 
 
-def _is_missing(value: Any) -> bool:
-    # comparisons with pandas.NA and NaT are neither true nor false
-    of_pandas = type(value).__name__ in ("NAType", "NaTType")
-    return value is None or of_pandas or (isinstance(value, float) and value != value)
-
-
 def unlabelled(labels: Array) -> NDArray[np.bool_]:
     """Return which labels mean "unlabelled": -1, NaN, None; -1 and 1 together are two classes."""
     if labels.dtype.kind in "US":
         return np.zeros(len(labels), bool)
     if labels.dtype.kind == "O":
-        missing = np.array([_is_missing(each) for each in labels], bool)
+        missing = np.array([*map(is_missing, labels)], bool)
     else:
         missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(len(labels), bool)
     minus = np.array([not isinstance(v, str) and v == -1 for v in labels[~missing]], bool)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.names import (
+    is_missing,
     matched,
     name_array,
     of_features,
@@ -370,7 +371,7 @@ def _labels(batch: Any, n_samples: int) -> Array:
             "needed."
         )
     if labels.dtype.kind in "Of":
-        missing = [label is None or label != label for label in labels.tolist()]
+        missing = [*map(is_missing, labels.tolist())]
         if any(missing):
             raise ValueError(
                 f"batch[{missing.index(True)}] is missing; every sample needs a label."

@@ -73,7 +73,10 @@ def colors_of(given: Any, key: str, colors: Any) -> Any:
 
 
 def symbols_of(given: Any, gene_symbols: str | None) -> Any:
-    """Return a column of var that names features; None without one."""
+    """Return a column of var with symbols of features; None without one.
+
+    The name of a feature takes the place of a missing symbol.
+    """
     if gene_symbols is None:
         return None
     if not is_object(given):
@@ -81,7 +84,8 @@ def symbols_of(given: Any, gene_symbols: str | None) -> Any:
             f"gene_symbols={gene_symbols!r} is the name of a column of var of an AnnData object, "
             f"and there is a {type(given).__name__} in its place."
         )
-    return column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(str)
+    symbols = column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(object)
+    return symbols.where(symbols.notna(), symbols.index).astype(str)
 
 
 def observations_with_topics(given: Any, basis: str, key: str) -> tuple[Any, dict[str, str]]:

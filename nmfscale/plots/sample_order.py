@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..counts.names import is_missing
+
 _NO_GROUP = "(no group)"
 
 
@@ -20,7 +22,7 @@ def grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
         raise ValueError(
             f"groups must hold one label per sample, shape ({n_samples},); got {values.shape}."
         )
-    missing = [_is_missing(value) for value in values]
+    missing = [is_missing(value) for value in values]
     labels = np.where(missing, _NO_GROUP, values.astype(str)).tolist()
     order: list[str] = []
     if hasattr(categorical, "categories"):
@@ -30,14 +32,6 @@ def grouping(groups: Any, n_samples: int) -> tuple[list[str], np.ndarray]:
     order += sorted(present.difference(order), key=_rank)
     number = {label: place for place, label in enumerate(order)}
     return order, np.array([number[label] for label in labels], dtype=np.intp)
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a value is None or, like NaN, NaT and pandas.NA, does not equal itself."""
-    try:
-        return value is None or not value == value
-    except TypeError:  # the comparison of pandas.NA has no truth value
-        return True
 
 
 def _rank(label: str) -> tuple[bool, float, str]:

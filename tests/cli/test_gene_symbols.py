@@ -7,7 +7,7 @@ import pytest
 
 import nmfscale
 from nmfscale.cli import main
-from nmfscale.models.symbols import with_symbols
+from nmfscale.models.symbols import symbols_by_name, with_symbols
 
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
@@ -75,6 +75,10 @@ def test_every_command_that_shows_features(folder, tmp_path, monkeypatch, capsys
         model, tmp_path / "again.html", anndata.read_h5ad("cells.h5ad"), gene_symbols="hgnc"
     ).read_text()
     assert '"SYM1"' in again and '"ENSG001"' not in again
+    assert '"ENSG011"' in again  # without a symbol
+    missing = pd.Series(SYMBOLS, IDS, dtype="string")
+    assert symbols_by_name(missing, model).keys() == {*IDS}
+    assert with_symbols(model, symbols_by_name(missing, model)).feature_names_in_.tolist() == SHOWN
     assert with_symbols(model, {}).feature_names_in_.tolist() == IDS
 
 

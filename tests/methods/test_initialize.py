@@ -12,6 +12,7 @@ from scipy.linalg import block_diag
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
+from nmfscale import PoissonNMF, clustering_score
 from nmfscale.engine.local import LocalExecutor
 from nmfscale.methods.conversion import poisson_to_multinomial
 from nmfscale.methods.factors import MINVAL, Constraints
@@ -218,6 +219,19 @@ def test_clusters_in_the_order_of_their_labels(labels):
 def test_bad_init_is_named(init, message):
     with pytest.raises(ValueError, match=message):
         _start(_counts(4, 5), 3, init)
+
+
+def test_missing_labels_of_pandas_are_refused():
+    pd = pytest.importorskip("pandas")
+    X, labels = _counts(4, 5), pd.Series(["a", "b", pd.NA, "c"], dtype="string")
+    for call, message in [
+        (lambda: PoissonNMF(3, init=labels).fit(X), r"init\[2\] is missing"),
+        (lambda: PoissonNMF(3).fit(X, measured=np.ones((3, 5), bool), batch=labels),
+         r"batch\[2\] is missing"),
+        (lambda: clustering_score(np.ones((4, 2)), labels), "missing labels.* at sample 2"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 # Topic-SCORE ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...counts.base import CountMatrix
-from ...counts.names import of_features, of_samples, same_topics, shown
+from ...counts.names import is_missing, of_features, of_samples, same_topics, shown
 from ...counts.structure import non_negative
 from ...counts.warn import warn_caller
 from ...engine import progress
@@ -151,10 +151,7 @@ def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) ->
             f"(n_samples,) = ({counts.shape[0]},). Give factors to start from as L and F of fit."
         )
     if labels.dtype.kind in "Of":
-        missing = [
-            label is None or (isinstance(label, float) and label != label)
-            for label in labels.tolist()
-        ]
+        missing = [*map(is_missing, labels.tolist())]
         if any(missing):
             raise ValueError(f"init[{missing.index(True)}] is missing; every sample needs a label.")
         labels = labels.astype(str)
