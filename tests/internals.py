@@ -464,6 +464,12 @@ def few_samples_are_many(monkeypatch, n):
     monkeypatch.setattr("nmfscale.inference.groups.MANY_SAMPLES", n)
 
 
+def free_memory_for_pairs(patch, n_bytes):
+    """Let tests of pairs of groups use this much memory, and start no work."""
+    _set(patch, "inference.labelling.free_memory", lambda: n_bytes)
+    _set(patch, "inference.permutation.labelled_sets", None)
+
+
 def set_pvalues_in_memory(patch, number):
     """Let the adjustment of p-values of pairs have this many in memory at a time."""
     _set(patch, "inference.pvalues._PVALUES", number)

@@ -18,8 +18,13 @@ from numpy.typing import NDArray
 
 from ..counts.aligned import aligned_empty
 from ..counts.cached import cached_property
+from ..counts.free_memory import free_memory
+from ..counts.names import shown
+from ..counts.sizes import MemoryLimitError, readable
+from ..counts.warn import warn_caller
+from ..kernels.functions import exp, log_gamma
 from ..kernels.permute import PANEL_COLUMNS, permuted_sums
-from .groups import n_labellings
+from .groups import Labels, n_labellings
 from .replicates import ReplicateTask
 from .seeds import child, child_states
 from .statistics import Statistic
@@ -29,6 +34,8 @@ Array = NDArray[Any]
 _SUMS = 1 << 18
 # Labellings of all sets that are drawn at a time, and about how many units these may have.
 _TOGETHER, _UNITS = 512, 1 << 26
+# Number of labellings of pairs that take long: about 7 microseconds each.
+_MANY = 1e8
 # With at most this many units, labellings tie by design or chance: their sums are equal up to
 # rounding.
 _FEW_UNITS = 4096
@@ -202,6 +209,38 @@ class Permutations(ReplicateTask):
             for i, permuted in enumerate(self.sets)
         ]
         return {"statistic": np.concatenate(found, axis=1)}
+
+
+def check_pairs(labels: Labels, n_columns: int, n: int, scope: str) -> None:
+    """Refuse tests of all pairs of groups that memory cannot hold; warn if they take long.
+
+    Each pair has at most `n` labellings; rows of units have `n_columns`.
+    """
+    sizes = labels.sizes
+    one, other = (sizes[groups] for groups in np.triu_indices(sizes.size, 1))
+    # strata, which are not counted here, make labellings fewer
+    logs = log_gamma(one + other + 1.0) - log_gamma(one + 1.0) - log_gamma(other + 1.0)
+    of_pairs = np.full(one.size, n) if scope == "all" else np.minimum(n, exp(np.minimum(logs, 99)))
+    n_values = float(of_pairs.sum())
+    # null distributions of means and of spread are in memory twice
+    n_bytes = 4 * 8 * n_values
+    if scope == "pair":  # rows of both: as whole numbers, in columns, and in panels of the kernel
+        n_bytes += 2 * 3 * 8 * n_columns * float((one + other).sum())
+    tests = f"tests of all {one.size:,} pairs of {sizes.size:,} groups"
+    remedy = (
+        f"Compare one group with the rest, by labels such as labels == {shown(labels.names[0])}; "
+        "test each topic, with intervals for the differences of all pairs, by group_effects; join "
+        f"groups; or pass a smaller n_permutations than {n:,}."
+    )
+    if n_bytes > (limit := free_memory()):
+        raise MemoryLimitError(
+            f"{tests} need {readable(n_bytes)} of memory and may use {readable(limit)}. {remedy}"
+        )
+    if n_values > _MANY:
+        warn_caller(
+            f"{tests} by {n_values:,.0f} labellings in all take a quarter of an hour or longer. "
+            f"{remedy} Ctrl-C ends the test with the labellings that are done."
+        )
 
 
 def labellings(sizes: Array, numbers: Array) -> Array:

@@ -22,7 +22,7 @@ from .groups import (
     smallest_pvalue,
     warn_few_labellings,
 )
-from .labelling import Labelled, Part, Permutations
+from .labelling import Labelled, Part, Permutations, check_pairs
 from .pvalues import (
     independent_max_t,
     intervals,
@@ -131,6 +131,8 @@ def permutation_test(
         If an argument is not valid, a unit lies in several groups, fewer than two groups are left,
         no label can be moved within strata, or statistic="balanced" and the table of all groups or
         of a pair has no balance.
+    MemoryLimitError
+        If there are so many pairs of groups that their tests do not fit in free memory.
 
     Warns
     -----
@@ -139,8 +141,9 @@ def permutation_test(
         groups; more than 1,000 samples of a group are each treated as a unit; units are too few;
         labellings have no balance; groups differ in spread, and the statistic reacts to spread; or
         units of groups differ in their numbers of samples or counts, and the statistic is
-        "hellinger"; or samples of a model have fewer than 50 counts for each topic in one group,
-        and more than twice as many in another.
+        "hellinger"; samples of a model have fewer than 50 counts for each topic in one group, and
+        more than twice as many in another; or there are so many pairs of groups that their tests
+        take long.
 
     Notes
     -----
@@ -187,6 +190,7 @@ def permutation_test(
     _check(scope, n_permutations, alpha)
     found = Units.of(model, groups, units, strata, loadings)
     labels = found.groups
+    check_pairs(labels, found.rows.shape[1] + 1, n_permutations, scope)
     members = [tuple(range(len(labels.names)))]
     if len(labels.names) > 2:
         members += combinations(range(len(labels.names)), 2)

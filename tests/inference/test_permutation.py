@@ -15,8 +15,16 @@ from small_fits import at_level
 
 import nmfscale
 from nmfscale import balance, kernels
+from nmfscale.counts.sizes import MemoryLimitError
 from nmfscale.engine.checkpoint import CheckpointError
-from nmfscale.inference.labelling import Labelled, Permutations, Permuted, labellings
+from nmfscale.inference.groups import checked_labels
+from nmfscale.inference.labelling import (
+    Labelled,
+    Permutations,
+    Permuted,
+    check_pairs,
+    labellings,
+)
 from nmfscale.inference.permutation import permutation_test
 from nmfscale.inference.pvalues import independent_max_t, joint_max_t, standardized
 from nmfscale.inference.seeds import child_states
@@ -213,6 +221,22 @@ def test_adjusted_pvalues_of_many_pairs(monkeypatch):
         p = [b / 19 if exact[j] else (b + 1) / 20 for b, j in zip(n, order[i:], strict=True)]
         expected[k] = max(1 - np.prod(1 - np.array(p)), expected[order[i - 1]] if i else 0)
     np.testing.assert_allclose(independent_max_t(nulls, observed, exact), expected)
+
+
+def test_pairs_that_memory_cannot_hold_are_refused_before_any_work(monkeypatch):
+    internals.free_memory_for_pairs(monkeypatch, 2 * 10**6)
+    labels = np.repeat(np.arange(40), 8)
+    shares = np.random.default_rng(0).dirichlet([1, 1], labels.size)
+    for scope in "pair", "all":
+        with pytest.raises(
+            MemoryLimitError, match=r"780 pairs of 40 groups .* labels == 0; .*9,999"
+        ):
+            permutation_test(shares, labels, scope=scope)
+    few = checked_labels(np.repeat(np.arange(40), 3), 120, "groups")  # 20 labellings of a pair
+    check_pairs(few, 3, 9999, "pair")
+    internals.free_memory_for_pairs(monkeypatch, 10**12)
+    with pytest.warns(UserWarning, match=r"14,365 pairs of 170 groups by 143,635,635 labellings"):
+        check_pairs(checked_labels(np.repeat(np.arange(170), 8), 1360, "groups"), 3, 9999, "pair")
 
 
 def test_batches_of_labellings_are_longer_than_their_calls():
