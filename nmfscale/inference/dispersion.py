@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.functions import log
+from ..methods.factors import proportions
 from .groups import Labels
 from .labelling import Labelled
-from .loadings import proportions
 from .statistics import Statistic, as_they_are, within_strata
 
 Array = NDArray[Any]

@@ -22,12 +22,13 @@ from scipy.stats import false_discovery_control
 from ..counts.names import shown
 from ..counts.warn import warn_caller
 from ..engine.checkpoint import checkpoints_in, recorded_seed
+from ..methods.factors import proportions
 from ..models.pipelines import refuse_swapped
 from .bootstrap import Cells, draw_in_parts, warn_of_few_units
 from .brown_forsythe import EachTopic, rows_of_topics
 from .groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
 from .intervals import ROBUST_INTERVALS, check_interval
-from .loadings import proportions, topics_of_samples
+from .loadings import topics_of_samples
 from .permutation import labelled_sets, null_distributions
 from .pvalues import joint_max_t, n_as_extreme, pvalue
 from .replicates import Replicates, ReplicateTask, check_positive, run_replicates

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..counts.names import name_array, same_kind, shown
+from ..methods.factors import proportions
 from ..models.names import default_missing, matched_counts
 from ..readers.open import as_counts
-from .loadings import proportions
 
 Array = NDArray[Any]
 # Relative tolerance of sums of fractional counts, whose rounding depends on how a file is read.

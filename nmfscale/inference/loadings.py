@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..counts.foreign import refuse_annotated
 from ..counts.names import name_array, names_of, shown
 from ..counts.warn import warn_caller
+from ..methods.factors import proportions
 from ..models.pipelines import model_of
 from ..models.topic_labels import topic_words
 
@@ -196,13 +197,6 @@ def number_of_topic(given: Any, names: tuple[Any, ...], argument: str) -> int:
         known = ", ".join(map(shown, names))
         raise ValueError(f"{argument}: {shown(given)} is not a topic; topics are {known}.")
     return int(given)
-
-
-def proportions(amounts: Array) -> Array:
-    """Divide rows by their sums; rows of zeros stay zero."""
-    sums = amounts.sum(axis=1, keepdims=True)
-    out: Array = amounts / np.where(sums > 0, sums, 1.0)
-    return out
 
 
 def shares_of_topics(amounts: Array) -> Array:

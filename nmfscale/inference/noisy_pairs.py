@@ -18,6 +18,7 @@ from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..engine.workers import resolve_client
 from ..kernels import dense
+from ..methods.factors import proportions
 from ..methods.matching import best_pairs
 from ..methods.variational.noise_chain import NoiseChain
 from ..models.names import feature_names_of
@@ -26,7 +27,6 @@ from ..models.pipelines import model_and_input
 from ..readers.thinning import Thinning
 from .differential_split import thinned_part
 from .fit_counts import counts_of_fit
-from .loadings import proportions
 from .replicates import ReplicateTask, check_positive, run_replicates
 from .results.noisy_pairs import NoisyPairs, ranking
 from .seeds import child, generator, state_of_fit

@@ -8,9 +8,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.names import names_of
+from ..methods.factors import proportions
 from ..models.pipelines import model_and_input
 from .fit_counts import counts_and_proportions
-from .loadings import proportions, topics_of_samples
+from .loadings import topics_of_samples
 
 
 def to_pyldavis(

@@ -28,6 +28,7 @@ from ..counts.short_samples import ShortSamplesWarning
 from ..engine.memory import have_room
 from ..kernels.resample import draw_counts
 from ..methods.anchors.search import DependentAnchor
+from ..methods.factors import proportions
 from ..methods.matching import cosines_of, match_columns
 from ..models.anchor_nmf import AnchorNMF
 from ..models.lda import LDA
@@ -36,7 +37,6 @@ from ..readers.file_counts import FileCounts
 from ..readers.thinning import PartOfCounts
 from .fit_counts import GivenToFit
 from .groups import Design
-from .loadings import proportions
 from .replicates import ReplicateTask
 from .seeds import child_states
 from .selection_fits import with_options

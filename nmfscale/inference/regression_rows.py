@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..methods.factors import proportions
 from .covariates import DesignMatrix
 from .groups import Design
-from .loadings import SampleTopics, proportions
+from .loadings import SampleTopics
 
 Array = NDArray[Any]
 

@@ -19,6 +19,7 @@ from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..counts.short_samples import ShortSamplesWarning
 from ..engine.workers import resolve_client
+from ..methods.factors import proportions
 from ..methods.matching import lift_pairs
 from ..models.pipelines import model_and_input
 from .consensus import Consensus, consensus_of
@@ -218,13 +219,9 @@ class StartsTask(ReplicateTask):
     ) -> dict[str, Array]:
         model = clone(self.estimator).set_params(n_threads=n_threads, random_state=seed, **options)
         model.fit(counts)
-        sums = model.components_.sum(axis=1, keepdims=True)
-        topics = np.divide(
-            model.components_, sums, out=np.zeros_like(model.components_), where=sums > 0
-        )
         return {
-            "topics": topics.astype(np.float32), "n_iter": np.asarray(model.n_iter_),
-            "objective": objective_of(model),
+            "topics": proportions(model.components_).astype(np.float32),
+            "n_iter": np.asarray(model.n_iter_), "objective": objective_of(model),
             "converged": np.asarray(model.converged_), "seed": np.asarray(seed),
         }  # fmt: skip
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ..kernels import dense
 from ..kernels.functions import cbrt
+from ..methods.factors import proportions
 from .balance import BALANCED, LIMIT, balance_tables, report
-from .loadings import proportions
 
 Array = NDArray[Any]
 ALTERNATIVES = "greater", "less", "two-sided"

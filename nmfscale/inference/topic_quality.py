@@ -19,6 +19,7 @@ from ..engine.threads import single_blas_thread
 from ..engine.workers import resolve_client
 from ..kernels.functions import exp, log
 from ..methods.coherence import Cooccurrences, coherences
+from ..methods.factors import proportions
 from ..methods.feature_scores import frex_of, ranked_features
 from ..methods.residual_deviance import ResidualDeviance
 from ..methods.score_names import DEFAULT_SCORE, SCORES
@@ -29,7 +30,7 @@ from ..models.topics import topic_names_of
 from ..storage.store import StoredCounts
 from ..terminal import progress_bar
 from .fit_counts import loadings_of_counts, rows_of_fit
-from .loadings import leading_samples, proportions, shares_of_topics
+from .loadings import leading_samples, shares_of_topics
 from .replicates import ReplicateTask, check_positive, run_replicates
 from .results.topic_quality import TopicQuality
 from .shared_fits import counts_of_job, file_of
@@ -158,7 +159,7 @@ def topic_quality(
         )
     check_is_fitted(model, "components_")
     check_positive("n_top", n_top)
-    if score not in SCORES:
+    if not isinstance(score, str) or score not in SCORES:
         raise ValueError(f"score is {shown(score)}; choices: {', '.join(SCORES)}.")
     if not isinstance(frex_weight, Real) or not 0 <= frex_weight <= 1:
         raise ValueError(f"frex_weight is {shown(frex_weight)}; a number from 0 to 1 is needed.")

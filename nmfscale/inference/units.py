@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.warn import warn_caller
+from ..methods.factors import proportions
 from ..models.pipelines import refuse_swapped
 from .groups import Labels, checked_design, checked_labels, warn_of_samples_as_units
-from .loadings import proportions, topics_of_samples
+from .loadings import topics_of_samples
 
 Array = NDArray[Any]
 # Ratio of the mean numbers of samples, or of counts, of units of two groups from which to warn: for

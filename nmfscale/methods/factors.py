@@ -229,6 +229,13 @@ def weighted_sum(values: Array, weights: Array | None) -> float:
     return sum_lanes(values if weights is None else values * weights)
 
 
+def proportions(amounts: Array) -> Array:
+    """Divide rows by their sums; rows of zeros stay zero."""
+    sums = amounts.sum(axis=1, keepdims=True)
+    out: Array = amounts / np.where(sums > 0, sums, 1.0)
+    return out
+
+
 def rescale(L: Array, F: Array) -> tuple[Array, Array]:
     r"""Scale the columns of L and F to equal means, which leaves :math:`L F^T` unchanged.
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.functions import log
+from .factors import proportions
 from .score_names import DEFAULT_SCORE
 
 Array = NDArray[Any]
@@ -37,8 +38,7 @@ def ranked_features(
         The features that may lead a topic; None means all.
     """
     matrix = np.asarray(components, np.float64)
-    sums = matrix.sum(axis=1, keepdims=True)
-    frequencies = np.divide(matrix, sums, out=np.zeros(matrix.shape), where=sums > 0)
+    frequencies = proportions(matrix)
     if isinstance(score, str):
         score = feature_scores(frequencies, score, overall=overall, weight=weight)
     ranked = frequencies if among is None else np.where(among, frequencies, 0)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..counts.foreign import imported_pandas, refuse_annotated
 from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
+from ..methods.factors import proportions
 from ..methods.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
 from .pipelines import model_of
 from .topic_labels import topic_words
@@ -190,10 +191,7 @@ def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
         raise ValueError(f"{argument}: components must be finite and non-negative.")
     # names of topics of a DataFrame are in its index
     names = fit.index if hasattr(fit, "columns") else topic_names_of(fit, len(values))
-    sums = values.sum(axis=1, keepdims=True)
-    return np.divide(values, sums, out=np.zeros_like(values), where=sums > 0), tuple(
-        map(str, names)
-    )
+    return proportions(values), tuple(map(str, names))
 
 
 def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Array]:

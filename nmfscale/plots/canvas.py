@@ -276,12 +276,6 @@ def matched_by_name(values: Any, names: Any, argument: str, subject: str) -> Any
     return values.iloc[own.get_indexer_for(names)]
 
 
-def rows_to_one(matrix: np.ndarray) -> np.ndarray:
-    """Divide each row by its sum; rows of zeros stay zero."""
-    sums = matrix.sum(axis=1, keepdims=True)
-    return np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0)
-
-
 def names_of_topics(n_topics: int) -> list[str]:
     """Return default names of topics, numbered from 0 like the rows of ``components_``."""
     return [f"topic {topic}" for topic in range(n_topics)]

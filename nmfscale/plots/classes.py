@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..methods.factors import proportions
 from ..models.pipelines import model_of
 from ..models.topic_labels import labels_of
-from .canvas import check_arguments, finished, nonnegative_matrix, rows_to_one
+from .canvas import check_arguments, finished, nonnegative_matrix
 from .heat_map import heat_map
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def class_heatmap(
     if len(given) == 0:
         raise ValueError("the model was fitted without labels: its topics have no classes.")
     B = nonnegative_matrix(given, "weights", "classes x topics", "a fitted SSNMF")
-    shares = rows_to_one(B.T).T
+    shares = proportions(B.T).T
     classes = _names(class_names, getattr(model, "classes_", None), "class", "classes", len(B))
     labels = labels_of(model) if hasattr(model, "components_") else None
     topics = _names(topic_names, labels, "topic", "topics", B.shape[1])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..methods.factors import proportions
 from ..models.pipelines import model_of
 from ..models.topic_labels import shortened
 from .canvas import (
@@ -16,7 +17,6 @@ from .canvas import (
     finished,
     names_and_colors,
     nonnegative_matrix,
-    rows_to_one,
 )
 from .features import names_of_features, top_features
 from .objects import colors_of, model_in
@@ -108,10 +108,9 @@ def correlation_plot(
     colors = colors_of(model, key, colors)
     model = model_of(model_in(model, key))
     loadings = loadings_of(model, None)[0]
-    shares = nonnegative_matrix(
+    shares = proportions(nonnegative_matrix(
         loadings, "loadings", "samples x topics", "the loadings_ of a fitted model"
-    )
-    shares = rows_to_one(shares)
+    ))  # fmt: skip
     totals = getattr(model, "sample_totals_", None)
     shares = shares[shares.any(axis=1) if totals is None else totals > 0]
     n_topics = shares.shape[1]

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from ..annotated.keys import KEY
+from ..methods import factors
 from ..models.pipelines import model_of
 from ..models.topic_labels import labels_of, shortened
 from .canvas import (
@@ -20,7 +21,6 @@ from .canvas import (
     matched_by_name,
     names_and_colors,
     nonnegative_matrix,
-    rows_to_one,
     size_in_inches,
 )
 from .objects import colors_of, groups_of, model_in
@@ -202,7 +202,7 @@ def structure_plot(
     )
     n_samples, n_topics = shares.shape
     names, fills = names_and_colors(topic_names, colors, n_topics)
-    shares = rows_to_one(shares)
+    shares = factors.proportions(shares)
 
     labels, number = grouping(groups, n_samples)
     members = [np.flatnonzero(number == group) for group in range(len(labels))]
