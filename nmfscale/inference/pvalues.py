@@ -49,9 +49,9 @@ def intervals(
     low = np.where(b > 0, beta_quantile(tail, np.maximum(b, 1), n - b + 1), 0.0)
     high = np.where(b < n, beta_quantile(1 - tail, b + 1, np.maximum(n - b, 1)), 1.0)
     sampled = np.minimum(1.0, sides * np.stack([low, high]))
-    known = [pvalue(*each, alternative, True) for each in zip(n_extreme, sizes, strict=True)]
-    both = np.where(exact, known, sampled)
-    return list(zip(*both.tolist(), strict=True))
+    of_all = [pvalue(*pair, alternative, True) for pair in zip(n_extreme, sizes, strict=True)]
+    ends = np.where(exact, of_all, sampled)
+    return list(zip(*ends.tolist(), strict=True))
 
 
 def standardized(null: Array, observed: float, alternative: str) -> tuple[Array, float]:

@@ -116,19 +116,19 @@ def _bisected(low: Array, high: Array, target: Array, a: Array, b: Array) -> tup
 def beta_cdf(x: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
     """Return the regularised incomplete beta function, by its continued fraction (Lentz)."""
     x, a, b = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (x, a, b)))
-    found, inside = np.where(x <= 0, 0.0, 1.0), (x > 0) & (x < 1)
+    probability, inside = np.where(x <= 0, 0.0, 1.0), (x > 0) & (x < 1)
     turned = inside & (x > (a + 1) / (a + b + 2))  # the fraction of 1 - x converges faster
     share, first, second = np.where(turned, [1 - x, b, a], [x, a, b])[:, inside]
     scale = first * log(share) + second * log(1 - share)
     scale = scale + log_gamma(first + second) - log_gamma(first) - log_gamma(second)
     value = exp(scale) * _fraction(share, first, second) / first
-    found[inside] = np.where(turned[inside], 1 - value, value)
-    return found[()]
+    probability[inside] = np.where(turned[inside], 1 - value, value)
+    return probability[()]
 
 
 def _fraction(x: Array, a: Array, b: Array) -> Array:
     """Return the continued fractions of incomplete beta functions, (n,)."""
-    found: Array = np.empty(x.size)
+    limits: Array = np.empty(x.size)
     active: Array = np.arange(x.size)
     c: Array
     c, d = np.ones(x.size), 1 / _not_zero(1 - (a + b) * x / (a + 1))
@@ -142,13 +142,13 @@ def _fraction(x: Array, a: Array, b: Array) -> Array:
             fraction = fraction * (d * c)
         going = np.abs(fraction - before) > 1e-16 * np.abs(fraction)
         if not going.all():
-            found[active[~going]] = fraction[~going]
+            limits[active[~going]] = fraction[~going]
             active = active[going]
             x, a, b, c, d, fraction = (each[going] for each in (x, a, b, c, d, fraction))
             if not active.size:
                 break
-    found[active] = fraction
-    return found
+    limits[active] = fraction
+    return limits
 
 
 def _not_zero(x: Array) -> Array:

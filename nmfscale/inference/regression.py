@@ -153,6 +153,9 @@ def regress_proportions(
     10% if one group had a far larger spread than the other, and in up to 8% with sign flips of few
     clusters. Coverage of 95% intervals was 95% or more.
 
+    The time of tests grows with the square of the number of terms. For a single label of many
+    levels, use :func:`group_effects`, or ``n_permutations=0``.
+
     Coefficients are differences of proportions: 0.1 means that the proportion of the topic
     increases by 0.1 for each unit of the covariate. Over topics, coefficients of a term add up to
     0, those of the intercept to 1.

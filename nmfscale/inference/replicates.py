@@ -143,7 +143,7 @@ def run_replicates(
             place = Checkpoint(folder, about, every=checkpoint_every, resume=resume)
         job = _begin(n_replicates, random_state, place)
         if advance is None:
-            unit = task.name.split()[-1]
+            unit = f" {task.name.split()[-1]}"
             advance = stack.enter_context(
                 progress_bar(job.n_asked, task.name, unit, verbose, initial=len(job))
             )

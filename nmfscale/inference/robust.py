@@ -76,19 +76,18 @@ class RobustErrors:
         """Return the weight of the pooled variance in moderated variances, for each unit."""
         raise NotImplementedError
 
-    def margins(self, along: Array, level: float) -> Array:
-        """Return half-widths (T,) of intervals by Student's t."""
-        return self.standard_errors(along) * t_quantile(self.freedom(along), level)
-
     def of_sums(self, along: Array, level: float) -> tuple[Array, Array]:
-        """Return half-widths and standard errors (T, k) of sums with weights (P, k)."""
-        errors = np.stack([self.standard_errors(each) for each in along.T], axis=1)
-        freedom = np.array([self.freedom(each) for each in along.T])
+        """Return half-widths, by Student's t, and standard errors (T, k) of sums.
+
+        `along` (P, k) are their weights.
+        """
+        errors = np.stack([self.standard_errors(weights) for weights in along.T], axis=1)
+        freedom = np.array([self.freedom(weights) for weights in along.T])
         return errors * t_quantile(freedom, level), errors
 
     def acceleration(self, along: Array) -> Array:
         """Return the acceleration (T, k) of BCa intervals of sums with weights (P, k)."""
-        influences = [self.influences(each) for each in along.T]
+        influences = [self.influences(weights) for weights in along.T]
         second = np.stack([(v * v).sum(axis=0) for v in influences], axis=1)
         third = np.stack([(v * v * v).sum(axis=0) for v in influences], axis=1)
         return acceleration_of(second, third)

@@ -31,7 +31,7 @@ _LEAST_GAIN = 1e-9
 
 @dataclass(frozen=True)
 class PenalisedRows:
-    """Rows of a block that a projector moves, with their totals and prior, and a penalty."""
+    """Rows of a block that a projector moves, their totals and prior, and a penalty."""
 
     projector: Projector
     penalty: Penalty
@@ -45,20 +45,20 @@ class PenalisedRows:
         if self.penalty.exponent == 1:
             self._to_tangents(values, nothing, 1)
             return
-        given = aligned_copy(values)
-        loss = self._to_optimum(values, nothing, self.totals > -1)
-        if not new:  # a fit has found better starts of some rows
-            self._to_tangents(given, nothing, _TANGENTS)
-            self._keep_better(values, loss, given, self._loss(given))
+        before = aligned_copy(values)
+        loss = self._to_optimum(values, nothing, np.ones(len(values), bool))
+        if not new:  # for some rows the fit itself had better starts
+            self._to_tangents(before, nothing, _TANGENTS)
+            self._keep_better(values, loss, before, self._loss(before))
         self._search(values, loss)
 
     def _search(self, values: Array, loss: Array) -> None:
         """Exchange loadings until no exchange of a single one lowers the loss of a row."""
         K = self.projector.n_components
-        since = np.zeros(len(values), np.int64)  # exchanges that lowered nothing, in turn
-        while (since < K).any():
+        n_failed = np.zeros(len(values), np.int64)  # exchanges since the loss was last lowered
+        while (n_failed < K).any():
             for k in range(K):
-                searched = since < K
+                searched = n_failed < K
                 if not searched.any():
                     return
                 support = values[:, :K] > 0
@@ -70,17 +70,17 @@ class PenalisedRows:
                 better = self._keep_better(
                     values, loss, trial, self._to_optimum(trial, held, searched)
                 )
-                since = np.where(better, 0, since + 1)
+                n_failed = np.where(better, 0, n_failed + 1)
 
     def _equal_share(self, k: int) -> Array:
         """Return the loading k that explains the K-th part of the counts of each row."""
         size = self.projector.total[k] + self._rate[..., k]
         return self.totals / np.maximum(size, MINVAL) / self.projector.n_components
 
-    def _keep_better(self, values: Array, loss: Array, trial: Array, found: Array) -> Array:
-        """Replace rows, and their losses, where a trial is better; return where that is."""
-        better: Array = found < loss - _LEAST_GAIN * (1 + self.totals)
-        values[better], loss[better] = trial[better], found[better]
+    def _keep_better(self, values: Array, loss: Array, trial: Array, of_trial: Array) -> Array:
+        """Replace rows, and their losses, where those of a trial are better; return which."""
+        better: Array = of_trial < loss - _LEAST_GAIN * (1 + self.totals)
+        values[better], loss[better] = trial[better], of_trial[better]
         return better
 
     def _to_optimum(self, values: Array, held: Array, searched: Array) -> Array:
@@ -125,9 +125,9 @@ class PenalisedRows:
 
     def _loss(self, values: Array) -> Array:
         """Return the penalised loss of each row (lanes,), whose zeros count as `MINVAL`."""
-        K, found = self.projector.n_components, np.zeros(len(values))
+        K, loglik = self.projector.n_components, np.zeros(len(values))
         kernels.update_rows(
-            self.sliced, self.projector.plain, values, None, loglik_end=found,
+            self.sliced, self.projector.plain, values, None, loglik_end=loglik,
             n_threads=self.projector.n_threads,
         )  # fmt: skip
         b = values[:, :K]
@@ -135,4 +135,4 @@ class PenalisedRows:
         loss += self.penalty.weight * np.where(b > 0, power(b, self.penalty.exponent), 0)
         if self.prior:
             loss -= self.prior["pseudo"][:, :K] * log(np.maximum(b, MINVAL))
-        return loss.sum(axis=1) - found
+        return loss.sum(axis=1) - loglik

@@ -293,13 +293,17 @@ class CountFactorization(HeldFactors):
         self._keep(fitted, sizes)
         self.has_size_factors_ = sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
+        self.has_missing_entries_ = entries is not None
+        self._keep_constraints(constraints)
+        return counts, fitted
+
+    def _keep_constraints(self, constraints: Constraints) -> None:
+        """Set the attributes of what was fixed, weighted or measured."""
         self.row_weights_ = constraints.weights
         self.fixed_topics_ = constraints.topics
         self.fixed_features_ = constraints.features
         self.fixed_samples_ = constraints.samples
         self.measured_, self.batch_ = constraints.measured, constraints.groups
-        self.has_missing_entries_ = entries is not None
-        return counts, fitted
 
     def _warn_of_unmeasured(self, counts: CountMatrix) -> None:
         """Give no warning: entries that were not measured are left out of the likelihood."""

@@ -34,7 +34,7 @@ OTHER_NAMES = {
 
 def right_name(name: str, parameters: Collection[str]) -> str | None:
     """Return the parameter that is meant by an unknown name, or None."""
-    likely = [each for each in OTHER_NAMES.get(name.lower(), ()) if each in parameters]
+    likely = [other for other in OTHER_NAMES.get(name.lower(), ()) if other in parameters]
     likely = likely or get_close_matches(name, sorted(parameters), 1, 0.75)
     return likely[0] if likely else None
 
@@ -92,9 +92,9 @@ class CheckedParameters:
         ValueError
             If the model has no such parameter.
         """
-        known = self.get_params(deep=False)  # type: ignore[attr-defined]
+        parameters = self.get_params(deep=False)  # type: ignore[attr-defined]
         for name in params:
-            if "__" not in name and name not in known:
-                raise ValueError(unknown_parameter(type(self).__name__, name, known))
+            if "__" not in name and name not in parameters:
+                raise ValueError(unknown_parameter(type(self).__name__, name, parameters))
         super().set_params(**params)  # type: ignore[misc]
         return self

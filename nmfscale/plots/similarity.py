@@ -107,14 +107,14 @@ def similarity_plot(
     return finished(ax, show, save, return_fig)
 
 
-def _names(given: Any, match: Any, side: str, n_topics: int) -> list[str]:
-    """Return the names that are given, or the labels of the topics of one fit."""
-    if given is None:
+def _names(names: Any, match: Any, side: str, n_topics: int) -> list[str]:
+    """Return names as text; for None, the labels of the topics of one fit."""
+    if names is None:
         names = getattr(match, f"names_{side}", names_of_topics(n_topics))
         return topic_labels(names, getattr(match, f"words_{side}", None))
-    if len(given) != n_topics:
-        raise ValueError(f"names_{side} has {len(given)} entries for {n_topics} topics.")
-    return [str(name) for name in given]
+    if len(names) != n_topics:
+        raise ValueError(f"names_{side} has {len(names)} entries for {n_topics} topics.")
+    return [str(name) for name in names]
 
 
 def _partners_first(partners: np.ndarray, n_topics: int) -> np.ndarray:

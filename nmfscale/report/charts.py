@@ -106,14 +106,16 @@ def _apart(pixels: Array, areas: Array) -> Array:
     turns = np.linspace(0, 2 * np.pi, 12, endpoint=False)
     circle = np.stack([np.cos(turns), np.sin(turns)], axis=1)
     offsets = np.concatenate([np.zeros((1, 2)), *(radius * circle for radius in (15, 24, 34, 46))])
-    centres, found, placed = pixels * [1, -1], np.zeros(pixels.shape), list[Any]()
+    centres, chosen, placed = pixels * [1, -1], np.zeros(pixels.shape), list[Any]()
     for k in np.argsort(-areas, kind="stable"):
-        tried = centres[k] + offsets
-        free = [all((np.abs(each - other) >= _NUMBER).any() for other in placed) for each in tried]
+        places = centres[k] + offsets
+        free = [
+            all((np.abs(place - other) >= _NUMBER).any() for other in placed) for place in places
+        ]
         best = int(np.argmax(free))
-        found[k] = offsets[best]
-        placed.append(tried[best])
-    return found
+        chosen[k] = offsets[best]
+        placed.append(places[best])
+    return chosen
 
 
 def similarity_chart(match: Any) -> Any:
@@ -219,15 +221,9 @@ def interval_chart(
     height = 90 + band * len(names)
     chart = _figure(height, y_range=(len(names) - 0.5, -0.5), name=f"{text} chart")
     for row in range(0, len(names), 2):
-        chart.add_layout(
-            BoxAnnotation(
-                top=row - 0.5,
-                bottom=row + 0.5,
-                fill_color="#f0f0f0",
-                level="image",
-                line_color=None,
-            )
-        )
+        box = BoxAnnotation(top=row - 0.5, bottom=row + 0.5, fill_color="#f0f0f0", level="image")
+        box.line_color = None
+        chart.add_layout(box)
     chart.segment("lower", "y", "upper", "y", line_color="color", line_width=2, source=source)
     dots = chart.scatter("value", "y", color="color", size=7, source=source)
     tip = "@value{0.000} (@lower{0.000} to @upper{0.000})"

@@ -205,6 +205,8 @@ def test_wrong_input(X, model):
         topic_quality(model.components_, X)
     with pytest.raises(ValueError, match="n_top"):
         topic_quality(model, X, n_top=0)
+    with pytest.raises(ValueError, match="score is array.*; choices: relevance"):
+        topic_quality(model, X, score=model.components_)
     with pytest.raises(ValueError, match=r"frex_weight is 2"):
         topic_quality(model, X, frex_weight=2)
     with pytest.raises(ValueError, match="Add columns of 0"):

@@ -205,14 +205,14 @@ class GroupEffects(Result):
             of = self.groups.index(reference)
             pairs = [(g, of) for g in range(R) if g != of]
         one, other = (np.array(each) for each in zip(*pairs, strict=True))
-        differences = self.means[:, one] - self.means[:, other]
-        lower, upper, errors = np.empty((3, *differences.shape))
         size = len(pairs)
         if self.replicates is not None:
             size = max(1, _REPLICATES // (len(self.replicates) * len(self.means)))
-        for first in range(0, len(pairs), size):
-            here = slice(first, first + size)
-            lower[:, here], upper[:, here], errors[:, here] = self._of_pairs(one[here], other[here])
+        parts = [
+            self._of_pairs(one[first : first + size], other[first : first + size])
+            for first in range(0, len(pairs), size)
+        ]
+        differences, lower, upper, errors = map(np.hstack, zip(*parts, strict=True))
         return GroupDifferences(
             differences,
             lower,
@@ -225,15 +225,16 @@ class GroupEffects(Result):
             self.origin,
         )
 
-    def _of_pairs(self, one: Array, other: Array) -> tuple[Array, Array, Array]:
-        """Return both ends and standard errors (T, n) of differences of pairs of groups."""
+    def _of_pairs(self, one: Array, other: Array) -> tuple[Array, Array, Array, Array]:
+        """Return differences (T, n) of pairs of groups, both ends, and standard errors."""
         along = self.parts[:, one] - self.parts[:, other]
         differences = self.means[:, one] - self.means[:, other]
         if self.replicates is None:
             margins, errors = self.errors.of_sums(along, self.level)
-            return differences - margins, differences + margins, errors
+            return differences, differences - margins, differences + margins, errors
         replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
-        return *self._of_replicates(replicates, differences, along), spread(replicates)
+        ends = self._of_replicates(replicates, differences, along)
+        return differences, *ends, spread(replicates)
 
     def to_frame(self) -> Any:
         """Return a DataFrame with a row for each topic and group.

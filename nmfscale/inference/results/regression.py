@@ -270,8 +270,8 @@ class ProportionRegression(Result):
             along[self.terms.index(term)] = weight
         values = (self.coefficients * along).sum(axis=-1)
         if self.replicates is None:
-            errors = self.errors.standard_errors(along)
-            margins = self.errors.margins(along, self.level)
+            of_sum = self.errors.of_sums(along[:, None], self.level)
+            margins, errors = (column[:, 0] for column in of_sum)
             lower, upper = values - margins, values + margins
         else:
             replicates = (self.replicates * along).sum(axis=-1)

@@ -136,19 +136,19 @@ def _matched(
 
     The last is an index of rows of the frequencies.
     """
-    names, known = counts.feature_names, None
+    names, of_rows = counts.feature_names, None
     if names is not None and hasattr(frequencies, "iloc"):
-        known = names_of(frequencies)
-    size = counts.shape[1] if known is None else None
+        of_rows = names_of(frequencies)
+    size = counts.shape[1] if of_rows is None else None
     F = non_negative(frequencies, "frequencies", (size, None)).astype(np.float64)
-    if names is None or known is None:
+    if names is None or of_rows is None:
         return counts, F, slice(None)
-    names, known = same_kind(name_array(names), known)
-    if names.tolist() == known.tolist():
+    names, of_rows = same_kind(name_array(names), of_rows)
+    if names.tolist() == of_rows.tolist():
         return counts, F, slice(None)
     if missing is None:
         missing = "zero" if counts.of_text else "error"
-    counts, there = select_features(counts, names, known, _ORIGIN, missing)
+    counts, there = select_features(counts, names, of_rows, _ORIGIN, missing)
     return counts, F, slice(None) if there is None else there
 
 
