@@ -63,7 +63,7 @@ def turn(counts, dense, K: int, n_columns: int) -> dict[str, float]:
 
 def problem(n: int, m: int, K: int):
     """Return simulated counts, sparse and dense."""
-    X, _ = nmfscale.simulate_topic_counts(n, m, K, size=300, random_state=1)
+    X, _ = nmfscale.datasets.simulate_topic_counts(n, m, K, size=300, random_state=1)
     return nmfscale.as_counts(X), np.asarray(X.toarray(), float)
 
 
@@ -133,7 +133,7 @@ def main() -> None:
         turns = [turn(counts, dense, K, min(m, options.columns)) for _ in range(options.repeats)]
     table = {name: median(each[name] for each in turns) for name in turns[0]}
     dense_one = (400, 60, 5) if options.smoke else (20_000, 300, 20)
-    others, _ = nmfscale.simulate_topic_counts(*dense_one, size=3000, random_state=1)
+    others, _ = nmfscale.datasets.simulate_topic_counts(*dense_one, size=3000, random_state=1)
     rows_of_sketches = sketches(counts, K) + sketches(nmfscale.as_counts(others), dense_one[2])
     text = f"{markdown(table, options.repeats)}\n\n{table_of_sketches(rows_of_sketches)}"
     print(text)

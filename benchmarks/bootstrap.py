@@ -232,7 +232,7 @@ def reads_part(options) -> list[dict]:
         )
         packing.start()
         packing.join()
-        counts = nmfscale.StoredCounts(path)
+        counts = nmfscale.results.StoredCounts(path)
         held = psutil.Process().memory_info
         model = nmfscale.PoissonNMF(
             K, dtype="float32", random_state=0, n_threads=options.threads,
@@ -243,7 +243,7 @@ def reads_part(options) -> list[dict]:
         how = {"random_state": 0, "n_threads": options.threads, "resume": True}
         rows = []
         for batches in (range(1, n + 1), (n,)):
-            job, counts = Path(folder, f"job-{len(batches)}"), nmfscale.StoredCounts(path)
+            job, counts = Path(folder, f"job-{len(batches)}"), nmfscale.results.StoredCounts(path)
             for done in batches:
                 before = counts.layout().bytes_read
                 found = nmfscale.bootstrap_fit(
@@ -279,7 +279,7 @@ def jackknife_part(options) -> list[dict]:
     often = np.argwhere(frequencies_of(model) > 1e-3)
     entries = rng.choice(often, min(n_entries, len(often)), replace=False)
     begun = time.process_time()
-    found = nmfscale.jackknife_fit(model, counts, entries)
+    found = nmfscale.experimental.jackknife_fit(model, counts, entries)
     of_number = (time.process_time() - begun) / len(entries)
     n = counts.shape[0]
     weights = rng.multinomial(n, np.full(n, 1 / n), n_replicates).astype(float)

@@ -12,13 +12,8 @@ import numpy as np
 from calibration_sets import Drawn
 from scipy.optimize import linear_sum_assignment
 
-from nmfscale import (
-    bootstrap_fit,
-    bootstrap_weights,
-    group_effects,
-    jackknife_fit,
-    regress_proportions,
-)
+from nmfscale import bootstrap_fit, bootstrap_weights, group_effects, regress_proportions
+from nmfscale.experimental import jackknife_fit
 
 LEVEL, REPLICATES = 0.05, 200
 

@@ -46,7 +46,8 @@ def start_of(counts, K: int, dtype: str):
 
 def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: int = 1) -> dict:
     """Fit from a store; return the seconds per iteration after the first."""
-    from nmfscale import PoissonNMF, StoredCounts
+    from nmfscale import PoissonNMF
+    from nmfscale.results import StoredCounts
 
     counts = StoredCounts(path)
     L, F = start_of(counts, K, "float32")

@@ -154,7 +154,7 @@ def null(smoke: bool) -> list[dict]:
 def memory(smoke: bool) -> list[dict]:
     """Return seconds and peak memory of a process that reads a packed store."""
     n, m, K, copies = (600, 300, 3, 2) if smoke else (5000, 23_000, 6, 20)
-    X, truth = nmfscale.simulate_topic_counts(n, m, K, size=900, random_state=0)
+    X, truth = nmfscale.datasets.simulate_topic_counts(n, m, K, size=900, random_state=0)
     with tempfile.TemporaryDirectory() as folder:
         store, loadings = Path(folder, "counts.nmf"), Path(folder, "loadings.npy")
         nmfscale.write_store(sp.vstack([X] * copies, "csr"), store)

@@ -42,7 +42,8 @@ def loglik_of(counts, F, threads: int) -> float:
 
 def ours(path: Path, F, n_iter: tuple[int, ...], threads: int, limit: str) -> list[dict]:
     """Fit this package for several numbers of iterations."""
-    from nmfscale import PoissonNMF, StoredCounts
+    from nmfscale import PoissonNMF
+    from nmfscale.results import StoredCounts
 
     rows = []
     for n in n_iter:
@@ -63,7 +64,7 @@ def theirs(path: Path, F, passes: tuple[int, ...], threads: int) -> list[dict]:
     from sklearn.decomposition import MiniBatchNMF
     from threadpoolctl import threadpool_limits
 
-    from nmfscale import StoredCounts
+    from nmfscale.results import StoredCounts
 
     counts, K = StoredCounts(path), F.shape[1]
     model = MiniBatchNMF(
@@ -144,7 +145,8 @@ def main() -> None:
     n_iter, passes = (2, 4, 8, 12, 16, 20, 30, 45, 60, 90), (1, 2, 4)
     if arguments.smoke:
         arguments.problem, arguments.nonzeros, n_iter, passes = "docstrings", 2e5, (2, 10), (1, 2)
-    from nmfscale import PoissonNMF, StoredCounts
+    from nmfscale import PoissonNMF
+    from nmfscale.results import StoredCounts
 
     source = problems.load_counts(arguments.problem)
     model = PoissonNMF(arguments.topics, max_iter=30, tol=0, random_state=1).fit(source)

@@ -140,7 +140,7 @@ def measure(setting: Setting, prior: str, features: int, seed: int) -> dict[str,
     """Simulate counts and fit them three times: fixed, fit, from truth."""
     import nmfscale
 
-    X, truth = nmfscale.simulate_noisy_topics(
+    X, truth = nmfscale.datasets.simulate_noisy_topics(
         setting.samples, features, K, noisy_share=setting.share, variance=setting.variance,
         noisy_variance=NOISY_VARIANCE, loadings_concentration=setting.concentration,
         random_state=seed,
@@ -171,7 +171,7 @@ def simulate_rates(setting: RateSetting, seed: int):
     """Return counts and their truth."""
     import nmfscale
 
-    _, truth = nmfscale.simulate_noisy_topics(
+    _, truth = nmfscale.datasets.simulate_noisy_topics(
         setting.samples, setting.features, setting.topics, size=setting.size,
         noisy_share=setting.share, noisy_variance=setting.variance,
         loadings_concentration=setting.concentration, random_state=seed,
@@ -215,7 +215,7 @@ def run_rates(setting: RateSetting, seed: int) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = nmfscale.NoisyTopicModel(setting.topics, random_state=seed, n_threads=1).fit(X)
-        pairs = nmfscale.noisy_pairs(model, X, random_state=seed, n_threads=1)
+        pairs = nmfscale.experimental.noisy_pairs(model, X, random_state=seed, n_threads=1)
     topics, correlations = matched_topics(truth, model)
     noisy = truth.noisy.T
     kind = "noisy_pairs" if pairs.reproduced.all() else "warned"

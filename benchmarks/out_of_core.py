@@ -103,7 +103,8 @@ def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
 FIT = """
 import json, sys, time
 import numpy as np
-from nmfscale import PoissonNMF, StoredCounts
+from nmfscale import PoissonNMF
+from nmfscale.results import StoredCounts
 benchmarks, path, where, limit, dtype, n_iter, threads = sys.argv[1:]
 sys.path.append(benchmarks)
 from peers import Memory

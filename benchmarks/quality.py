@@ -24,7 +24,8 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.decomposition import NMF
 
-from nmfscale import TopicModel, as_counts, simulate_topic_counts, stability, topic_quality
+from nmfscale import TopicModel, as_counts, stability, topic_quality
+from nmfscale.datasets import simulate_topic_counts
 
 # Kotliar et al. (2019): the threshold of the mean distance from the nearest neighbours.
 THRESHOLD = 0.5

@@ -27,7 +27,8 @@ from numpy.random import SeedSequence
 from quality import counts_of
 from sklearn.decomposition import LatentDirichletAllocation
 
-from nmfscale import TopicModel, as_counts, select_k, simulate_topic_counts
+from nmfscale import TopicModel, as_counts, select_k
+from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.folds import Folds
 
 # Distances from the end of a fit.

@@ -1,5 +1,6 @@
 """Settings of Sphinx for the pages in this folder: python -m sphinx -W -b html docs build/site."""
 
+import inspect
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -100,8 +101,17 @@ def link_inside_included(app, path, docname, source):
 def reference_page():
     """Return the page of the reference, from the public names of the package."""
     classes = [name for name in nmfscale.__all__ if isinstance(getattr(nmfscale, name), type)]
-    modules = {"pl": "Plots", "tl": "Functions of AnnData", "get": "Tables of AnnData"}
-    functions = sorted(set(nmfscale.__all__) - set(classes) - set(modules) - {"corpora"})
+    modules = {
+        "pl": "Plots",
+        "tl": "Functions of AnnData",
+        "get": "Tables of AnnData",
+        "likelihood": "Likelihoods",
+        "datasets": "Example data",
+        "results": "Classes of results",
+        "errors": "Errors and warnings",
+        "experimental": "Experimental",
+    }
+    functions = sorted(set(nmfscale.__all__) - set(classes) - set(modules))
     parts = [("Classes", "nmfscale", classes), ("Functions", "nmfscale", functions)]
     parts += [
         (title, f"nmfscale.{name}", getattr(nmfscale, name).__all__)
@@ -110,6 +120,8 @@ def reference_page():
     text = "Reference\n=========\n"
     for title, module, names in parts:
         text += f"\n{title}\n{'-' * len(title)}\n\n.. currentmodule:: {module}\n\n"
+        if module not in ("nmfscale", "nmfscale.pl"):
+            text += f"{inspect.getdoc(getattr(nmfscale, module.rpartition('.')[2]))}\n\n"
         text += ".. autosummary::\n   :toctree: generated\n   :nosignatures:\n\n"
         text += "".join(f"   {name}\n" for name in names)
     return text

@@ -12,7 +12,7 @@ import nmfscale
 OF_ENTRIES = ("Parameters", "Attributes", "Returns", "Raises", "Warns")
 # After a comma or colon, the rest of the sentence says in short what x says in full.
 AS_IN = re.compile(r"As in :\w+:`~?([\w.]+)`(?:[.;]|[,:].*?\.)(?: (.+))?$")
-SCOPES = ("nmfscale", "nmfscale.pl", "nmfscale.tl", "nmfscale.get")
+SCOPES = ("nmfscale", *(f"nmfscale.{name}" for name in ("pl", "tl", "get", "likelihood")))
 
 
 def in_full(name):

@@ -7,28 +7,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import datasets as datasets
+    from . import errors as errors
+    from . import experimental as experimental
     from . import get as get
+    from . import likelihood as likelihood
     from . import plots as pl  # noqa: F401
+    from . import results as results
     from . import tl as tl
-    from .counts.memory import Counts as Counts
-    from .datasets import corpora as corpora
-    from .datasets.correlated import simulate_correlated_topics as simulate_correlated_topics
-    from .datasets.noisy import simulate_noisy_topics as simulate_noisy_topics
-    from .datasets.simulate import simulate_from_factors as simulate_from_factors
-    from .datasets.simulate import simulate_poisson_nmf as simulate_poisson_nmf
-    from .datasets.simulate import simulate_topic_counts as simulate_topic_counts
     from .inference.balance import balance as balance
     from .inference.bootstrap import bootstrap_weights as bootstrap_weights
     from .inference.cluster_samples import cluster_samples as cluster_samples
     from .inference.compare_fits import compare_fits as compare_fits
-    from .inference.correspondence import correspondence_analysis as correspondence_analysis
     from .inference.differential import differential_features as differential_features
     from .inference.effects import group_effects as group_effects
     from .inference.find_samples import find_samples as find_samples
-    from .inference.jackknife import jackknife_fit as jackknife_fit
-    from .inference.noisy_pairs import noisy_pairs as noisy_pairs
     from .inference.permutation import permutation_test as permutation_test
-    from .inference.pyldavis import to_pyldavis as to_pyldavis
     from .inference.refit import bootstrap_fit as bootstrap_fit
     from .inference.regression import regress_proportions as regress_proportions
     from .inference.results.files import load_result as load_result
@@ -36,18 +30,6 @@ if TYPE_CHECKING:
     from .inference.stability import stability as stability
     from .inference.topic_quality import topic_quality as topic_quality
     from .methods.clustering import clustering_score as clustering_score
-    from .methods.conversion import multinomial_to_poisson as multinomial_to_poisson
-    from .methods.conversion import poisson_to_multinomial as poisson_to_multinomial
-    from .methods.likelihood import deviance_poisson as deviance_poisson
-    from .methods.likelihood import kkt_residuals as kkt_residuals
-    from .methods.likelihood import loglik_multinomial as loglik_multinomial
-    from .methods.likelihood import loglik_poisson as loglik_poisson
-    from .methods.poisson.mixture import mixture_proportions as mixture_proportions
-    from .methods.poisson.priors import dirichlet_to_gamma as dirichlet_to_gamma
-    from .methods.poisson.priors import gamma_to_dirichlet as gamma_to_dirichlet
-    from .methods.poisson.priors import logposterior_multinomial as logposterior_multinomial
-    from .methods.poisson.priors import logposterior_poisson as logposterior_poisson
-    from .methods.poisson.regression import poisson_regression as poisson_regression
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
     from .models.comparison import match_topics as match_topics
     from .models.frobenius_nmf import FrobeniusNMF as FrobeniusNMF
@@ -58,7 +40,6 @@ if TYPE_CHECKING:
     from .models.pipelines import model_of as model_of
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
     from .models.ssnmf import SSNMF as SSNMF
-    from .models.supervised import supervision_from_variances as supervision_from_variances
     from .models.topic_model import TopicModel as TopicModel
     from .readers.concat import concat as concat
     from .readers.convert import write_store as write_store
@@ -67,7 +48,6 @@ if TYPE_CHECKING:
     from .readers.text_counts import text_counts as text_counts
     from .readers.thin import thin as thin
     from .report.page import write_report as write_report
-    from .storage.store import StoredCounts as StoredCounts
 
     __version__: str
 
@@ -80,22 +60,14 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 # Modules of the public names. They are imported at the first use, so that the shell starts quickly.
 _PLACES = {
-    "counts.memory": "Counts",
-    "datasets.correlated": "simulate_correlated_topics",
-    "datasets.noisy": "simulate_noisy_topics",
-    "datasets.simulate": "simulate_from_factors simulate_poisson_nmf simulate_topic_counts",
     "inference.balance": "balance",
     "inference.bootstrap": "bootstrap_weights",
     "inference.cluster_samples": "cluster_samples",
     "inference.compare_fits": "compare_fits",
-    "inference.correspondence": "correspondence_analysis",
     "inference.differential": "differential_features",
     "inference.effects": "group_effects",
     "inference.find_samples": "find_samples",
-    "inference.jackknife": "jackknife_fit",
-    "inference.noisy_pairs": "noisy_pairs",
     "inference.permutation": "permutation_test",
-    "inference.pyldavis": "to_pyldavis",
     "inference.refit": "bootstrap_fit",
     "inference.regression": "regress_proportions",
     "inference.results.files": "load_result",
@@ -103,12 +75,6 @@ _PLACES = {
     "inference.stability": "stability",
     "inference.topic_quality": "topic_quality",
     "methods.clustering": "clustering_score",
-    "methods.conversion": "multinomial_to_poisson poisson_to_multinomial",
-    "methods.likelihood": "deviance_poisson kkt_residuals loglik_multinomial loglik_poisson",
-    "methods.poisson.mixture": "mixture_proportions",
-    "methods.poisson.priors": "dirichlet_to_gamma gamma_to_dirichlet logposterior_multinomial "
-    "logposterior_poisson",
-    "methods.poisson.regression": "poisson_regression",
     "models.anchor_nmf": "AnchorNMF",
     "models.comparison": "match_topics",
     "models.frobenius_nmf": "FrobeniusNMF",
@@ -119,7 +85,6 @@ _PLACES = {
     "models.pipelines": "model_of",
     "models.poisson_nmf": "PoissonNMF",
     "models.ssnmf": "SSNMF",
-    "models.supervised": "supervision_from_variances",
     "models.topic_model": "TopicModel",
     "readers.convert": "write_store",
     "readers.concat": "concat",
@@ -127,10 +92,24 @@ _PLACES = {
     "readers.text_counts": "text_counts",
     "readers.thin": "thin",
     "report.page": "write_report",
-    "storage.store": "StoredCounts",
 }
-_MODULES = {"pl": "plots", "tl": "tl", "get": "get", "corpora": "datasets.corpora"}
+_MODULES = {
+    name: {"pl": "plots"}.get(name, name)
+    for name in ("datasets", "errors", "experimental", "get", "likelihood", "pl", "results", "tl")
+}
 __all__ = sorted([*_MODULES, *" ".join(_PLACES.values()).split()])
+
+# Names that were public at the top, by the module that has them now.
+_MOVED = {
+    "datasets": "corpora simulate_correlated_topics simulate_from_factors simulate_noisy_topics "
+    "simulate_poisson_nmf simulate_topic_counts",
+    "experimental": "correspondence_analysis jackknife_fit noisy_pairs supervision_from_variances "
+    "to_pyldavis",
+    "likelihood": "deviance_poisson dirichlet_to_gamma gamma_to_dirichlet kkt_residuals "
+    "loglik_multinomial loglik_poisson logposterior_multinomial logposterior_poisson "
+    "mixture_proportions multinomial_to_poisson poisson_regression poisson_to_multinomial",
+    "results": "Counts StoredCounts",
+}
 
 
 def __getattr__(name: str) -> "Any":
@@ -144,12 +123,21 @@ def __getattr__(name: str) -> "Any":
     else:
         place = next((place for place, names in _PLACES.items() if name in names.split()), None)
         if place is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(_unknown(name))
         module = import_module(f".{place}", __name__)
         value = getattr(module, "load_model" if name == "load" else name)
     globals()[name] = value
     return value
 
 
+def _unknown(name: str) -> str:
+    """Return the message for a name that does not exist, or exists elsewhere."""
+    for module, names in _MOVED.items():
+        if name in names.split():
+            place = f"{__name__}.{module}" + f".{name}" * (name != "corpora")
+            return f"module {__name__!r} has no attribute {name!r}: it is {place}"
+    return f"module {__name__!r} has no attribute {name!r}"
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return ["__version__", *__all__]

@@ -48,7 +48,7 @@ def topics_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
 
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 2, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 2, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 2, random_state=0)
     >>> adata.obs = adata.obs.join(nmfscale.get.topics_df(adata))
@@ -80,7 +80,7 @@ def components_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     --------
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 2, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 2, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 2, random_state=0)
     >>> nmfscale.get.components_df(adata).shape
@@ -118,7 +118,7 @@ def model(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     --------
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 2, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 2, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 2, random_state=0)
     >>> model = nmfscale.get.model(adata)

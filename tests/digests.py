@@ -196,14 +196,14 @@ def _results():
     yield nmfscale.regress_proportions, (model, WEIGHTS), tested | resampled
     yield nmfscale.bootstrap_weights, (model, GROUPS), resampled
     yield nmfscale.bootstrap_weights, (model,), resampled | pairs | {"loadings": "amounts"}
-    yield nmfscale.correspondence_analysis, (model, GROUPS), {}
+    yield nmfscale.experimental.correspondence_analysis, (model, GROUPS), {}
     yield nmfscale.bootstrap_fit, (model, X), drawn | {"n_replicates": 2}
     drawn_samples = drawn | {"n_replicates": 2, "X": X}
     lda, anchors = nmfscale.LDA(3, **FEW), nmfscale.AnchorNMF(3, n_threads=1)
     yield nmfscale.bootstrap_fit, (), drawn_samples | {"estimator": lda, "groups": GROUPS}
     yield nmfscale.bootstrap_fit, (), drawn_samples | {"estimator": anchors, "units": UNITS}
     converged = nmfscale.TopicModel(3, tol=1e-7, gain_tol=0, n_threads=1).fit(X, **THREE)
-    yield nmfscale.jackknife_fit, (converged, X), {"groups": GROUPS}
+    yield nmfscale.experimental.jackknife_fit, (converged, X), {"groups": GROUPS}
     yield nmfscale.topic_quality, (model, X), {}
     given = {"n_threads": 1}
     yield nmfscale.differential_features, (model, X), given
@@ -213,22 +213,34 @@ def _results():
     yield nmfscale.select_k, (short, X, range(2, 4)), drawn
     noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, L=THREE["L"])
     few_draws = drawn | {"n_chains": 2, "n_draws": 3, "n_warmup": 3}
-    yield nmfscale.noisy_pairs, (noisy, X), few_draws
+    yield nmfscale.experimental.noisy_pairs, (noisy, X), few_draws
     yield nmfscale.stability, (short, X), drawn | {"n_starts": 3, "density_threshold": 2.0}
 
-    yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {"n_iter": 20}
-    yield nmfscale.mixture_proportions, (X, F / F.sum(axis=0)), {}
+    yield nmfscale.likelihood.mixture_proportions, (X, F / F.sum(axis=0)), {"n_iter": 20}
+    yield nmfscale.likelihood.mixture_proportions, (X, F / F.sum(axis=0)), {}
     for solver in ("auto", "em", "ccd", "sn"):
-        yield nmfscale.poisson_regression, (F, X.T), {"solver": solver, "max_iter": 5}
+        yield nmfscale.likelihood.poisson_regression, (F, X.T), {"solver": solver, "max_iter": 5}
     yield nmfscale.balance, (L,), {}
     yield nmfscale.cluster_samples, (model,), {"random_state": 1}
     yield nmfscale.clustering_score, (model.loadings_, GROUPS), {"soft": True}
-    for function in (nmfscale.loglik_poisson, nmfscale.deviance_poisson, nmfscale.kkt_residuals):
+    for function in (
+        nmfscale.likelihood.loglik_poisson,
+        nmfscale.likelihood.deviance_poisson,
+        nmfscale.likelihood.kkt_residuals,
+    ):
         yield function, (X, L, F), {}
-    yield nmfscale.loglik_multinomial, (X, model.loadings_, model.components_.T), {}
-    yield nmfscale.logposterior_poisson, (X, L, F), {"prior_loadings": 1.2, "prior_factors": 1.1}
-    yield nmfscale.poisson_to_multinomial, (L, F), {}
-    yield nmfscale.simulate_correlated_topics, (20, 30, 13 * np.eye(6) - 2), {"random_state": 0}
+    yield nmfscale.likelihood.loglik_multinomial, (X, model.loadings_, model.components_.T), {}
+    yield (
+        nmfscale.likelihood.logposterior_poisson,
+        (X, L, F),
+        {"prior_loadings": 1.2, "prior_factors": 1.1},
+    )
+    yield nmfscale.likelihood.poisson_to_multinomial, (L, F), {}
+    yield (
+        nmfscale.datasets.simulate_correlated_topics,
+        (20, 30, 13 * np.eye(6) - 2),
+        {"random_state": 0},
+    )
 
 
 def jobs():

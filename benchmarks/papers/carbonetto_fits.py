@@ -58,7 +58,7 @@ class Curve:
     @property
     def proportions(self) -> np.ndarray:
         """Return the topic proportions, (n, K)."""
-        from nmfscale import poisson_to_multinomial
+        from nmfscale.likelihood import poisson_to_multinomial
 
         return poisson_to_multinomial(self.L, self.F)[0]
 
@@ -98,7 +98,7 @@ def compare(
     """Run the four algorithms from the same EM updates; return the start's log-likelihood too."""
     import problems
 
-    from nmfscale import loglik_multinomial
+    from nmfscale.likelihood import loglik_multinomial
 
     L, F = problems.em_start(counts, K, n_iter=n_start)
     start = float(loglik_multinomial(counts, L, F, n_threads=threads).sum())

@@ -43,7 +43,8 @@ LEAST = 0.1
 
 def lda_from(counts: Any, L: np.ndarray, F: np.ndarray, n_iter: int, threads: int) -> np.ndarray:
     """Run LDA from factors of Poisson NMF, without momentum; return its ELBO by iteration."""
-    from nmfscale import LDA, poisson_to_multinomial
+    from nmfscale import LDA
+    from nmfscale.likelihood import poisson_to_multinomial
 
     proportions, topics, *_ = poisson_to_multinomial(L, F)
     totals = np.asarray(counts.sum(axis=1)).reshape(-1, 1)

@@ -58,7 +58,7 @@ class Draw:
 
 def counts_of(name: str, seed: int) -> tuple[Any, np.ndarray]:
     """Return counts of data set A or B, and the true proportions."""
-    from nmfscale import simulate_correlated_topics
+    from nmfscale.datasets import simulate_correlated_topics
 
     covariance = 13.0 * np.eye(K) - 2.0
     if name == "B":
@@ -71,7 +71,7 @@ def start_of(X: Any, n_iter: int = 50) -> tuple[np.ndarray, np.ndarray, float]:
     """Return factors after EM updates from a random start, and what the updates gained."""
     import problems
 
-    from nmfscale import loglik_multinomial
+    from nmfscale.likelihood import loglik_multinomial
 
     first, last = problems.em_start(X, K, n_iter=1), problems.em_start(X, K, n_iter=n_iter)
     gain = loglik_multinomial(X, *last).sum() - loglik_multinomial(X, *first).sum()

@@ -27,7 +27,8 @@ COMPLETION = 0.5
 
 def fitted(counts: Any, start: tuple[np.ndarray, np.ndarray], options: Any) -> dict[str, Any]:
     """Fit the four models; return them, and their processor seconds, by name."""
-    from nmfscale import LDA, GammaPoisson, PoissonNMF, TopicModel, poisson_to_multinomial
+    from nmfscale import LDA, GammaPoisson, PoissonNMF, TopicModel
+    from nmfscale.likelihood import poisson_to_multinomial
 
     L, F = start
     P, W, *_ = poisson_to_multinomial(L, F)
@@ -58,7 +59,7 @@ def proportions(model: Any) -> np.ndarray:
 
 def line_of(name: str, model: Any, seconds: float, counts: Any, first: Any) -> dict:
     """Return the line of a model in the table; `first` is the NMF."""
-    from nmfscale import loglik_multinomial
+    from nmfscale.likelihood import loglik_multinomial
 
     shares = proportions(model)
     topics = model.components_ / model.components_.sum(axis=1, keepdims=True)

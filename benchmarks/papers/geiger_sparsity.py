@@ -44,7 +44,7 @@ def fit(
 
 def divergence_of(counts: Any, model: Any) -> float:
     """Return the divergence, after the totals of the samples were scaled to those of the counts."""
-    from nmfscale import deviance_poisson
+    from nmfscale.likelihood import deviance_poisson
 
     L, F = model.loadings_, model.components_.T
     expected = (L * F.sum(axis=0)).sum(axis=1)

@@ -50,9 +50,9 @@ def load(name: str) -> Grouped:
     return Grouped(sp.load_npz(folder / f"{name}.npz"), groups, units, np.array(meta["cols"]))
 
 
-def docstrings(packages: tuple[str, ...] = nmfscale.corpora.PACKAGES) -> Grouped:
+def docstrings(packages: tuple[str, ...] = nmfscale.datasets.corpora.PACKAGES) -> Grouped:
     """Return the built-in corpus: docstrings by package; units are subpackages or modules."""
-    corpus = nmfscale.corpora.docstrings(packages)
+    corpus = nmfscale.datasets.docstrings(packages)
     units = [
         ".".join(name.split(".")[: 1 if package == "stdlib" else 2])
         for name, package in zip(corpus.sample_names, corpus.groups, strict=True)

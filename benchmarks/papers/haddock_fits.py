@@ -92,7 +92,7 @@ def archive() -> Path | None:
 
 def simulated() -> Split:
     """Return simulated counts with a topic for each group, in place of TF-IDF of documents."""
-    counts, truth = nmfscale.simulate_topic_counts(200, 120, K, random_state=0)
+    counts, truth = nmfscale.datasets.simulate_topic_counts(200, 120, K, random_state=0)
     topic = truth.L.argmax(axis=1)
     names = np.concatenate(list(newsgroups_text.CLASSES.values()))
     of_topic = np.repeat(np.arange(5), [len(each) for each in newsgroups_text.CLASSES.values()])

@@ -87,10 +87,10 @@ def docstrings(
     Returns
     -------
     Corpus
-        Documents x words, int32: :class:`Counts` that can also be unpacked. Words are lower-case
-        runs of three or more letters, without scikit-learn's English stop words, in alphabetical
-        order. ``feature_names`` are the words, ``sample_names`` the qualified names of the
-        documents, and ``groups`` their packages.
+        Documents x words, int32: :class:`nmfscale.results.Counts` that can also be unpacked. Words
+        are lower-case runs of three or more letters, without scikit-learn's English stop words, in
+        alphabetical order. ``feature_names`` are the words, ``sample_names`` the qualified names of
+        the documents, and ``groups`` their packages.
 
     Raises
     ------

@@ -93,7 +93,7 @@ def simulate_correlated_topics(
     Data sets A and B, with the same totals and frequencies:
 
     >>> import numpy as np
-    >>> from nmfscale import simulate_correlated_topics
+    >>> from nmfscale.datasets import simulate_correlated_topics
     >>> covariance = 13 * np.eye(6) - 2
     >>> A, truth = simulate_correlated_topics(100, 400, covariance, random_state=1)
     >>> covariance[4, 5] = covariance[5, 4] = 8

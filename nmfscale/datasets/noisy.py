@@ -77,7 +77,7 @@ def simulate_noisy_topics(
 
     Examples
     --------
-    >>> from nmfscale import simulate_noisy_topics
+    >>> from nmfscale.datasets import simulate_noisy_topics
     >>> counts, truth = simulate_noisy_topics(50, 30, 3, noisy_share=0.5, random_state=0)
     >>> bool((truth.u[~truth.noisy] == 1).all()), bool(abs(truth.mu.sum() - 1) < 1e-9)
     (True, True)

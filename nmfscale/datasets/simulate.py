@@ -74,7 +74,7 @@ def simulate_poisson_nmf(
 
     Examples
     --------
-    >>> from nmfscale import simulate_poisson_nmf
+    >>> from nmfscale.datasets import simulate_poisson_nmf
     >>> counts, truth = simulate_poisson_nmf(50, 30, 3, random_state=0)
     >>> counts.shape, truth.L.shape, truth.F.shape
     ((50, 30), (50, 3), (30, 3))
@@ -136,7 +136,7 @@ def simulate_topic_counts(
 
     Examples
     --------
-    >>> from nmfscale import simulate_topic_counts
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> counts, truth = simulate_topic_counts(50, 30, 3, random_state=0)
     >>> bool((counts.sum(axis=1) == truth.sizes).all())
     True
@@ -189,7 +189,7 @@ def simulate_from_factors(
 
     Examples
     --------
-    >>> from nmfscale import simulate_from_factors
+    >>> from nmfscale.datasets import simulate_from_factors
     >>> counts = simulate_from_factors([[3.0], [0.0]], [[100.0], [0.0]], random_state=0)
     >>> counts.shape, counts.nnz, bool(200 < counts[0, 0] < 400)
     ((2, 2), 1, True)

@@ -80,7 +80,8 @@ def compare_fits(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, compare_fits, simulate_topic_counts
+    >>> from nmfscale import TopicModel, compare_fits
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
     >>> fits = {f"K={K}": TopicModel(K, random_state=0).fit(X) for K in (3, 4)}
     >>> table = compare_fits(fits).to_frame()

@@ -91,7 +91,7 @@ def correspondence_analysis(
     Examples
     --------
     >>> import numpy as np
-    >>> from nmfscale import correspondence_analysis
+    >>> from nmfscale.experimental import correspondence_analysis
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1, 1], size=90)
     >>> shares[:30, 0] += 1
     >>> found = correspondence_analysis(shares, np.repeat(["a", "b", "c"], 30))

@@ -151,7 +151,9 @@ def jackknife_fit(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, jackknife_fit, simulate_topic_counts
+    >>> from nmfscale import TopicModel
+    >>> from nmfscale.datasets import simulate_topic_counts
+    >>> from nmfscale.experimental import jackknife_fit
     >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
     >>> model = TopicModel(3, random_state=0, tol=1e-6, gain_tol=0).fit(X)
     >>> best = model.components_.argmax(axis=1)

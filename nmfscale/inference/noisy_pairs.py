@@ -135,7 +135,9 @@ def noisy_pairs(
 
     Examples
     --------
-    >>> from nmfscale import NoisyTopicModel, noisy_pairs, simulate_noisy_topics
+    >>> from nmfscale import NoisyTopicModel
+    >>> from nmfscale.datasets import simulate_noisy_topics
+    >>> from nmfscale.experimental import noisy_pairs
     >>> X, truth = simulate_noisy_topics(200, 40, 2, noisy_share=0.1, random_state=0)
     >>> model = NoisyTopicModel(n_components=2, random_state=0).fit(X)
     >>> found = noisy_pairs(model, X, n_chains=2, n_draws=50, n_warmup=50, random_state=0)

@@ -47,7 +47,7 @@ def to_pyldavis(
     >>> import nmfscale
     >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [0, 0, 0, 0]]
     >>> model = nmfscale.TopicModel(n_components=2, random_state=0).fit(X)
-    >>> arguments = nmfscale.to_pyldavis(model)
+    >>> arguments = nmfscale.experimental.to_pyldavis(model)
     >>> arguments["doc_topic_dists"].shape, arguments["vocab"]
     ((3, 2), ['feature 0', 'feature 1', 'feature 2', 'feature 3'])
 

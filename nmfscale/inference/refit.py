@@ -148,7 +148,8 @@ def bootstrap_fit(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, bootstrap_fit, simulate_topic_counts
+    >>> from nmfscale import TopicModel, bootstrap_fit
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
     >>> model = TopicModel(n_components=3, random_state=0).fit(X)
     >>> found = bootstrap_fit(model, X, n_replicates=20, random_state=0)

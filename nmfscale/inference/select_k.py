@@ -149,7 +149,8 @@ def select_k(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, select_k, simulate_topic_counts
+    >>> from nmfscale import TopicModel, select_k
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(200, 100, 4, random_state=0)
     >>> found = select_k(TopicModel(prior_factors=1.1, tol=1e-3), X, range(2, 7), random_state=0)
     >>> found.best

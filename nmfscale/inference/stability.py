@@ -126,7 +126,8 @@ def stability(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, simulate_topic_counts, stability
+    >>> from nmfscale import TopicModel, stability
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 40, 3, random_state=0)
     >>> found = stability(TopicModel(3), X, n_starts=5, random_state=0)
     >>> bool(found.gaps.max() < 1), found.consensus.topics.shape

@@ -144,7 +144,8 @@ def topic_quality(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, simulate_topic_counts, topic_quality
+    >>> from nmfscale import TopicModel, topic_quality
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
     >>> found = topic_quality(TopicModel(3, random_state=0).fit(X), X, n_top=5)
     >>> found.to_frame().columns.tolist()[:4]

@@ -52,7 +52,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
 
     Examples
     --------
-    >>> from nmfscale import loglik_poisson
+    >>> from nmfscale.likelihood import loglik_poisson
     >>> loglik_poisson([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
     array([-2.6931, -3.0192])
     """
@@ -89,7 +89,7 @@ def loglik_multinomial(
 
     Examples
     --------
-    >>> from nmfscale import loglik_multinomial
+    >>> from nmfscale.likelihood import loglik_multinomial
     >>> loglik_multinomial([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
     array([-1.3863, -1.3863])
     """
@@ -120,7 +120,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
 
     Examples
     --------
-    >>> from nmfscale import deviance_poisson
+    >>> from nmfscale.likelihood import deviance_poisson
     >>> deviance_poisson([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]]).round(4)
     array([2.7726, 1.0465])
     """
@@ -156,7 +156,7 @@ def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
 
     Examples
     --------
-    >>> from nmfscale import kkt_residuals
+    >>> from nmfscale.likelihood import kkt_residuals
     >>> of_L, of_F = kkt_residuals([[2, 0], [1, 3]], [[1.0], [2.0]], [[1.0], [1.0]])
     >>> of_L.ravel()
     array([0., 0.])

@@ -234,7 +234,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         --------
         A fit that continues another one:
 
-        >>> from nmfscale import FrobeniusNMF, simulate_topic_counts
+        >>> from nmfscale import FrobeniusNMF
+        >>> from nmfscale.datasets import simulate_topic_counts
         >>> X, _ = simulate_topic_counts(100, 50, 3, random_state=0)
         >>> model = FrobeniusNMF(3, max_iter=5, tol=0).fit(X)
         >>> further = FrobeniusNMF(3, tol=1e-6)
@@ -386,7 +387,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
         Held-out counts choose the penalties:
 
-        >>> from nmfscale import simulate_topic_counts
+        >>> from nmfscale.datasets import simulate_topic_counts
         >>> from sklearn.model_selection import GridSearchCV
         >>> def held_out(model, X, y=None):
         ...     return model.score(X, completion=0.5, random_state=0)

@@ -123,7 +123,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     In simulations with 300 samples, 300 features, five topics and a fifth of noisy pairs, 24% of
     the pairs with a `local_fdr_` of at most 5% had no noise. It ranks pairs, and is no error rate:
-    :func:`noisy_pairs` estimates error rates by simulation.
+    :func:`nmfscale.experimental.noisy_pairs` estimates error rates by simulation.
 
     Loadings have no prior: a sample with fewer than about 100 counts gets a single topic, which
     predicts other counts of the sample poorly. Use :class:`LDA` for such samples.
@@ -135,7 +135,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     Examples
     --------
-    >>> from nmfscale import NoisyTopicModel, simulate_noisy_topics
+    >>> from nmfscale import NoisyTopicModel
+    >>> from nmfscale.datasets import simulate_noisy_topics
     >>> counts, truth = simulate_noisy_topics(400, 60, 2, noisy_share=0.2, random_state=0)
     >>> model = NoisyTopicModel(n_components=2, random_state=0).fit(counts)
     >>> model.theta_.shape, bool(abs(model.mu_.sum() - 1) < 1e-9)
@@ -229,7 +230,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         With known loadings and means, only the noise is estimated:
 
         >>> import numpy as np
-        >>> from nmfscale import NoisyTopicModel, simulate_noisy_topics
+        >>> from nmfscale import NoisyTopicModel
+        >>> from nmfscale.datasets import simulate_noisy_topics
         >>> counts, truth = simulate_noisy_topics(400, 60, 2, noisy_share=0.2, random_state=0)
         >>> model = NoisyTopicModel(n_components=2).fit(
         ...     counts, L=truth.L, mu=truth.mu, fixed_samples=np.ones(400, bool),

@@ -66,7 +66,7 @@ class SSNMF(SupervisedModel):
         Weight of the labels in the loss, lambda in the paper. Its best value depends on the scale
         of the data: for TF-IDF rows of norm one the paper uses 100 (FF, DF), 10 (FD) and 1000 (DD).
         Choose it by validation, as by scikit-learn's GridSearchCV, or for known variances by
-        :func:`supervision_from_variances`.
+        :func:`nmfscale.experimental.supervision_from_variances`.
     solver : {"mu", "cd"}, default="mu"
         Algorithm. "mu": multiplicative updates, as in the paper. "cd": coordinate descent on the
         joint loss of data and labels, which is HALS if both losses are norms; it reaches a lower

@@ -82,7 +82,8 @@ def supervision_from_variances(
 
     Examples
     --------
-    >>> from nmfscale import SSNMF, supervision_from_variances
+    >>> from nmfscale import SSNMF
+    >>> from nmfscale.experimental import supervision_from_variances
     >>> supervision = supervision_from_variances("FD", data_variance=0.25)
     >>> supervision
     0.5

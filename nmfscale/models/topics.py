@@ -82,7 +82,8 @@ class TopicsMixin:
         Arrange the topics of one fit in the order of another:
 
         >>> import numpy as np
-        >>> from nmfscale import TopicModel, match_topics, simulate_topic_counts
+        >>> from nmfscale import TopicModel, match_topics
+        >>> from nmfscale.datasets import simulate_topic_counts
         >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
         >>> one, other = (TopicModel(3, random_state=seed).fit(X) for seed in (0, 1))
         >>> other = other.reorder_topics(match_topics(one, other).order)

@@ -45,8 +45,8 @@ def biplot(
     Parameters
     ----------
     result : CorrespondenceAnalysis or AnnData
-        Result of :func:`nmfscale.correspondence_analysis`, or an object with a result of
-        ``nmfscale.tl.correspondence_analysis``.
+        Result of :func:`nmfscale.experimental.correspondence_analysis`, or an object with a
+        result of ``nmfscale.tl.correspondence_analysis``.
     groupby : str, default=None
         For an AnnData object, the column of ``obs`` with the groups; not needed if there is only
         one result.
@@ -80,7 +80,7 @@ def biplot(
     Examples
     --------
     >>> import numpy as np
-    >>> from nmfscale import correspondence_analysis
+    >>> from nmfscale.experimental import correspondence_analysis
     >>> from nmfscale.plots import biplot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1, 1], size=90)
     >>> found = correspondence_analysis(shares, np.repeat(["a", "b", "c"], 30))

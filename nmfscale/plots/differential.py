@@ -92,7 +92,8 @@ def volcano_plot(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, differential_features, pl, simulate_topic_counts
+    >>> from nmfscale import TopicModel, differential_features, pl
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> model = TopicModel(3, random_state=0).fit(X)
     >>> ax = pl.volcano_plot(differential_features(model, X), 0)
@@ -145,7 +146,8 @@ def ma_plot(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, differential_features, pl, simulate_topic_counts
+    >>> from nmfscale import TopicModel, differential_features, pl
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> model = TopicModel(3, random_state=0).fit(X)
     >>> ax = pl.ma_plot(differential_features(model, X, reference="mean"), 0)
@@ -201,7 +203,8 @@ def topic_scatter(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, differential_features, pl, simulate_topic_counts
+    >>> from nmfscale import TopicModel, differential_features, pl
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> model = TopicModel(3, random_state=0).fit(X)
     >>> ax = pl.topic_scatter(differential_features(model, X), 0)

@@ -59,7 +59,8 @@ def scree_plot(
 
     Examples
     --------
-    >>> from nmfscale import AnchorNMF, simulate_topic_counts
+    >>> from nmfscale import AnchorNMF
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> from nmfscale.plots import scree_plot
     >>> X, _ = simulate_topic_counts(200, 50, 4, random_state=0)
     >>> model = AnchorNMF(n_components=8).fit(X)

@@ -56,7 +56,8 @@ def select_k_plot(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, pl, select_k, simulate_topic_counts
+    >>> from nmfscale import TopicModel, pl, select_k
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> ax = pl.select_k_plot(select_k(TopicModel(), X, range(2, 6), random_state=0))
     >>> [panel.get_title() for panel in ax.child_axes]
@@ -136,7 +137,8 @@ def stability_plot(
 
     Examples
     --------
-    >>> from nmfscale import TopicModel, pl, simulate_topic_counts, stability
+    >>> from nmfscale import TopicModel, pl, stability
+    >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 40, 3, random_state=0)
     >>> ax = pl.stability_plot(stability(TopicModel(3), X, n_starts=5, random_state=0))
     >>> [panel.get_title() for panel in ax.child_axes]

@@ -126,8 +126,8 @@ def as_counts(
     -------
     CountMatrix
         The counts in their own dtype, with the names found in a DataFrame, AnnData object or file,
-        and the columns of ``obs``: :class:`Counts` in memory, or :class:`StoredCounts` for a packed
-        store.
+        and the columns of ``obs``: :class:`nmfscale.results.Counts` in memory, or
+        :class:`nmfscale.results.StoredCounts` for a packed store.
 
     Raises
     ------
@@ -316,8 +316,8 @@ def read_counts(
     -------
     Counts
         The counts in the dtype of the file, or the next one that holds them (see
-        :attr:`Counts.dtype`), with names if the file has some. A gene symbol shared by several
-        genes is followed by the identifier of the gene, if that differs.
+        :attr:`nmfscale.results.Counts.dtype`), with names if the file has some. A gene symbol
+        shared by several genes is followed by the identifier of the gene, if that differs.
 
     Raises
     ------

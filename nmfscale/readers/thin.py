@@ -86,7 +86,7 @@ def thin(
     Examples
     --------
     >>> import nmfscale
-    >>> X, _ = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> X, _ = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> depth = int(X.sum(axis=1).min())
     >>> thinned = nmfscale.thin(X, total=depth, random_state=0)
     >>> bool((thinned.row_totals == depth).all())

@@ -108,7 +108,7 @@ def write_report(
     >>> import tempfile
     >>> from pathlib import Path
     >>> import nmfscale
-    >>> counts = nmfscale.corpora.docstrings()
+    >>> counts = nmfscale.datasets.docstrings()
     >>> model = nmfscale.TopicModel(6, random_state=1).fit(counts)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = nmfscale.write_report(model, Path(folder, "report.html"), groups=counts.groups)

@@ -145,7 +145,8 @@ class StoredCounts(CountMatrix):
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from nmfscale import StoredCounts, write_store
+    >>> from nmfscale import write_store
+    >>> from nmfscale.results import StoredCounts
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "counts.nmf")
     ...     _ = write_store(np.array([[0, 2, 1], [3, 0, 0]]), path)

@@ -72,7 +72,7 @@ def permutation_test(
     >>> import anndata
     >>> import numpy as np
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(120, 50, 3, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(120, 50, 3, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> adata.obs["donor"] = np.repeat([f"donor {i}" for i in range(12)], 10)
     >>> adata.obs["condition"] = np.repeat(["control", "treated"], 60)
@@ -181,14 +181,14 @@ def correspondence_analysis(
     copy: bool = False,
     **options: Any,
 ) -> Any:
-    """Place topics and groups in one space: :func:`nmfscale.correspondence_analysis`.
+    """Place topics and groups in one space: :func:`nmfscale.experimental.correspondence_analysis`.
 
     Parameters
     ----------
     adata, groupby, units, mask_obs, key, mod, copy
         As in :func:`permutation_test`.
     **options
-        Further arguments of :func:`nmfscale.correspondence_analysis`.
+        Further arguments of :func:`nmfscale.experimental.correspondence_analysis`.
 
     Returns
     -------
@@ -199,7 +199,8 @@ def correspondence_analysis(
     Raises
     ------
     ValueError
-        If there is no such fit or column, or as :func:`nmfscale.correspondence_analysis`.
+        If there is no such fit or column, or as in
+        :func:`nmfscale.experimental.correspondence_analysis`.
 
     Examples
     --------

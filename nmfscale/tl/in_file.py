@@ -88,7 +88,7 @@ def write_h5ad(
     >>> from pathlib import Path
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "cells.h5ad")
     ...     anndata.AnnData(X.toarray()).write_h5ad(path)
@@ -209,7 +209,7 @@ def restore_h5ad(path: str | os.PathLike[str]) -> bool:
     >>> from pathlib import Path
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "cells.h5ad")
     ...     anndata.AnnData(X.toarray()).write_h5ad(path)

@@ -61,7 +61,7 @@ def quality(
     --------
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 3, random_state=0)
     >>> nmfscale.tl.quality(adata)
@@ -135,7 +135,7 @@ def select_k(
     --------
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(200, 100, 4, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(200, 100, 4, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.select_k(adata, range(2, 7), random_state=0)
     >>> nmfscale.get.result(adata, "select_k").best

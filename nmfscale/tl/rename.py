@@ -62,7 +62,7 @@ def rename_topics(
     --------
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 3, random_state=0)
     >>> nmfscale.tl.rename_topics(adata, {0: "stress", "topic 2": "cell cycle"})

@@ -108,7 +108,7 @@ def topics(
     --------
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 3, random_state=0)
     >>> adata.obsm["X_topics"].shape, adata.varm["topics"].shape

@@ -78,7 +78,7 @@ def transform(
     --------
     >>> import anndata
     >>> import nmfscale
-    >>> X, truth = nmfscale.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> old, new = anndata.AnnData(X[:60].toarray()), anndata.AnnData(X[60:].toarray())
     >>> nmfscale.tl.topics(old, 3, random_state=0)
     >>> nmfscale.tl.transform(new, old)

@@ -29,7 +29,7 @@ def no_display(monkeypatch):
 
 @pytest.fixture(scope="module")
 def adata():
-    X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
+    X, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 3, random_state=0)
     types = pd.Categorical(np.repeat(["b", "a"], 30), categories=["b", "a"])
     obs = pd.DataFrame({"type": types, "donor": np.arange(60) // 5})
     found = anndata.AnnData(X.toarray(), obs=obs.rename(index=str))

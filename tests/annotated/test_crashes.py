@@ -16,7 +16,7 @@ from nmfscale.storage.journal import JournalError
 anndata = pytest.importorskip("anndata")
 mudata = pytest.importorskip("mudata")
 
-X, _ = nmfscale.simulate_topic_counts(30, 20, 2, random_state=0)
+X, _ = nmfscale.datasets.simulate_topic_counts(30, 20, 2, random_state=0)
 FIT = {"random_state": 0, "max_iter": 10, "tol": 1e-3}
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),

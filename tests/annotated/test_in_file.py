@@ -21,7 +21,7 @@ from nmfscale.storage.locks import FileInUseError
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
 
-X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
+X, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 3, random_state=0)
 FIT = {"random_state": 0, "max_iter": 20, "tol": 1e-3}
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -9,7 +9,7 @@ from nmfscale.cli import main
 anndata = pytest.importorskip("anndata")
 mudata = pytest.importorskip("mudata")
 
-X, _ = nmfscale.simulate_topic_counts(30, 20, 2, random_state=0)
+X, _ = nmfscale.datasets.simulate_topic_counts(30, 20, 2, random_state=0)
 FIT = {"random_state": 0, "max_iter": 5, "tol": 1e-3}
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),

@@ -13,7 +13,7 @@ from nmfscale.annotated.scheme import keep_result
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
 
-X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
+X, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 3, random_state=0)
 FIT = {"random_state": 0, "max_iter": 30, "tol": 1e-3}
 COLUMNS = ["T/NK", "T", "CD4/CD8/γδ", ".", "..", "__type", "100 % T%2FNK", "leiden_0.5", ""]
 pytestmark = [

@@ -13,7 +13,7 @@ from nmfscale.models import MODELS
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
 
-X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
+X, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 3, random_state=0)
 FIT = {"random_state": 0, "max_iter": 30, "tol": 1e-3}
 RESULTS = [
     ("differential_features", None), ("permutation_test", "condition"),
@@ -125,7 +125,7 @@ def test_results_are_those_of_the_functions_of_arrays(fitted):
         nmfscale.select_k(
             smoothed, fitted, [2, 3], layer="counts", units=obs["donor"], random_state=0
         ),
-        nmfscale.correspondence_analysis(
+        nmfscale.experimental.correspondence_analysis(
             model, obs["condition"], units=obs["donor"], topic_names=names
         ),
     ]

@@ -85,7 +85,7 @@ def test_the_home_of_the_user_is_found(folder, tmp_path, monkeypatch, capsys):
     model.transform("~/counts.nmf", out="~/loadings.npy")
     model.save("~/again.h5")
     nmfscale.write_store(simulated(), "~/other.nmf")
-    model.set_params(tol=0).fit(nmfscale.StoredCounts("~/other.nmf"), checkpoint="~/other")
+    model.set_params(tol=0).fit(nmfscale.results.StoredCounts("~/other.nmf"), checkpoint="~/other")
     assert {path.name for path in tmp_path.iterdir()} >= {
         "counts.nmf", "model.h5", "state", "plot.png", "loadings.npy", "again.h5", "other.nmf",
         "other", "labels.txt",
@@ -468,7 +468,7 @@ class TestStore:
             matrix = counts if "--raw" in words else 2 * counts
             write_h5ad(source, sp.csr_matrix(matrix), at=at)
         assert run("store", source, target, "--quiet", *words) == 0
-        rows = nmfscale.StoredCounts(target).take_rows().toarray()
+        rows = nmfscale.results.StoredCounts(target).take_rows().toarray()
         np.testing.assert_array_equal(rows, expected(counts))
 
     def test_the_same_model_as_of_the_file(self, folder, store, tmp_path):

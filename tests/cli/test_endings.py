@@ -205,7 +205,7 @@ def test_a_model_that_cannot_be_written_is_kept(counts, tmp_path, monkeypatch, c
 @pytest.fixture
 def model(tmp_path):
     path = tmp_path / "model.h5"
-    X, *_ = nmfscale.simulate_topic_counts(60, 40, 2, random_state=0)
+    X, *_ = nmfscale.datasets.simulate_topic_counts(60, 40, 2, random_state=0)
     nmfscale.TopicModel(2, random_state=0).fit(X).save(path)
     (tmp_path / "groups.txt").write_text("a\nb\n" * 30)
     return path

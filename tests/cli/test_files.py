@@ -37,7 +37,7 @@ def test_several_files(tmp_path, monkeypatch, capsys):
         half = nmfscale.as_counts(X[i * 10 : i * 10 + 10], feature_names=words)
         nmfscale.write_store(half, tmp_path / f"{name}.nmf")
     assert run("store", "a.nmf", "b.nmf", "both.nmf", "-q") == 0
-    store = nmfscale.StoredCounts("both.nmf")
+    store = nmfscale.results.StoredCounts("both.nmf")
     np.testing.assert_array_equal(store.take_rows().toarray(), X)
     fit = ["-k", 2, "--max-iter", 3, "-q", "--seed", 1, "--join", "outer"]
     assert run("fit", "a.nmf", "b.nmf", *fit, "-o", "model.h5") == 0

@@ -12,7 +12,7 @@ from nmfscale.models.symbols import symbols_by_name, with_symbols
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
 
-X, _ = nmfscale.simulate_topic_counts(60, 12, 2, random_state=0)
+X, _ = nmfscale.datasets.simulate_topic_counts(60, 12, 2, random_state=0)
 IDS = [f"ENSG{j:03}" for j in range(12)]
 SYMBOLS = [f"SYM{j}" for j in range(10)] + ["SYM0", None]
 SHOWN = ["SYM0_ENSG000", *SYMBOLS[1:10], "SYM0_ENSG010", "ENSG011"]

@@ -26,7 +26,7 @@ QUICK = ["--seed", 1, "--quiet"]
 def folder(tmp_path_factory):
     """A model whose samples have names, and their labels in another order."""
     folder = tmp_path_factory.mktemp("questions")
-    counts, _ = nmfscale.simulate_topic_counts(N, 40, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(N, 40, 3, random_state=0)
     names = [f"cell {i}" for i in range(N)]
     table = pd.DataFrame(counts.toarray(), index=names)
     model = nmfscale.TopicModel(3, random_state=0, max_iter=30).fit(table)
@@ -141,7 +141,7 @@ def test_the_map_of_topics_and_groups_is_that_of_python(folder, tmp_path, capsys
     to = [word for path in outputs for word in ("-o", path)]
     assert run(*given, "--axes", "2,1", *to) == 0
     model = nmfscale.load(folder / "named.h5")
-    expected = nmfscale.correspondence_analysis(
+    expected = nmfscale.experimental.correspondence_analysis(
         model.loadings_[1:], GROUPS[1:], units=PATIENTS[1:], weighting="samples",
         topic_names=model.topic_names_,
     )  # fmt: skip

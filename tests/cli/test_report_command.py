@@ -8,7 +8,7 @@ import nmfscale
 
 def test_report_shows_results_and_how_the_fit_was_made(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    counts, _ = nmfscale.simulate_topic_counts(120, 30, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(120, 30, 3, random_state=0)
     sp.save_npz("counts.npz", counts)
     (tmp_path / "groups.txt").write_text("a\nb\n" * 60)
     assert run("fit", "counts.npz", "-k", 3, "--seed", 1, "-q", "-o", "my model.h5") == 0
@@ -31,7 +31,7 @@ def test_report_shows_results_and_how_the_fit_was_made(tmp_path, monkeypatch, ca
 
 def test_report_refuses_what_belongs_to_another_fit(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    counts, _ = nmfscale.simulate_topic_counts(60, 30, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(60, 30, 3, random_state=0)
     model = nmfscale.TopicModel(3, random_state=0).fit(counts)
     model.save("model.h5")
     other = nmfscale.TopicModel(2, random_state=0).fit(counts)

@@ -57,7 +57,7 @@ def test_names_cannot_control_a_terminal(folder, capsys):
 def test_names_with_line_ends_stay_on_their_lines(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = [f"{i}\n\tx" for i in range(12)]
-    counts, _ = nmfscale.simulate_topic_counts(12, 12, 2, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(12, 12, 2, random_state=0)
     X = pd.DataFrame(counts.toarray(), index=names, columns=names)
     model = nmfscale.TopicModel(2, random_state=0).fit(X).rename_topics(names[:2])
     for result, n_lines in (
@@ -84,7 +84,7 @@ def test_names_with_line_ends_stay_on_their_lines(tmp_path, monkeypatch, capsys)
 
 
 def test_python_shows_them_too(recwarn):
-    counts, _ = nmfscale.simulate_topic_counts(30, 12, 2, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(30, 12, 2, random_state=0)
     columns = HOSTILE + [f"w{i}" for i in range(6)]
     X = pd.DataFrame(counts.toarray(), columns=columns)
     model = nmfscale.TopicModel(2, random_state=0).fit(X).rename_topics(HOSTILE[:2])

@@ -112,12 +112,18 @@ def test_names_are_those_of_counts_tables_and_models():
         (lambda m, X: m.rename_topics(None), "names is None: a list of topics is needed"),
         (lambda m, X: m.set_params(n_components=np.int64(0)).fit(X), "Got 0 instead"),
         (lambda m, X: m.score(X, completion=np.float64(2)), "completion=2.0: "),
-        (lambda m, X: nmfscale.jackknife_fit(m, X, 5), "entries is 5: a list of pairs is needed"),
         (
-            lambda m, X: nmfscale.jackknife_fit(m, X, [(0, np.int64(9))]),
+            lambda m, X: nmfscale.experimental.jackknife_fit(m, X, 5),
+            "entries is 5: a list of pairs is needed",
+        ),
+        (
+            lambda m, X: nmfscale.experimental.jackknife_fit(m, X, [(0, np.int64(9))]),
             "entries: 9 is not a feature",
         ),
-        (lambda m, X: nmfscale.jackknife_fit(m, X, [(0, None)]), "entries: None is not a feature"),
+        (
+            lambda m, X: nmfscale.experimental.jackknife_fit(m, X, [(0, None)]),
+            "entries: None is not a feature",
+        ),
         (
             lambda m, X: nmfscale.permutation_test(m, [np.int64(1), np.str_("a")], units=[1, 1]),
             "unit 1 has samples in groups 1 and 'a'",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from nmfscale import simulate_correlated_topics
+from nmfscale.datasets import simulate_correlated_topics
 
 COVARIANCE = np.array([[3.0, 1.5, -1.0], [1.5, 2.0, -0.5], [-1.0, -0.5, 1.0]])
 MEAN = np.array([0.5, 0.0, -1.0])

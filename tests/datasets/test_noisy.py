@@ -3,7 +3,7 @@
 import pytest
 from numpy.testing import assert_allclose
 
-from nmfscale import simulate_noisy_topics
+from nmfscale.datasets import simulate_noisy_topics
 
 
 def test_moments():

@@ -106,7 +106,7 @@ def test_transform_after_a_fit_on_a_cluster(client, store):
 
 def real_text(folder):
     """Counts of words in every form that can be fitted."""
-    counts = nmfscale.corpora.docstrings()
+    counts = nmfscale.datasets.docstrings()
     matrix = sp.csr_matrix((counts.data, counts.indices, counts.indptr), shape=counts.shape)
     write_h5ad(folder / "counts.h5ad", matrix)
     write_tenx(folder / "counts.h5", sp.csr_array(matrix), 2)

@@ -6,7 +6,8 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
-from nmfscale import TopicModel, cluster_samples, simulate_topic_counts
+from nmfscale import TopicModel, cluster_samples
+from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.silhouettes import mean_silhouettes
 from nmfscale.plots import structure_plot
 

@@ -7,7 +7,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import chi2_contingency
 
 import nmfscale
-from nmfscale import TopicModel, correspondence_analysis, load_result, simulate_topic_counts
+from nmfscale import TopicModel, load_result
+from nmfscale.datasets import simulate_topic_counts
+from nmfscale.experimental import correspondence_analysis
 
 RNG = np.random.default_rng(0)
 

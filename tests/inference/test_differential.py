@@ -16,17 +16,11 @@ from scipy.stats import false_discovery_control
 from small_fits import X as SMALL
 from small_fits import at_level
 
-from nmfscale import (
-    StoredCounts,
-    TopicModel,
-    bootstrap_fit,
-    differential_features,
-    kernels,
-    write_store,
-)
+from nmfscale import TopicModel, bootstrap_fit, differential_features, kernels, write_store
 from nmfscale.inference.quantiles import normal_tail
 from nmfscale.inference.shrinkage import shrink
 from nmfscale.methods.differential import PSEUDOCOUNT_OF_TESTS as OF_TESTS
+from nmfscale.results import StoredCounts
 
 K = 3
 NUMBERS = "lfc", "std_error", "z", "pvalues", "qvalues", "lfsr", "dispersion", "frequencies"

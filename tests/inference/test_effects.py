@@ -10,7 +10,8 @@ import pytest
 import scipy.stats
 from oracle import brown_forsythe, cluster_jackknife, draws_below, satterthwaite
 
-from nmfscale import TopicModel, group_effects, simulate_topic_counts
+from nmfscale import TopicModel, group_effects
+from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.intervals import acceleration_of
 from nmfscale.inference.least_squares import LeastSquares
 from nmfscale.inference.robust import HC3, OneWay, shares_of

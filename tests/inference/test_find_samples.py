@@ -101,18 +101,24 @@ def checked_as_pyldavis_does(arguments):
 def test_pyldavis_needs_two_topics():
     model = nmfscale.TopicModel(1, random_state=0).fit([[1, 2], [3, 4]])
     with pytest.raises(ValueError, match="a single topic, and pyLDAvis draws distances"):
-        nmfscale.to_pyldavis(model)
+        nmfscale.experimental.to_pyldavis(model)
 
 
 def test_arguments_of_pyldavis(pipeline):
-    X, _ = nmfscale.simulate_topic_counts(60, 30, 3, random_state=0)
+    X, _ = nmfscale.datasets.simulate_topic_counts(60, 30, 3, random_state=0)
     X = X.tolil()
     X[5], X[:, 7] = 0, 0
     X = X.tocsr()
     found = []
     for model in (nmfscale.TopicModel(3, random_state=0), nmfscale.LDA(3, random_state=0)):
-        found += [nmfscale.to_pyldavis(model.fit(X)), nmfscale.to_pyldavis(model, X[:20])]
-    found += [nmfscale.to_pyldavis(pipeline), nmfscale.to_pyldavis(pipeline, TEXTS)]
+        found += [
+            nmfscale.experimental.to_pyldavis(model.fit(X)),
+            nmfscale.experimental.to_pyldavis(model, X[:20]),
+        ]
+    found += [
+        nmfscale.experimental.to_pyldavis(pipeline),
+        nmfscale.experimental.to_pyldavis(pipeline, TEXTS),
+    ]
     for arguments in found:
         assert all(checked_as_pyldavis_does(arguments).values())
         if importlib.util.find_spec("pyLDAvis"):

@@ -8,16 +8,9 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit, logit
 
-from nmfscale import (
-    LDA,
-    PoissonNMF,
-    TopicModel,
-    as_counts,
-    bootstrap_fit,
-    jackknife_fit,
-    simulate_topic_counts,
-    write_store,
-)
+from nmfscale import LDA, PoissonNMF, TopicModel, as_counts, bootstrap_fit, write_store
+from nmfscale.datasets import simulate_topic_counts
+from nmfscale.experimental import jackknife_fit
 from nmfscale.methods.conversion import poisson_to_multinomial
 from nmfscale.methods.poisson.profile import ProfileHessian
 from nmfscale.methods.transform import project_rows

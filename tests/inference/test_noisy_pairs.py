@@ -6,7 +6,9 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import nmfscale
-from nmfscale import NoisyTopicModel, noisy_pairs, simulate_noisy_topics
+from nmfscale import NoisyTopicModel
+from nmfscale.datasets import simulate_noisy_topics
+from nmfscale.experimental import noisy_pairs
 
 FEW = {"n_chains": 2, "n_draws": 30, "n_warmup": 30, "random_state": 0, "n_threads": 1}
 
@@ -77,7 +79,9 @@ def test_the_same_bits_resumed_and_read_anew(found, model, data, tmp_path, monke
     assert_same(noisy_pairs(model, data[0], **job, resume=True), found)
     nmfscale.write_store(data[0], tmp_path / "counts.nmf")
     internals.read_anew(monkeypatch)
-    assert_same(noisy_pairs(model, nmfscale.StoredCounts(tmp_path / "counts.nmf"), **FEW), found)
+    assert_same(
+        noisy_pairs(model, nmfscale.results.StoredCounts(tmp_path / "counts.nmf"), **FEW), found
+    )
 
 
 @pytest.mark.slow

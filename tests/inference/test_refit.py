@@ -12,20 +12,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from oracle import draws_below
 from sklearn.base import clone
 
-from nmfscale import (
-    PoissonNMF,
-    StoredCounts,
-    TopicModel,
-    bootstrap_fit,
-    jackknife_fit,
-    load,
-    simulate_topic_counts,
-    write_store,
-)
+from nmfscale import PoissonNMF, TopicModel, bootstrap_fit, load, write_store
 from nmfscale.cluster.tasks import ClusterError
+from nmfscale.datasets import simulate_topic_counts
+from nmfscale.experimental import jackknife_fit
 from nmfscale.inference.seeds import child
 from nmfscale.methods.matching import match_columns
 from nmfscale.readers.open import as_counts
+from nmfscale.results import StoredCounts
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from oracle import draws_below
 from sklearn.base import clone
 
-from nmfscale import (
-    LDA,
-    AnchorNMF,
-    GammaPoisson,
-    StoredCounts,
-    bootstrap_fit,
-    load_result,
-    simulate_topic_counts,
-    write_store,
-)
+from nmfscale import LDA, AnchorNMF, GammaPoisson, bootstrap_fit, load_result, write_store
+from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.seeds import child
+from nmfscale.results import StoredCounts
 
 ESTIMATORS = {
     "mean-field": LDA(3, random_state=0),

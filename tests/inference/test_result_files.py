@@ -25,7 +25,7 @@ GROUPS = pd.Series([f"type {i % 10 // 5}" for i in range(N)])
 @pytest.fixture(scope="module")
 def results():
     """A result of every class, some of them with names of other types than text."""
-    counts, _ = nmfscale.simulate_topic_counts(N, 20, 2, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(N, 20, 2, random_state=0)
     X = pd.DataFrame(counts.toarray(), columns=[("gene", j) for j in range(20)])
     model = nmfscale.TopicModel(2, random_state=0).fit(X)
     named = nmfscale.TopicModel(2, random_state=1).fit(X).rename_topics(["red", "blue"])
@@ -45,11 +45,13 @@ def results():
             model, pd.DataFrame({"age": np.arange(N) % 7.0}), n_permutations=19, **many
         ),
         nmfscale.bootstrap_fit(model, X, groups=GROUPS, n_replicates=2, random_state=0),
-        nmfscale.correspondence_analysis(model, GROUPS),
-        nmfscale.jackknife_fit(model, X, entries=[(0, 1)], groups=GROUPS),
+        nmfscale.experimental.correspondence_analysis(model, GROUPS),
+        nmfscale.experimental.jackknife_fit(model, X, entries=[(0, 1)], groups=GROUPS),
         nmfscale.select_k(nmfscale.TopicModel(), X, [2, 3], random_state=0),
         nmfscale.stability(nmfscale.TopicModel(2), X, n_starts=3, random_state=0),
-        nmfscale.noisy_pairs(noisy, X, n_chains=2, n_draws=5, n_warmup=5, random_state=0),
+        nmfscale.experimental.noisy_pairs(
+            noisy, X, n_chains=2, n_draws=5, n_warmup=5, random_state=0
+        ),
         nmfscale.topic_quality(model, X, n_top=3),
         nmfscale.cluster_samples(model),
         nmfscale.compare_fits({"a": model, "b": named}, X),

@@ -14,16 +14,16 @@ from nmfscale import (
     LDA,
     SSNMF,
     FrobeniusNMF,
-    StoredCounts,
     TopicModel,
     as_counts,
     match_topics,
     select_k,
-    simulate_topic_counts,
     write_store,
 )
+from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.results.select_k import recommendation
 from nmfscale.readers.thinning import PartOfCounts, Thinning, thinned_in_memory
+from nmfscale.results import StoredCounts
 
 N = 120
 TOPICS = TopicModel(prior_factors=1.1, tol=1e-3)

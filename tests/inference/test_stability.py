@@ -5,19 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nmfscale import (
-    LDA,
-    PoissonNMF,
-    StoredCounts,
-    TopicModel,
-    match_topics,
-    pl,
-    select_k,
-    simulate_topic_counts,
-    stability,
-    write_store,
-)
+from nmfscale import LDA, PoissonNMF, TopicModel, match_topics, pl, select_k, stability, write_store
+from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.consensus import consensus_of
+from nmfscale.results import StoredCounts
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,9 @@ import pytest
 from scipy.special import xlogy
 from shell import run
 
-from nmfscale import (
-    LDA,
-    AnchorNMF,
-    PoissonNMF,
-    TopicModel,
-    as_counts,
-    deviance_poisson,
-    simulate_topic_counts,
-    topic_quality,
-    write_store,
-)
+from nmfscale import LDA, AnchorNMF, PoissonNMF, TopicModel, as_counts, topic_quality, write_store
+from nmfscale.datasets import simulate_topic_counts
+from nmfscale.likelihood import deviance_poisson
 from nmfscale.models.notebook import topics_html
 from nmfscale.plots import top_features, top_features_plot
 from nmfscale.report.facts import keywords

@@ -417,7 +417,7 @@ def test_a_fit_that_is_stopped_has_the_topics_so_far():
 
 
 def test_memory_is_that_of_topics_and_loadings():
-    counts, _ = nmfscale.simulate_topic_counts(3000, 4000, 20, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(3000, 4000, 20, random_state=0)
     counts = nmfscale.as_counts(counts)
     for block in counts.layout().blocks:
         block.rows  # noqa: B018

@@ -25,7 +25,7 @@ NEW[3] = 0
 
 @pytest.mark.parametrize("penalties", [{}, {"alpha_W": 2e-3, "alpha_H": 1e-3, "l1_ratio": 0.5}])
 def test_ends_where_scikit_learn_does(penalties):
-    counts, _ = nmfscale.simulate_topic_counts(80, 60, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(80, 60, 3, random_state=0)
     dense = counts.toarray() / 10
     W, H = RNG.uniform(0.1, 1, (80, 3)), RNG.uniform(0.1, 1, (3, 60))
     theirs = NMF(3, init="custom", solver="cd", max_iter=3000, tol=1e-8, **penalties)
@@ -85,7 +85,7 @@ def test_held_out_counts_choose_topics_and_penalties(options, choices, best):
     def held_out(model, X, y=None):
         return model.score(X, completion=0.5, random_state=0)
 
-    counts, _ = nmfscale.simulate_topic_counts(300, 100, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(300, 100, 3, random_state=0)
     search = GridSearchCV(FrobeniusNMF(3, **options), choices, scoring=held_out, cv=2).fit(counts)
     assert list(search.best_params_.values()) == [best]
 

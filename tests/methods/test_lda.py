@@ -301,7 +301,7 @@ def test_alpha_is_estimated_unless_it_is_given():
 @pytest.mark.slow
 @pytest.mark.parametrize("n_words", [8, 30])
 def test_short_documents_are_not_worse_explained_than_by_one_topic(n_words):
-    counts = nmfscale.corpora.docstrings()
+    counts = nmfscale.datasets.docstrings()
     rng, pieces = np.random.default_rng(0), []
     for i in range(counts.shape[0]):
         row = slice(*counts.indptr[i : i + 2])
@@ -339,7 +339,7 @@ def test_transform_and_score_are_those_of_scikit_learn():
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_ends_above_scikit_learn(seed):
-    counts, _ = nmfscale.simulate_topic_counts(300, 200, n_components=4, random_state=seed)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(300, 200, n_components=4, random_state=seed)
     theirs = LatentDirichletAllocation(4, max_iter=30, random_state=seed).fit(counts)
     assert fit(counts, 4, max_iter=100, random_state=seed).elbo_ > theirs.score(counts)
 
@@ -359,7 +359,7 @@ def test_score_of_features_that_were_hardly_seen():
 
 
 def test_recovers_simulated_topics():
-    counts, truth = nmfscale.simulate_topic_counts(400, 80, n_components=3, random_state=0)
+    counts, truth = nmfscale.datasets.simulate_topic_counts(400, 80, n_components=3, random_state=0)
     model = fit(counts, max_iter=60)
     near = model.components_ @ truth.F
     near /= np.linalg.norm(model.components_, axis=1)[:, None]

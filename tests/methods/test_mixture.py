@@ -8,9 +8,8 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 
-from nmfscale import (
-    PoissonNMF,
-    TopicModel,
+from nmfscale import PoissonNMF, TopicModel
+from nmfscale.likelihood import (
     loglik_multinomial,
     mixture_proportions,
     multinomial_to_poisson,

@@ -63,7 +63,7 @@ def test_the_prior_of_proportions_given_the_counts_of_topics():
 
 
 def test_a_chain_that_starts_at_the_truth_stays_there():
-    X, truth = nmfscale.simulate_noisy_topics(150, 60, 2, noisy_share=0.3, random_state=0)
+    X, truth = nmfscale.datasets.simulate_noisy_topics(150, 60, 2, noisy_share=0.3, random_state=0)
     counts = nmfscale.as_counts(X)
     chain = NoiseChain(
         counts, truth.L, truth.mu, truth.u, SHARES, np.random.default_rng(0), 1

@@ -158,7 +158,7 @@ def test_shares_of_the_mixture_have_the_highest_likelihood():
 
 
 def test_a_mixture_ranks_pairs_better_than_free_parameters():
-    counts, truth = nmfscale.simulate_noisy_topics(600, 300, 3, random_state=0)
+    counts, truth = nmfscale.datasets.simulate_noisy_topics(600, 300, 3, random_state=0)
     found = {}
     for prior in ("mixture", "none"):
         model = fit(counts, max_iter=60, noise_prior=prior)
@@ -352,7 +352,7 @@ def match_topics(found, truth):
 
 
 def test_finds_noisy_pairs():
-    counts, truth = nmfscale.simulate_noisy_topics(600, 300, 3, random_state=0)
+    counts, truth = nmfscale.datasets.simulate_noisy_topics(600, 300, 3, random_state=0)
     model = fit(counts, max_iter=100)
     topics, near = match_topics(model.loadings_, truth.L)
     assert near.min() > 0.9
@@ -363,7 +363,7 @@ def test_finds_noisy_pairs():
 @pytest.mark.filterwarnings("ignore:NoisyTopicModel has not converged after 500")
 def test_finds_noisy_pairs_of_many_cells():
     """Areas under the curve, theta ranked, with loadings and means known, and all estimated."""
-    counts, truth = nmfscale.simulate_noisy_topics(5000, 10000, 5, random_state=0)
+    counts, truth = nmfscale.datasets.simulate_noisy_topics(5000, 10000, 5, random_state=0)
     held = {"L": truth.L, "mu": truth.mu, "fixed_samples": np.ones(5000, bool),
             "fixed_features": np.ones(10000, bool)}  # fmt: skip
     known = nmfscale.NoisyTopicModel(5, noise_prior="none").fit(counts, **held)

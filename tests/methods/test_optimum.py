@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from nmfscale import PoissonNMF, TopicModel, loglik_poisson
+from nmfscale import PoissonNMF, TopicModel
+from nmfscale.likelihood import loglik_poisson
 from nmfscale.methods.factors import Factor
 from nmfscale.methods.poisson.solvers import SOLVERS
 from nmfscale.methods.poisson.steps import convert

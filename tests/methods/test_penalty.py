@@ -12,7 +12,7 @@ from small_fits import StopError, bits, stop_at
 import nmfscale
 
 K = 3
-COUNTS, TRUTH = nmfscale.simulate_topic_counts(80, 40, 4, size=60.0, random_state=0)
+COUNTS, TRUTH = nmfscale.datasets.simulate_topic_counts(80, 40, 4, size=60.0, random_state=0)
 X = COUNTS.toarray().astype(float)
 _rng = np.random.default_rng(0)
 START = {"L": _rng.uniform(5, 20, (80, K)), "F": _rng.uniform(0.5, 1, (40, K))}
@@ -125,7 +125,7 @@ def test_transform_finds_the_penalised_optimum_of_new_rows():
 @pytest.mark.parametrize(("q", "weight"), [(0.5, 2.0), (0.3, 0.5)])
 def test_rows_with_a_concave_penalty_reach_the_best_of_their_supports(q, weight, on):
     """In the fit and in transform: a local optimum depends on which parameters are zero."""
-    counts, _ = nmfscale.simulate_topic_counts(60, 30, 4, size=40.0, random_state=1)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(60, 30, 4, size=40.0, random_state=1)
     model = model_of(weight, "l1", q, on, max_iter=30).set_params(n_components=4).fit(counts)
     L, F = model.loadings_, model.components_.T
     Y, A, B = (counts.toarray(), L, F) if on == "loadings" else (counts.toarray().T, F, L)
@@ -140,7 +140,7 @@ def test_rows_with_a_concave_penalty_reach_the_best_of_their_supports(q, weight,
 @pytest.mark.parametrize(("norm", "q"), [("l1", 1.0), ("l2", 0.5)])
 def test_sparse_components_leave_loadings_of_new_rows_without_a_penalty(norm, q):
     model = fit(2.0, norm, q, "components")
-    plain = nmfscale.poisson_regression(model.components_.T, COUNTS.T)
+    plain = nmfscale.likelihood.poisson_regression(model.components_.T, COUNTS.T)
     assert_allclose(model.transform(COUNTS), plain, rtol=1e-5, atol=1e-6)
 
 

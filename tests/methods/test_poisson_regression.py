@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
-from nmfscale import PoissonNMF, mixture_proportions, poisson_regression
+from nmfscale import PoissonNMF
+from nmfscale.likelihood import mixture_proportions, poisson_regression
 from nmfscale.methods.poisson.regression import REGRESSION_SOLVERS
 
 N, K, T = 90, 5, 20

@@ -73,7 +73,7 @@ def assert_usable(model, X):
     for name in model.history_.dtype.names:
         assert np.isfinite(model.history_[name]).all(), name
     single = L.dtype == np.float32
-    expected = nmfscale.loglik_poisson(X, L, F).sum()
+    expected = nmfscale.likelihood.loglik_poisson(X, L, F).sum()
     assert_allclose(model.loglik_, expected, rtol=1e-4 if single else 1e-9, atol=1e-5)
 
 
@@ -416,7 +416,7 @@ def test_every_solver_reaches_a_stationary_point(solver, dtype):
     X = make_counts(20, 15, K=2)
     model = fit(X, 2, solver=solver, max_iter=400, dtype=dtype, **start(X, 2))
     assert_usable(model, X)
-    of_L, of_F = nmfscale.kkt_residuals(X, model.loadings_, model.components_.T)
+    of_L, of_F = nmfscale.likelihood.kkt_residuals(X, model.loadings_, model.components_.T)
     assert max(np.abs(of_L).max() / X.sum(1).mean(), np.abs(of_F).max() / X.sum(0).mean()) < 2e-3
 
 
@@ -497,7 +497,7 @@ def test_everything_free_improves_around_what_is_held():
     X = make_counts()
     options = {"fixed_topics": [True, False, False], **start(X)}
     model = fit(X, max_iter=200, **options)
-    of_L, of_F = nmfscale.kkt_residuals(X, model.loadings_, model.components_.T)
+    of_L, of_F = nmfscale.likelihood.kkt_residuals(X, model.loadings_, model.components_.T)
     assert np.abs(of_L).max() < 1e-3 * X.sum(1).mean()
     assert np.abs(of_F[:, 1:]).max() < 1e-3 * X.sum(0).mean()
 
@@ -625,7 +625,9 @@ def test_integer_weights_are_repeated_samples(solver, prior):
         scale = repeated.components_.max()
         assert_allclose(weighted.components_, repeated.components_, rtol=1e-5, atol=1e-8 * scale)
     if prior is None:
-        per_sample = nmfscale.loglik_poisson(X, weighted.loadings_, weighted.components_.T)
+        per_sample = nmfscale.likelihood.loglik_poisson(
+            X, weighted.loadings_, weighted.components_.T
+        )
         assert weighted.loglik_ == pytest.approx(weights @ per_sample, rel=1e-9)
 
 
@@ -935,7 +937,7 @@ def test_what_rounding_keeps_below_the_best_is_a_plateau():
 
 
 def test_float32_ends_where_its_rounding_ends():
-    X = nmfscale.simulate_topic_counts(60, 40, 3, random_state=8)[0]
+    X = nmfscale.datasets.simulate_topic_counts(60, 40, 3, random_state=8)[0]
     model = nmfscale.PoissonNMF(4, random_state=8, dtype="float32").fit(X)
     assert model.stop_reason_ in ("converged", "precision") and model.n_iter_ < 100
     # so large that its rounding hides what is left: the log-likelihood goes up and down for ever

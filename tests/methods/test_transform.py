@@ -103,7 +103,7 @@ def test_completion_scores_what_was_held_out(model):
 
 @pytest.mark.filterwarnings("ignore:X has .* of which the fit had none")
 def test_completion_is_highest_for_as_many_topics_as_there_are():
-    counts, _ = nmfscale.simulate_topic_counts(300, 200, n_components=4, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(300, 200, n_components=4, random_state=0)
     models = [
         nmfscale.TopicModel(K, prior_factors=1.1, random_state=1).fit(counts[:200])
         for K in (2, 4, 16)

@@ -401,7 +401,9 @@ def test_a_topic_model_is_a_poisson_nmf_rescaled(solver):
     ):
         assert_allclose(of_topics, of_factors, rtol=1e-9, atol=1e-12)
     assert_allclose(factors.poisson_factors()[1].T, factors.components_, rtol=0)
-    expected = nmfscale.loglik_multinomial(X, topics.loadings_, topics.components_.T).sum()
+    expected = nmfscale.likelihood.loglik_multinomial(
+        X, topics.loadings_, topics.components_.T
+    ).sum()
     assert topics.loglik_ == pytest.approx(expected, rel=1e-9)
 
 

@@ -219,7 +219,7 @@ def test_bootstraps_know_what_was_measured():
     drawn = found.group_means.replicates.mean(axis=0)
     assert_allclose(drawn.T if drawn.shape != means.shape else drawn, means, atol=0.06)
     with pytest.raises(ValueError, match="fitted with measured=, .*: use bootstrap_fit"):
-        nmfscale.jackknife_fit(model, X, [(0, 0)])
+        nmfscale.experimental.jackknife_fit(model, X, [(0, 0)])
 
 
 @pytest.mark.parametrize(

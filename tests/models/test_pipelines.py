@@ -38,7 +38,7 @@ def test_tables_of_a_pipeline_equal_those_of_a_model_with_names(pipeline, named)
         lambda fit, X: nmfscale.permutation_test(
             fit, GROUPS, n_permutations=19, random_state=0
         ).to_frame(),
-        lambda fit, X: nmfscale.jackknife_fit(fit, X, [(0, "gene")]).to_frame(),
+        lambda fit, X: nmfscale.experimental.jackknife_fit(fit, X, [(0, "gene")]).to_frame(),
         lambda fit, X: nmfscale.bootstrap_fit(
             fit, X, features=["gene"], n_replicates=2, random_state=0
         ).to_frame(),
@@ -83,7 +83,7 @@ def test_plots_of_a_pipeline(pipeline, named):
 
 def test_the_structure_plot_of_a_poisson_nmf_is_that_of_expected_counts():
     pytest.importorskip("matplotlib").use("Agg")
-    X = nmfscale.simulate_topic_counts(30, 20, 3, random_state=0)[0]
+    X = nmfscale.datasets.simulate_topic_counts(30, 20, 3, random_state=0)[0]
     topics = nmfscale.TopicModel(3, random_state=0).fit(X)
     L, F = topics.poisson_factors()
     poisson = nmfscale.PoissonNMF(3, random_state=0).fit(X)

@@ -6,7 +6,8 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from sklearn.model_selection import GridSearchCV
 
-from nmfscale import SSNMF, supervision_from_variances
+from nmfscale import SSNMF
+from nmfscale.experimental import supervision_from_variances
 
 N, M, T, R = 40, 25, 12, 3
 # Variances of the r summands of an entry, sigma in the paper.

@@ -138,11 +138,11 @@ def test_equal_topics_merge_without_loss():
 def test_merging_goes_with_conversion():
     model = mergeable("TopicModel")
     parts = [[0, 3], [1], [2]]
-    L, F = nmfscale.multinomial_to_poisson(
+    L, F = nmfscale.likelihood.multinomial_to_poisson(
         model.loadings_, model.components_.T, model.size_factors_, model.scales_
     )
     merged = model.merge_topics([[3, 0]])
-    found = nmfscale.multinomial_to_poisson(
+    found = nmfscale.likelihood.multinomial_to_poisson(
         merged.loadings_, merged.components_.T, merged.size_factors_, merged.scales_
     )
     for one, other in zip(found, merged_factors(L, F, parts), strict=True):

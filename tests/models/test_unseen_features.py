@@ -109,13 +109,15 @@ def test_batches_see_them_later():
 def test_proportions_of_mixtures():
     frequencies = np.vstack([np.random.default_rng(1).random((M - 1, 3)), np.zeros(3)])
     counts, start = X[:, ::-1].copy(), np.random.default_rng(2).random((N, 3))
-    expected = nmfscale.mixture_proportions(np.where(np.arange(M) == M - 1, 0, counts), frequencies)
+    expected = nmfscale.likelihood.mixture_proportions(
+        np.where(np.arange(M) == M - 1, 0, counts), frequencies
+    )
     counts[:, -1] = 40
     with pytest.warns(UserWarning, match="1,200 counts in 1 feature whose frequencies are all zer"):
-        found = nmfscale.mixture_proportions(counts, frequencies)
+        found = nmfscale.likelihood.mixture_proportions(counts, frequencies)
     assert (found == expected).all()
     with pytest.warns(UserWarning, match="left out"):
-        one = nmfscale.mixture_proportions(counts, frequencies, start, n_iter=1)
+        one = nmfscale.likelihood.mixture_proportions(counts, frequencies, start, n_iter=1)
     p = start[:, None] * (frequencies / frequencies.sum(axis=0))[:-1]
     expected = (counts[:, :-1, None] * p / p.sum(axis=2, keepdims=True)).sum(axis=1)
     np.testing.assert_allclose(one, expected / expected.sum(axis=1, keepdims=True), rtol=1e-12)
@@ -134,4 +136,4 @@ def test_samples_without_counts_in_features_of_the_topics_are_named(model):
     frequencies = np.random.default_rng(1).random((M, 2))
     frequencies[UNSEEN] = 0
     with pytest.warns(UserWarning, match=f"{match}proportions"):
-        nmfscale.mixture_proportions(new, frequencies)
+        nmfscale.likelihood.mixture_proportions(new, frequencies)

@@ -28,7 +28,7 @@ def closed():
 
 @pytest.fixture(scope="module")
 def fit():
-    X, _ = nmfscale.simulate_topic_counts(60, 26, 3, random_state=0)
+    X, _ = nmfscale.datasets.simulate_topic_counts(60, 26, 3, random_state=0)
     model = nmfscale.TopicModel(3, random_state=0)
     return X, model.fit(X, feature_names=list(string.ascii_lowercase)).rename_topics({1: "mine"})
 
@@ -46,7 +46,7 @@ def test_every_plot_shows_names_or_numbers_with_words(fit):
     effects = nmfscale.group_effects(model, GROUPS, **few)
     weights = nmfscale.bootstrap_weights(model, GROUPS, n_replicates=9, random_state=0)
     times = nmfscale.group_effects(model, np.repeat([2001, 2002], 30), **few)
-    table = nmfscale.correspondence_analysis(model, np.repeat(["a", "b", "c"], 20))
+    table = nmfscale.experimental.correspondence_analysis(model, np.repeat(["a", "b", "c"], 20))
     match = nmfscale.match_topics(model, model)
     for draw in (
         partial(pl.structure_plot, model), partial(pl.forest_plot, effects),

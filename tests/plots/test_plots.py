@@ -23,8 +23,8 @@ from nmfscale import (  # noqa: E402
     cluster_samples,
     differential_features,
     match_topics,
-    simulate_topic_counts,
 )
+from nmfscale.datasets import simulate_topic_counts  # noqa: E402
 from nmfscale.plots import (  # noqa: E402
     class_heatmap,
     detached_axes,

@@ -9,13 +9,8 @@ from scipy.stats import gaussian_kde
 
 pytest.importorskip("matplotlib").use("Agg")
 
-from nmfscale import (  # noqa: E402
-    AnchorNMF,
-    PoissonNMF,
-    bootstrap_weights,
-    correspondence_analysis,
-    group_effects,
-)
+from nmfscale import AnchorNMF, PoissonNMF, bootstrap_weights, group_effects  # noqa: E402
+from nmfscale.experimental import correspondence_analysis  # noqa: E402
 from nmfscale.plots import biplot, bootstrap_plot, detached_axes, scree_plot  # noqa: E402
 
 SHARES = np.random.default_rng(0).dirichlet([1, 2, 3, 4], size=150)

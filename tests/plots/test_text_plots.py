@@ -42,7 +42,7 @@ def test_lines_join_topics_that_occur_together():
 
 
 def test_labels_have_leading_words_and_models_their_names():
-    X, _ = nmfscale.simulate_topic_counts(60, 30, 4, random_state=0)
+    X, _ = nmfscale.datasets.simulate_topic_counts(60, 30, 4, random_state=0)
     names = [f"word{j}" for j in range(30)]
     model = nmfscale.TopicModel(4, random_state=0).fit(X, feature_names=names)
     model = model.rename_topics({2: "$_two_$"})

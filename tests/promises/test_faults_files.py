@@ -30,7 +30,9 @@ def store(tmp_path):
     names = [f"row {i}" for i in range(len(X))]
     counts = as_counts(X)
     arrays = counts.indptr, counts.indices, counts.data
-    pack(nmfscale.Counts(*arrays, counts.shape, sample_names=names), tmp_path / "counts.nmf")
+    pack(
+        nmfscale.results.Counts(*arrays, counts.shape, sample_names=names), tmp_path / "counts.nmf"
+    )
     return tmp_path / "counts.nmf"
 
 

@@ -17,7 +17,7 @@ def write_store(path):
     counts = as_counts(X)
     parts = counts.indptr, counts.indices, counts.data
     names = [f"sample {i}" for i in range(len(X))]
-    pack(nmfscale.Counts(*parts, counts.shape, sample_names=names, notes=["a note"]), path)
+    pack(nmfscale.results.Counts(*parts, counts.shape, sample_names=names, notes=["a note"]), path)
 
 
 def write_model(path):

@@ -38,16 +38,16 @@ class Guarded:
         )
 
     def loglik(self):
-        return nmfscale.loglik_poisson(self.X, self.L, self.F) + self.of_log
+        return nmfscale.likelihood.loglik_poisson(self.X, self.L, self.F) + self.of_log
 
     def loglik_multinomial(self):
-        return nmfscale.loglik_multinomial(self.X, self.L, self.F) + self.of_log
+        return nmfscale.likelihood.loglik_multinomial(self.X, self.L, self.F) + self.of_log
 
     def deviance(self):
-        return nmfscale.deviance_poisson(self.X, self.L, self.F) - 2.0 * self.of_log
+        return nmfscale.likelihood.deviance_poisson(self.X, self.L, self.F) - 2.0 * self.of_log
 
     def kkt(self):
-        of_L, of_F = nmfscale.kkt_residuals(self.X, self.L, self.F)
+        of_L, of_F = nmfscale.likelihood.kkt_residuals(self.X, self.L, self.F)
         ratio = self.X.copy()
         ratio.data = self.X.data * EPS / (self.mu * (self.mu + EPS))
         return of_L + self.L * (ratio @ self.F), of_F + self.F * (ratio.T @ self.L)
@@ -279,5 +279,5 @@ def test_topic_score_factors(reference_dir, data_dir):
         correlations = matched_correlations(F, golden["F"])
     assert np.all(correlations >= 0.9), correlations
     story = json.loads((reference_dir / "fasttopics_topicscore_neurips_k5.json").read_text())
-    loglik = nmfscale.loglik_poisson(load_npz(data_dir / "neurips.npz"), L, F).sum()
+    loglik = nmfscale.likelihood.loglik_poisson(load_npz(data_dir / "neurips.npz"), L, F).sum()
     assert_allclose(loglik, story["loglik_topicscore_init"], rtol=0.02)

@@ -68,8 +68,8 @@ def settled(X, L, F):
 def test_poisson_is_multinomial_times_poisson_of_the_totals(problem):
     X, L, F = problem
     t, s = X.sum(axis=1), L @ F.sum(axis=0)
-    poisson = nmfscale.loglik_poisson(X, L, F)
-    multinomial = nmfscale.loglik_multinomial(X, L, F)
+    poisson = nmfscale.likelihood.loglik_poisson(X, L, F)
+    multinomial = nmfscale.likelihood.loglik_multinomial(X, L, F)
     of_totals = oracle.poisson_logpmf(t, s)
     # Relative to the largest numbers that enter, which may cancel.
     size = np.abs(poisson) + np.abs(multinomial) + np.abs(of_totals) + s + t * np.log1p(t) + 1.0
@@ -82,7 +82,9 @@ def test_the_multinomial_likelihood_does_not_see_the_sizes(problem):
     X, L, F = problem
     sizes = np.geomspace(1e-3, 1e3, len(L))[:, None]
     size = 1.0 + X.sum(axis=1) * np.log1p(X.sum(axis=1))
-    change = nmfscale.loglik_multinomial(X, sizes * L, F) - nmfscale.loglik_multinomial(X, L, F)
+    change = nmfscale.likelihood.loglik_multinomial(
+        X, sizes * L, F
+    ) - nmfscale.likelihood.loglik_multinomial(X, L, F)
     assert np.all(np.abs(change) <= 1e-12 * size)
 
 
@@ -96,7 +98,10 @@ def test_likelihoods_and_residuals_are_those_of_the_oracle(problem):
         found = getattr(nmfscale, name)(csr_array(X), L, F)
         assert found.shape == (len(X),)
         assert np.all(np.abs(found - getattr(oracle, name)(X, L, F)) <= 1e-13 * size), name
-    ours, exact = nmfscale.kkt_residuals(csr_array(X), L, F), oracle.kkt_residuals(X, L, F)
+    ours, exact = (
+        nmfscale.likelihood.kkt_residuals(csr_array(X), L, F),
+        oracle.kkt_residuals(X, L, F),
+    )
     parts = L * ((1.0 + X / mu) @ F), F * ((1.0 + X / mu).T @ L)
     for found, expected, size in zip(ours, exact, parts, strict=True):
         assert np.all(np.abs(found - expected) <= 1e-13 * size)
@@ -107,9 +112,9 @@ def test_likelihoods_and_residuals_are_those_of_the_oracle(problem):
 def test_deviance_is_twice_the_distance_to_the_saturated_model(problem):
     X, L, F = problem
     saturated = np.sum(oracle.poisson_logpmf(X, X), axis=1)
-    gap = 2.0 * (saturated - nmfscale.loglik_poisson(X, L, F))
+    gap = 2.0 * (saturated - nmfscale.likelihood.loglik_poisson(X, L, F))
     assert_allclose(
-        nmfscale.deviance_poisson(X, L, F), gap, rtol=1e-9, atol=1e-9 * X.max(initial=1)
+        nmfscale.likelihood.deviance_poisson(X, L, F), gap, rtol=1e-9, atol=1e-9 * X.max(initial=1)
     )
 
 
@@ -117,7 +122,7 @@ def test_deviance_is_twice_the_distance_to_the_saturated_model(problem):
 @MANY
 def test_residuals_sum_to_what_the_totals_miss(problem):
     X, L, F = problem
-    of_L, of_F = nmfscale.kkt_residuals(X, L, F)
+    of_L, of_F = nmfscale.likelihood.kkt_residuals(X, L, F)
     t, s = X.sum(axis=1), L @ F.sum(axis=0)
     assert_allclose(of_L.sum(axis=1), s - t, rtol=1e-11, atol=1e-11 * np.max(s + t))
     c, f = X.sum(axis=0), F @ L.sum(axis=0)
@@ -131,8 +136,8 @@ def test_residuals_sum_to_what_the_totals_miss(problem):
 @MANY
 def test_transposed_counts_swap_the_residuals(problem):
     X, L, F = problem
-    of_L, of_F = nmfscale.kkt_residuals(X, L, F)
-    swapped = nmfscale.kkt_residuals(X.T, F, L)
+    of_L, of_F = nmfscale.likelihood.kkt_residuals(X, L, F)
+    swapped = nmfscale.likelihood.kkt_residuals(X.T, F, L)
     size = 1e-13 * (X.sum() + np.sum(L @ F.T))
     assert_allclose(swapped[1], of_L, atol=size)
     assert_allclose(swapped[0], of_F, atol=size)
@@ -145,12 +150,12 @@ def test_transposed_counts_swap_the_residuals(problem):
 @MANY
 def test_conversion_and_back(problem):
     _, L, F = problem
-    P, W, s, u = nmfscale.poisson_to_multinomial(L, F)
+    P, W, s, u = nmfscale.likelihood.poisson_to_multinomial(L, F)
     for ours, expected in zip((P, W, s, u), oracle.poisson_to_multinomial(L, F), strict=True):
         assert_allclose(ours, expected, rtol=1e-13)
     assert_allclose(P.sum(axis=1), 1.0, rtol=1e-13)
     assert_allclose(W.sum(axis=0), 1.0, rtol=1e-13)
-    back = nmfscale.multinomial_to_poisson(P, W, s, u)
+    back = nmfscale.likelihood.multinomial_to_poisson(P, W, s, u)
     assert_allclose(back[0], L, rtol=1e-13)
     assert_allclose(back[1], F, rtol=1e-13)
 
@@ -177,7 +182,7 @@ def test_one_component_has_a_closed_form(problem):
     t, c = X.sum(axis=1), X.sum(axis=0)
     expected = np.outer(t, c) / X.sum()
     assert_allclose(model.loadings_ @ model.components_, expected, rtol=1e-12)
-    of_L, of_F = nmfscale.kkt_residuals(X, model.loadings_, model.components_.T)
+    of_L, of_F = nmfscale.likelihood.kkt_residuals(X, model.loadings_, model.components_.T)
     assert np.abs(of_L).max() <= 1e-12 * t.max()
     assert np.abs(of_F).max() <= 1e-12 * c.max()
     assert model.converged_
@@ -252,9 +257,11 @@ def test_an_l1_penalty_with_sizes_and_weights(problem):
     ).fit(X, size_factors=sizes, row_weights=weights)
     P, W, totals = model.loadings_, model.components_.T, model.size_factors_
     assert_allclose(totals * (1 + penalty), X.sum(axis=1), rtol=1e-7)
-    each = nmfscale.loglik_poisson(X, totals[:, None] * P, W) - penalty * totals
+    each = nmfscale.likelihood.loglik_poisson(X, totals[:, None] * P, W) - penalty * totals
     assert_allclose(model.history_["loglik"][-1], weights @ each, rtol=1e-7)
-    assert_allclose(model.loglik_, weights @ nmfscale.loglik_multinomial(X, P, W), rtol=1e-7)
+    assert_allclose(
+        model.loglik_, weights @ nmfscale.likelihood.loglik_multinomial(X, P, W), rtol=1e-7
+    )
 
 
 @given(fits())

@@ -33,14 +33,18 @@ MAY_IMPORT = {
     "tl": {"counts", "storage", "readers", "models", "inference", "annotated"},
     "get": {"counts", "annotated"},
     "plots": {"counts", "methods", "models", "annotated"},
+    "likelihood": {"methods"},
+    "experimental": {"models", "inference"},
+    "results": {"counts", "storage", "methods", "models", "inference", "datasets"},
+    "errors": {"counts", "storage", "engine", "cluster"},
     "report": {"models", "inference", "engine", "storage", "counts", "plots", "markup"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
         "cluster", "counts", "datasets", "plots", "report", "tl", "terminal",
     },
     "__init__": {
-        "models", "inference", "methods", "readers", "storage", "counts", "datasets", "plots",
-        "tl", "get", "report",
+        "models", "inference", "methods", "readers", "datasets", "plots", "tl", "get", "report",
+        "likelihood", "experimental", "results", "errors",
     },
     "__main__": {"cli"},
 }  # fmt: skip

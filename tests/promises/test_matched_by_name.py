@@ -168,7 +168,10 @@ def test_topics_of_priors():
     factors = pd.DataFrame(L, columns=TOPICS), pd.DataFrame(F, columns=TOPICS)
     of_topics, table = pd.Series([1.5, 3.0], TOPICS), pd.DataFrame(PRIOR, columns=TOPICS)
     turned = TOPICS[::-1]
-    for ask in (nmfscale.logposterior_poisson, nmfscale.logposterior_multinomial):
+    for ask in (
+        nmfscale.likelihood.logposterior_poisson,
+        nmfscale.likelihood.logposterior_multinomial,
+    ):
         for prior in (of_topics, table):
             expected = ask(X, L, F, prior_factors=prior.to_numpy())
             assert ask(X, *factors, prior_factors=prior[turned]) == expected
@@ -202,24 +205,24 @@ def test_arguments_of_transform_and_score():
 
 
 FUNCTIONS = {
-    "loglik_poisson": lambda X, L, F, start: nmfscale.loglik_poisson(X, L, F),
-    "loglik_multinomial": lambda X, L, F, start: nmfscale.loglik_multinomial(X, L, F),
-    "deviance_poisson": lambda X, L, F, start: nmfscale.deviance_poisson(X, L, F),
-    "kkt_residuals": lambda X, L, F, start: nmfscale.kkt_residuals(X, L, F)[0],
-    "logposterior_poisson": lambda X, L, F, start: nmfscale.logposterior_poisson(
+    "loglik_poisson": lambda X, L, F, start: nmfscale.likelihood.loglik_poisson(X, L, F),
+    "loglik_multinomial": lambda X, L, F, start: nmfscale.likelihood.loglik_multinomial(X, L, F),
+    "deviance_poisson": lambda X, L, F, start: nmfscale.likelihood.deviance_poisson(X, L, F),
+    "kkt_residuals": lambda X, L, F, start: nmfscale.likelihood.kkt_residuals(X, L, F)[0],
+    "logposterior_poisson": lambda X, L, F, start: nmfscale.likelihood.logposterior_poisson(
         X, L, F, prior_factors=F + 1, prior_loadings=L + 1
     ),
-    "logposterior_multinomial": lambda X, L, F, start: nmfscale.logposterior_multinomial(
+    "logposterior_multinomial": lambda X, L, F, start: nmfscale.likelihood.logposterior_multinomial(
         X, L, F, prior_factors=F + 1
     ),
-    "mixture_proportions": lambda X, L, F, start: nmfscale.mixture_proportions(
+    "mixture_proportions": lambda X, L, F, start: nmfscale.likelihood.mixture_proportions(
         X, F, start, n_iter=2
     ),
-    "simulate_from_factors": lambda X, L, F, start: nmfscale.simulate_from_factors(
+    "simulate_from_factors": lambda X, L, F, start: nmfscale.datasets.simulate_from_factors(
         L.loc[SAMPLES] if hasattr(L, "loc") else L,
         F.loc[FEATURES] if hasattr(F, "loc") else F, random_state=0,
     ).toarray(),
-    "multinomial_to_poisson": lambda X, L, F, start: nmfscale.multinomial_to_poisson(
+    "multinomial_to_poisson": lambda X, L, F, start: nmfscale.likelihood.multinomial_to_poisson(
         L.loc[SAMPLES] if hasattr(L, "loc") else L, F,
         shuffled(SIZES, SAMPLES) if hasattr(L, "loc") else SIZES,
         pd.Series([3.0, 2.0], TOPICS[::-1]) if hasattr(L, "loc") else [2.0, 3.0],
@@ -245,7 +248,7 @@ SURPLUS = FUNCTIONS | {
     "fixed topics": lambda X, L, F, start: nmfscale.TopicModel(K, **FEW).fit(
         X, F=F, fixed_topics=[True] * K
     ),
-    "poisson_regression": lambda X, L, F, start: nmfscale.poisson_regression(F, X.T),
+    "poisson_regression": lambda X, L, F, start: nmfscale.likelihood.poisson_regression(F, X.T),
 }
 NO_COUNTS = "multinomial_to_poisson", "simulate_from_factors", "clustering_score"
 
@@ -285,7 +288,7 @@ def test_features_have_the_names_of_the_fit_if_the_counts_have_none():
         nmfscale.differential_features(model, X),
         nmfscale.topic_quality(model, X),
         nmfscale.bootstrap_fit(model, X, n_replicates=2, random_state=0),
-        nmfscale.jackknife_fit(model, X, entries=[(0, "gene3")]),
+        nmfscale.experimental.jackknife_fit(model, X, entries=[(0, "gene3")]),
     )
     for result in found:
         assert list(result.feature_names) == list(FEATURES)

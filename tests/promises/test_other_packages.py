@@ -51,7 +51,7 @@ def names(tmp_path, monkeypatch):
     """The names that the page uses: counts, a model, texts, groups."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    counts, _ = nmfscale.simulate_topic_counts(40, 12, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(40, 12, 3, random_state=0)
     sp.save_npz("counts.npz", counts)
     X = nmfscale.as_counts(counts, feature_names=WORDS)
     model = nmfscale.TopicModel(3, random_state=0).fit(X)

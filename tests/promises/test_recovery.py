@@ -83,7 +83,7 @@ def test_no_method_gets_lost_from_a_random_start(solver, seed):
     model = fit(solver)
     assert model.loglik_ > fit("scd").loglik_ - 5.0
     assert model.converged_
-    of_L, of_F = nmfscale.kkt_residuals(X, model.loadings_, model.components_.T)
+    of_L, of_F = nmfscale.likelihood.kkt_residuals(X, model.loadings_, model.components_.T)
     assert np.abs(of_L).max() < 0.1 * X.sum() / X.shape[0]
     assert np.abs(of_F).max() < 0.1 * X.sum() / X.shape[1]
 

@@ -302,7 +302,7 @@ def test_blocks_hardly_change_the_answer(monkeypatch):
 @pytest.mark.parametrize("n_components", [10, 20])
 def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
     internals.small_blocks(monkeypatch, 100_000)
-    counts = nmfscale.corpora.docstrings()
+    counts = nmfscale.datasets.docstrings()
     arrays = counts.data, counts.indices, counts.indptr
     matrix = sp.csr_matrix(arrays, shape=counts.shape)
     write_h5ad(tmp_path / "counts.h5ad", matrix)

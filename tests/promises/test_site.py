@@ -60,9 +60,10 @@ def docstrings():
 
 
 def public_names():
-    for room in ("", ".pl", ".tl", ".get"):
+    rooms = {name for name in nmfscale.__all__ if inspect.ismodule(getattr(nmfscale, name))}
+    for room in ("", *(f".{name}" for name in rooms)):
         module = getattr(nmfscale, room[1:]) if room else nmfscale
-        for name in set(module.__all__) - {"pl", "tl", "get", "corpora"}:
+        for name in set(module.__all__) - rooms:
             full, thing = f"nmfscale{room}.{name}", getattr(module, name)
             yield full
             for method, function in inspect.getmembers(thing, inspect.isfunction):

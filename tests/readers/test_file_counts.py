@@ -341,8 +341,8 @@ def test_anndata_of_dask_arrays(tmp_path, form, layer):
     one = as_counts(adata, layer=layer)
     other = as_counts(adata, layer=layer, in_memory=False)
     stored = nmfscale.write_store(adata, tmp_path / "counts.nmf", layer=layer, groups="kind")
-    assert isinstance(one, nmfscale.Counts) and isinstance(other, FileCounts)
-    assert isinstance(nmfscale.read_counts(adata, layer=layer), nmfscale.Counts)
+    assert isinstance(one, nmfscale.results.Counts) and isinstance(other, FileCounts)
+    assert isinstance(nmfscale.read_counts(adata, layer=layer), nmfscale.results.Counts)
     assert stored.groups.tolist() == adata.obs["kind"].tolist()
     memory = as_counts(X)
     for counts in (one, other, stored):

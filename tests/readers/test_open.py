@@ -593,8 +593,8 @@ def test_rows_that_a_fit_would_take_for_zeros_are_refused(tmp_path, size):
     model = nmfscale.PoissonNMF(2, random_state=0, integer="allow").fit(whole)
     for refused in (
         nmfscale.AnchorNMF(2, projection=3, integer="allow").fit, model.transform, model.score,
-        lambda X: nmfscale.mixture_proportions(X, model.components_.T),
-        lambda X: nmfscale.loglik_poisson(X, model.loadings_, model.components_.T),
+        lambda X: nmfscale.likelihood.mixture_proportions(X, model.components_.T),
+        lambda X: nmfscale.likelihood.loglik_poisson(X, model.loadings_, model.components_.T),
     ):  # fmt: skip
         with pytest.raises(ValueError, match="those of 2 other rows.* tell sums below 1e-09"):
             refused(whole * size)

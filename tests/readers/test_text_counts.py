@@ -201,7 +201,11 @@ def test_texts_to_topics_in_the_shell(tmp_path, monkeypatch, capsys):
     assert "in fewer documents than --min-df 2" in capsys.readouterr().out
     options = CountVectorizer(min_df=2, max_df=0.4, stop_words="english", ngram_range=(1, 2))
     same(nmfscale.read_counts("texts.nmf"), options)
-    assert nmfscale.StoredCounts("texts.nmf").obs["author"][:3].tolist() == ["ann", "bob", "ann"]
+    assert nmfscale.results.StoredCounts("texts.nmf").obs["author"][:3].tolist() == [
+        "ann",
+        "bob",
+        "ann",
+    ]
     assert not run("fit", "texts.nmf", "-k", "2", "-o", "model.h5", "-q")
     new = "w0 w1 unheard unheard words", "", "w2 w3"
     (tmp_path / "new.txt").write_text("\n".join(new) + "\n")
@@ -214,7 +218,7 @@ def test_texts_to_topics_in_the_shell(tmp_path, monkeypatch, capsys):
     assert not run("text", "new.txt", "new.nmf", *vocabulary)
     found = capsys.readouterr()
     n_tokens = CountVectorizer(ngram_range=(1, 2)).fit_transform(new).sum()
-    unknown = n_tokens - nmfscale.StoredCounts("new.nmf").total
+    unknown = n_tokens - nmfscale.results.StoredCounts("new.nmf").total
     assert f"{unknown:.0f} of {n_tokens} words of the texts" in found.err
     assert "most often 'unheard' (2)" in found.err
     assert "1 of 3 texts have none of the words" in found.out

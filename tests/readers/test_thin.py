@@ -72,7 +72,7 @@ def test_the_same_counts_from_every_source(X, how, tmp_path, monkeypatch, capsys
     out = tmp_path / "thin.nmf"
     assert main(["store", str(tmp_path / "X.h5ad"), str(out), f"--thin-{name}", str(value),
                  "--seed", "5"]) == 0  # fmt: skip
-    np.testing.assert_array_equal(dense(nmfscale.StoredCounts(out)), dense(expected))
+    np.testing.assert_array_equal(dense(nmfscale.results.StoredCounts(out)), dense(expected))
     assert "seed            5" in capsys.readouterr().out
 
 

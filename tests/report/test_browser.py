@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    counts = nmfscale.corpora.docstrings(["numpy"])
+    counts = nmfscale.datasets.docstrings(["numpy"])
     model = nmfscale.TopicModel(4, random_state=1).fit(counts)
     groups = {
         "half ": np.where(np.arange(counts.shape[0]) % 2, "odd", "even"),
@@ -164,7 +164,7 @@ def test_keyboard_reaches_the_controls(browser, path):
 
 def test_hundred_thousand_samples_are_a_small_file(tmp_path):
     rng = np.random.default_rng(0)
-    counts, _ = nmfscale.simulate_topic_counts(1000, 2000, 20, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(1000, 2000, 20, random_state=0)
     model = nmfscale.TopicModel(20, random_state=0, max_iter=2, tol=0).fit(counts)
     model.loadings_ = rng.dirichlet(np.ones(20), 100_000)
     model.sample_totals_ = rng.integers(100, 1000, 100_000)

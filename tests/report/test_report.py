@@ -22,7 +22,7 @@ def named(matrix, feature_names, sample_names=None):
 
 @pytest.fixture(scope="module")
 def fit():
-    counts, _ = nmfscale.simulate_topic_counts(120, 30, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(120, 30, 3, random_state=0)
     counts = named(counts, [f"gene {j}" for j in range(30)], [f"cell {i}" for i in range(120)])
     return counts, nmfscale.TopicModel(3, random_state=0).fit(counts)
 
@@ -113,7 +113,7 @@ def test_groups_are_matched_by_name(fit, tmp_path):
 
 
 def test_names_cannot_change_the_page(tmp_path):
-    counts, _ = nmfscale.simulate_topic_counts(120, 30, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(120, 30, 3, random_state=0)
     names = [f"</script><img src=x onerror=alert({j})>" for j in range(30)]
     model = nmfscale.TopicModel(3, random_state=0).fit(named(counts, names))
     model.topic_names_ = np.array(["<b>one", "two & three", "'four\""], object)
@@ -130,7 +130,7 @@ def test_names_cannot_change_the_page(tmp_path):
 
 
 def test_fits_without_samples_names_or_distances(tmp_path):
-    counts, _ = nmfscale.simulate_topic_counts(120, 30, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(120, 30, 3, random_state=0)
     batches = nmfscale.LDA(3, random_state=0).partial_fit(counts)
     page = written(tmp_path, batches)
     assert "Structure" not in page.headings and "structure" not in page.data
@@ -142,7 +142,7 @@ def test_fits_without_samples_names_or_distances(tmp_path):
 
 
 def test_samples_of_a_large_fit_are_a_subset(tmp_path):
-    counts, _ = nmfscale.simulate_topic_counts(500, 20, 3, random_state=0)
+    counts, _ = nmfscale.datasets.simulate_topic_counts(500, 20, 3, random_state=0)
     model = nmfscale.TopicModel(3, random_state=0).fit(counts)
     groups = ["small"] * 4 + ["large"] * 496
     drawn = written(tmp_path, model, groups=groups, max_samples=100).data["structure"]

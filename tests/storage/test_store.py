@@ -104,7 +104,7 @@ def test_any_counts(tmp_path_factory, n, m, density, seed):
 
 def test_a_store_is_read_into_memory(store):
     counts = nmfscale.read_counts(store)
-    assert isinstance(counts, nmfscale.Counts)
+    assert isinstance(counts, nmfscale.results.Counts)
     assert counts.has_sorted_indices
     assert_array_equal(dense(counts), X)
     assert fit(counts, solver="scd").loglik_ == fit(X, solver="scd").loglik_
@@ -113,7 +113,7 @@ def test_a_store_is_read_into_memory(store):
 
 
 def test_names_come_back(tmp_path):
-    counts = nmfscale.Counts(
+    counts = nmfscale.results.Counts(
         *(getattr(sp.csr_array(X), part) for part in ("indptr", "indices", "data")),
         X.shape,
         sample_names=[f"cell {i}" for i in range(90)],
@@ -135,7 +135,7 @@ def test_one_long_name_does_not_make_all_of_them_long(tmp_path):
     names[7] = "ü" * 5000
     counts = as_counts(rng.poisson(1.0, (2000, 3)))
     parts = counts.indptr, counts.indices, counts.data
-    counts = nmfscale.Counts(*parts, counts.shape, sample_names=names)
+    counts = nmfscale.results.Counts(*parts, counts.shape, sample_names=names)
     pack(counts, tmp_path / "counts.nmf")
     assert os.path.getsize(tmp_path / "counts.nmf") < 300_000
     assert list(StoredCounts(tmp_path / "counts.nmf").sample_names) == names
@@ -179,7 +179,7 @@ def size_and_attributes(item):
 @pytest.mark.parametrize("factor", [1, 90, 2**20, 0.125])
 def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
     matrix = sp.csr_array(X * factor)
-    counts = nmfscale.Counts(
+    counts = nmfscale.results.Counts(
         matrix.indptr, matrix.indices, matrix.data, matrix.shape,
         sample_names=[f"sample {i}" for i in range(90)], groups=["α", "b"] * 45, notes=["a note"],
         first_fraction="0.125 in row 0" if factor < 1 else None,
@@ -768,7 +768,9 @@ def test_arrays_that_do_not_fit_are_named(tmp_path, small_blocks, name, change, 
     """Their checksums are sound: somebody has written them so."""
     counts = as_counts(X)
     parts = counts.indptr, counts.indices, counts.data
-    named = nmfscale.Counts(*parts, X.shape, sample_names=[f"sample {i}" for i in range(90)])
+    named = nmfscale.results.Counts(
+        *parts, X.shape, sample_names=[f"sample {i}" for i in range(90)]
+    )
     pack(named, tmp_path / "counts.nmf")
     rewritten(tmp_path / "counts.nmf", name, change)
     part = name.rpartition("/")[0] if "divide its text" in message else name

@@ -158,7 +158,7 @@ def load_result(path: str | os.PathLike[str]) -> Any:
     >>> import tempfile
     >>> from pathlib import Path
     >>> import nmfscale
-    >>> X, _ = nmfscale.simulate_topic_counts(60, 40, 3, random_state=0)
+    >>> X, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 3, random_state=0)
     >>> model = nmfscale.TopicModel(3, random_state=0).fit(X)
     >>> found = nmfscale.differential_features(model, X)
     >>> with tempfile.TemporaryDirectory() as folder:

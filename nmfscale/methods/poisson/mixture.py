@@ -96,7 +96,7 @@ def mixture_proportions(
 
     Examples
     --------
-    >>> from nmfscale import mixture_proportions
+    >>> from nmfscale.likelihood import mixture_proportions
     >>> frequencies = [[0.5, 0.0], [0.5, 0.2], [0.0, 0.8]]
     >>> mixture_proportions([[5, 5, 0], [5, 7, 8]], frequencies).round(4) + 0
     array([[1. , 0. ],

@@ -118,7 +118,7 @@ def gamma_to_dirichlet(alpha: ArrayLike, rate: ArrayLike) -> tuple[Array, Array]
 
     Examples
     --------
-    >>> from nmfscale import gamma_to_dirichlet
+    >>> from nmfscale.likelihood import gamma_to_dirichlet
     >>> alpha, scales = gamma_to_dirichlet([[1.5, 2.0], [1.5, 4.0]], rate=[0.5, 2.0])
     >>> scales
     array([2., 2.])
@@ -156,7 +156,7 @@ def dirichlet_to_gamma(alpha: ArrayLike, scales: ArrayLike) -> tuple[Array, Arra
 
     Examples
     --------
-    >>> from nmfscale import dirichlet_to_gamma
+    >>> from nmfscale.likelihood import dirichlet_to_gamma
     >>> alpha, rate = dirichlet_to_gamma([[1.5, 2.0], [1.5, 4.0]], scales=2.0)
     >>> rate
     array([0.5, 2. ])
@@ -200,7 +200,7 @@ def logposterior_poisson(
 
     Examples
     --------
-    >>> from nmfscale import logposterior_poisson
+    >>> from nmfscale.likelihood import logposterior_poisson
     >>> L, F = [[1.0], [2.0]], [[1.0], [1.0]]
     >>> round(logposterior_poisson([[2, 0], [1, 3]], L, F, prior_factors=(2.0, 1.0)), 4)
     -7.7123
@@ -252,7 +252,7 @@ def logposterior_multinomial(
 
     Examples
     --------
-    >>> from nmfscale import logposterior_multinomial
+    >>> from nmfscale.likelihood import logposterior_multinomial
     >>> L, F = [[1.0], [2.0]], [[1.0], [1.0]]
     >>> round(logposterior_multinomial([[2, 0], [1, 3]], L, F, prior_factors=2.0), 4)
     -2.3671

@@ -99,7 +99,7 @@ def poisson_regression(
 
     Examples
     --------
-    >>> from nmfscale import poisson_regression
+    >>> from nmfscale.likelihood import poisson_regression
     >>> A = [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
     >>> poisson_regression(A, [2, 5, 8]).round(6)
     array([2., 3.])

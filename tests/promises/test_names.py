@@ -1,0 +1,146 @@
+"""The public names: which there are, that old ones lead to new ones, and that import is quick."""
+
+import builtins
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+import nmfscale
+
+# A change of this table is a decision: users' programs use these names.
+NAMES = {
+    "nmfscale": """
+        AnchorNMF FrobeniusNMF GammaPoisson LDA NoisyTopicModel PoissonNMF SSNMF TopicModel
+        as_counts concat read_counts text_counts thin write_store
+        load load_result match_topics model_of write_report
+        balance bootstrap_fit bootstrap_weights cluster_samples clustering_score compare_fits
+        differential_features find_samples group_effects permutation_test regress_proportions
+        select_k stability topic_quality
+        datasets errors experimental get likelihood pl results tl
+    """,
+    "nmfscale.likelihood": """
+        deviance_poisson kkt_residuals loglik_multinomial loglik_poisson logposterior_multinomial
+        logposterior_poisson mixture_proportions poisson_regression
+        dirichlet_to_gamma gamma_to_dirichlet multinomial_to_poisson poisson_to_multinomial
+    """,
+    "nmfscale.datasets": """
+        docstrings simulate_correlated_topics simulate_from_factors simulate_noisy_topics
+        simulate_poisson_nmf simulate_topic_counts
+    """,
+    "nmfscale.errors": """
+        BlockFailedError CheckpointError ClusterError ConvergenceWarning DamagedFileError
+        DamagedStoreError FileInUseError JournalError MemoryLimitError NoWorkersError NotFittedError
+        SchedulerLostError ShortSamplesWarning
+    """,
+    "nmfscale.results": """
+        Corpus CountMatrix Counts StoredCounts
+        BootstrapFit BootstrapWeights ClusteringScore Consensus CorrespondenceAnalysis
+        DifferentialFeatures Estimates FitComparison FitSummary GroupDifferences GroupEffects
+        GroupTest JackknifeEstimates JackknifeFit LeadingSamples NoisyPairs Origin PermutationTest
+        ProportionRegression SampleClusters SelectK Stability TopicMatch TopicQuality
+        NoisyTruth PoissonTruth TopicParameters TopicTruth
+    """,
+    "nmfscale.experimental": """
+        correspondence_analysis jackknife_fit noisy_pairs supervision_from_variances to_pyldavis
+    """,
+    "nmfscale.pl": """
+        biplot bootstrap_plot class_heatmap correlation_plot detached_axes embedding forest_plot
+        ma_plot null_plot progress_plot scree_plot select_k_plot similarity_plot stability_plot
+        structure_plot top_features top_features_plot topic_colors topic_scatter trend_plot
+        volcano_plot
+    """,
+    "nmfscale.tl": """
+        bootstrap_weights correspondence_analysis differential_features group_effects
+        permutation_test quality rename_topics restore_h5ad select_k topics transform write_h5ad
+    """,
+    "nmfscale.get": "components_df differential_df model result topics_df",
+}
+# Modules with classes that users do not create.
+OF_CLASSES = "nmfscale.errors", "nmfscale.results"
+
+
+def public_module(name):
+    return nmfscale if name == "nmfscale" else getattr(nmfscale, name.removeprefix("nmfscale."))
+
+
+def public_things():
+    """Return the public functions and classes by dotted name, except errors and results."""
+    found = {}
+    for name in NAMES.keys() - set(OF_CLASSES):
+        module = public_module(name)
+        found |= {f"{name}.{each}": getattr(module, each) for each in module.__all__}
+    return {name: thing for name, thing in found.items() if not inspect.ismodule(thing)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_names(name):
+    module = public_module(name)
+    assert sorted(module.__all__) == sorted(NAMES[name].split())
+    assert all(hasattr(module, each) for each in module.__all__)
+
+
+def test_modules_of_public_names_can_be_imported():
+    for name in nmfscale.__all__:
+        if inspect.ismodule(getattr(nmfscale, name)) and name != "pl":  # which is named plots
+            assert importlib.import_module(f"nmfscale.{name}") is getattr(nmfscale, name)
+
+
+def test_dir_shows_public_names_only():
+    assert dir(nmfscale) == sorted(["__version__", *nmfscale.__all__])
+
+
+def test_old_names_lead_to_the_new_ones():
+    for name in "loglik_poisson Counts corpora jackknife_fit simulate_topic_counts".split():
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': it is \S+$") as refusal:
+            getattr(nmfscale, name)
+        module, _, new = str(refusal.value).rpartition(" ")[2].rpartition(".")
+        assert new in importlib.import_module(module).__all__
+    with pytest.raises(AttributeError, match="has no attribute 'loglik'$"):
+        nmfscale.loglik  # noqa: B018
+
+
+def test_import_loads_no_other_module():
+    code = (
+        "import sys; before = set(sys.modules); import nmfscale; "
+        "print(*sorted(set(sys.modules) - before - {'nmfscale'}))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def types_in(docstring, title):
+    """Yield the types of the entries of a numpydoc section."""
+    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\S.*\n---|\Z)", docstring, re.M | re.S)
+    for head in re.findall(r"^\S.*$", section[1] if section else "", re.M):
+        yield head.rpartition(" : ")[2]
+
+
+def test_classes_that_docstrings_name_are_public():
+    """Those of returned values, and of attributes of results."""
+    of_package = {
+        name
+        for path in [path for path in sys.modules if path.startswith("nmfscale.")]
+        for name, thing in vars(sys.modules[path]).items()
+        if inspect.isclass(thing) and thing.__module__.startswith("nmfscale.")
+    }
+    things = [(thing, "Returns") for thing in public_things().values()]
+    results = nmfscale.results
+    things += [(getattr(results, name), "Attributes") for name in results.__all__]
+    types = [text for thing, title in things for text in types_in(inspect.getdoc(thing), title)]
+    named = set(re.findall(r"\w+", " ".join(types))) & of_package
+    assert len(named) > 20
+    assert named <= {*results.__all__, *nmfscale.__all__}
+
+
+def test_errors_that_docstrings_name_are_public():
+    named = set()
+    for thing in public_things().values():
+        methods = inspect.getmembers(thing, inspect.isfunction) if inspect.isclass(thing) else []
+        for each in [thing, *(function for name, function in methods if name[0] != "_")]:
+            named |= set(re.findall(r"\b[A-Z]\w+(?:Error|Warning)\b", inspect.getdoc(each) or ""))
+    assert len(named) > 8
+    assert named - set(nmfscale.errors.__all__) <= set(dir(builtins))
