@@ -95,7 +95,7 @@ def test_likelihoods_and_residuals_are_those_of_the_oracle(problem):
     mu = L @ F.T
     size = np.sum(X * np.abs(np.log(mu)) + mu + X * np.log1p(X), axis=1) + 1.0
     for name in ("loglik_poisson", "loglik_multinomial", "deviance_poisson"):
-        found = getattr(nmfscale, name)(csr_array(X), L, F)
+        found = getattr(nmfscale.likelihood, name)(csr_array(X), L, F)
         assert found.shape == (len(X),)
         assert np.all(np.abs(found - getattr(oracle, name)(X, L, F)) <= 1e-13 * size), name
     ours, exact = (
