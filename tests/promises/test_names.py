@@ -114,7 +114,7 @@ def test_import_loads_no_other_module():
 
 def types_in(docstring, title):
     """Yield the types of the entries of a numpydoc section."""
-    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\S.*\n---|\Z)", docstring, re.M | re.S)
+    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n---|\Z)", docstring, re.M | re.S)
     for head in re.findall(r"^\S.*$", section[1] if section else "", re.M):
         yield head.rpartition(" : ")[2]
 
