@@ -58,6 +58,8 @@ def text_of_file(path: Path) -> str:
 
     No other encoding is guessed.
     """
+    if not path.exists():  # reading would retry for some time if the file is missing
+        raise FileNotFoundError(f"No such file: {path}")
 
     def attempt() -> bytes:
         with opened_text(path) as file:

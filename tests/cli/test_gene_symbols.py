@@ -91,7 +91,7 @@ def test_every_command_that_shows_features(folder, tmp_path, monkeypatch, capsys
         ),
         ("cells.h5ad", "add a column with symbols"),
         ("other.csv", "has none of the 12 features of the model"),
-        ("nowhere.csv", "No such file"),
+        ("nowhere.csv", "error: No such file: nowhere.csv"),
     ],
 )
 def test_what_is_wrong_is_named(folder, given, message, monkeypatch, capsys):
