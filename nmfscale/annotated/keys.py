@@ -58,7 +58,7 @@ def outdated(key: str) -> list[tuple[str, str]]:
 def _places_of_rows(key: str, model: str | None = None) -> list[str]:
     """Return the places in obsm of attributes with rows, of one class or of all."""
     from ..models import MODELS, CountModel
-    from ..models.persistence import model_class
+    from ..models.registry import model_class
 
     kind = None if model is None else model_class(model)
     kinds = [*MODELS.values(), *CountModel.of_others.values()] if kind is None else [kind]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import names_of, plain, such_as
-from ..models.persistence import model_class
+from ..models.registry import model_class
 from ..models.topics import topic_names_of
 from ..readers.objects import table_of_samples
 from ..storage.plain import escaped, from_plain, kind_of, to_plain, unescaped

@@ -41,9 +41,9 @@ from .option_groups import (
     size,
 )
 from .parameters import add_parameters, check_options
-from .quality import quality, stability
+from .quality import models_of_stability, quality, stability
 from .report import add_report_options, report
-from .selection import MODELS, numbers, select_k
+from .selection import models_to_select, numbers, select_k
 from .text import add_text_options, text
 
 
@@ -67,7 +67,7 @@ def make_parser(words: Sequence[str], *, all_options: bool = False) -> argparse.
         )  # fmt: skip
         command.set_defaults(run=run, usage=command.error, command=name)
         # options that are derived from the library need its import, which is slow
-        if all_options or name not in ("fit", "test") or words[:1] == [name]:
+        if all_options or name not in _SLOW or words[:1] == [name]:
             add_options(command)
             command.add_argument("--debug", action="store_true", help="show an error's traceback")
         if name == "fit" and (all_options or words[:1] == ["fit"]):
@@ -244,7 +244,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
     what = "default: %(default)s"
-    add("--model", choices=MODELS, default="topic", help=what)
+    add("--model", choices=models_to_select(), default="topic", help=what)
     what = "prior of the topics of --model topic and poisson, 1 for none (default: 1.1)"
     add("--prior", type=at_least(float, 1), metavar="A", help=what)
     what = (
@@ -280,7 +280,7 @@ def _stability(command: argparse.ArgumentParser) -> None:
     what = "table to write: a row for each start, or topic (default: %(default)s)"
     add("--table", choices=("starts", "topics"), default="starts", help=what)
     what = "default: %(default)s"
-    add("--model", choices=("topic", "poisson"), default="topic", help=what)
+    add("--model", choices=models_of_stability(), default="topic", help=what)
     what = (
         "leave topics out of the consensus whose mean distance from their neighbours, 0 to 2, is "
         "larger (default: %(default)s)"
@@ -399,6 +399,8 @@ def _completion(command: argparse.ArgumentParser) -> None:
 _UNITS = """First identify the sampling unit. Beers of a brewery, posts of a blog, or cells of a
 patient resemble each other: pass the breweries, blogs or patients as --units. Without --units,
 samples are the units, and the test may find differences that do not exist."""
+# Commands whose options are derived from the library.
+_SLOW = "fit", "test", "select-k", "stability"
 _READ_FROM_FILE = "such as 2GB: data that do not fit are read from the file repeatedly"
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {

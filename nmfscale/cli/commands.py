@@ -58,15 +58,17 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def fit(arguments: argparse.Namespace) -> int:
     """Fit a model and write it to a file."""
-    _check_together(arguments)
+    from ..models.registry import model_named
+
+    kind = model_named(arguments.model)
+    _check_together(arguments, kind)
     check_inputs(*input_files(arguments))
     if arguments.write_h5ad is not None:
         check_h5ad_input(arguments)
     from ..counts.short_samples import are_short
     from ..engine.checkpoint import checkpoints_in, recorded_seed
-    from ..models import MODELS
 
-    weights = weights_of(arguments, MODELS[arguments.model])
+    weights = weights_of(arguments, kind)
 
     # a resumed fit replaces the model that the same command wrote when it was interrupted
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
@@ -85,7 +87,7 @@ def fit(arguments: argparse.Namespace) -> int:
             how["client"] = client
         if arguments.labels is not None:
             how["y"] = labels_of(arguments.labels, counts)
-        model = MODELS[arguments.model](**given_parameters(arguments))
+        model = kind(**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, arguments.command_line, **how)
         short = not model._fits_short_samples and are_short(counts)
         del counts  # closes the file
@@ -100,11 +102,11 @@ def fit(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _check_together(arguments: argparse.Namespace) -> None:
+def _check_together(arguments: argparse.Namespace, kind: type) -> None:
     """Refuse options that cannot be combined."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
-    if arguments.labels is not None and arguments.model != "ssnmf":
+    if arguments.labels is not None and not hasattr(kind, "predict"):
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
     if arguments.write_h5ad is not None:
         check_h5ad_options(arguments)

@@ -85,9 +85,9 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
 def _refuse_logarithms(arguments: argparse.Namespace, counts: Any, source: str) -> None:
     """Refuse log-normalised values for models that warn of fractions, those of counts."""
     from ..counts.logarithms import refuse_logarithms
-    from ..models import MODELS
+    from ..models.registry import model_named
 
-    if MODELS[arguments.model].integer == "warn":
+    if model_named(arguments.model).integer == "warn":
         remedy = f"Pass the raw counts{_of_other_matrices(arguments)}."
         as_they_are = "To fit these values as they are: nmfscale fit --model frobenius."
         refuse_logarithms(counts, source, remedy, as_they_are)

@@ -24,18 +24,18 @@ def add_parameters(
 
     With `every_model`, options and choices are those of any model.
     """
-    from ..models import MODELS
+    from ..models.registry import model_named, model_names
 
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--model", nargs="?")  # a missing value is reported by the real parser
     named = first.parse_known_args(words)[0].model
     command.add_argument(
-        "--model", choices=tuple(MODELS), default="topic",
+        "--model", choices=(names := model_names()), default="topic",
         help="default: %(default)s; the options below belong to the model",
     )  # fmt: skip
-    chosen = MODELS[named if named in MODELS else "topic"]
+    chosen = names if every_model else [named if named in names else "topic"]
     known = command._option_string_actions
-    for estimator in MODELS.values() if every_model else [chosen]:
+    for estimator in map(model_named, chosen):
         defaults = inspect.signature(estimator).parameters
         for name, constraints in estimator._parameter_constraints.items():
             how = None if name in _ELSEWHERE else _how(constraints)
@@ -68,21 +68,21 @@ def check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> Non
 
 def _models_with(option: str) -> list[str]:
     """Return the models that have an option."""
-    from ..models import MODELS
+    from ..models.registry import model_named, model_names
 
     name = option.removeprefix("--").replace("-", "_")
     return [
         model
-        for model, estimator in MODELS.items()
-        if name not in _ELSEWHERE and _how(estimator._parameter_constraints.get(name, ()))
+        for model in model_names()
+        if name not in _ELSEWHERE and _how(model_named(model)._parameter_constraints.get(name, ()))
     ]
 
 
 def given_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters of the model that are set by any option."""
-    from ..models import MODELS
+    from ..models.registry import model_named
 
-    estimator = MODELS[arguments.model]
+    estimator = model_named(arguments.model)
     common = {
         "n_components": arguments.k,
         "random_state": arguments.seed,

@@ -56,14 +56,16 @@ def stability(arguments: argparse.Namespace) -> int:
     targets = targets_of(arguments, endings, files, replaces=arguments.resume)
     from ..engine.checkpoint import checkpoints_in
     from ..inference.stability import stability as fit_from_starts
-    from ..models import MODELS
+    from ..models.registry import model_named
 
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
     seed = arguments.seed
     if seed is None and not goes_on:
         seed = secrets.randbelow(2**32)
-    estimator = MODELS[arguments.model](
-        arguments.k, init="random", memory_limit=arguments.memory_limit, integer="allow"
+    kind = model_named(arguments.model)
+    options = {"init": "random"} if "init" in kind._parameter_constraints else {}
+    estimator = kind(
+        arguments.k, memory_limit=arguments.memory_limit, integer="allow", **options
     )
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
@@ -77,7 +79,8 @@ def stability(arguments: argparse.Namespace) -> int:
     if arguments.seed is None:
         say(f"seed            {found.random_state}")
     if found.model is None and any(target.suffix.lower() in MODEL_FILES for target in targets):
-        log("there is no consensus, and no model is written")
+        why = "there is no consensus" if found.consensus is None else "this model holds no topics"
+        log(f"{why}, and no model is written")
         targets = [each for each in targets if each.suffix.lower() not in MODEL_FILES]
 
     def write(target: Path) -> None:
@@ -94,6 +97,16 @@ def stability(arguments: argparse.Namespace) -> int:
 
     write_all(targets, write)
     return end(arguments, len(found.objective), found.interrupted)
+
+
+def models_of_stability() -> list[str]:
+    """Return the models that `stability` can fit, and all models of other packages."""
+    from ..inference.stability import has_random_starts
+    from ..models import MODELS
+    from ..models.registry import model_names
+
+    names = model_names()
+    return [name for name in names if name not in MODELS or has_random_starts(MODELS[name]())]
 
 
 def _say_stability(found: Any) -> None:

@@ -14,14 +14,15 @@ from .inference import ARRAYS, PICTURES, targets_of, write_all, write_columns, w
 from .labels import file_and_column, read_groups
 from .messages import log, say
 
-MODELS = "topic", "poisson", "lda", "gamma-poisson", "noisy"
-
 
 def select_k(arguments: argparse.Namespace) -> int:
     """Compare numbers of topics."""
     if arguments.resume and arguments.checkpoint is None:
         arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
-    if arguments.prior is not None and arguments.model not in ("topic", "poisson"):
+    from ..models.registry import model_named
+
+    kind = model_named(arguments.model)
+    if arguments.prior is not None and "prior_factors" not in kind._parameter_constraints:
         arguments.usage("--prior is for --model topic and poisson")
     files = input_files(arguments)
     if arguments.units is not None:
@@ -41,7 +42,7 @@ def select_k(arguments: argparse.Namespace) -> int:
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = search(
-            _estimator(arguments), counts, arguments.k,
+            _estimator(arguments, kind), counts, arguments.k,
             units=_units(arguments, counts), held_out=arguments.held_out, n_folds=arguments.folds,
             n_init=arguments.starts, random_state=seed, n_threads=arguments.threads, client=client,
             checkpoint=arguments.checkpoint, resume=arguments.resume,
@@ -76,13 +77,20 @@ def select_k(arguments: argparse.Namespace) -> int:
     return 130
 
 
-def _estimator(arguments: argparse.Namespace) -> Any:
-    from ..models import MODELS as CLASSES
-
+def _estimator(arguments: argparse.Namespace, kind: Any) -> Any:
     options: dict[str, Any] = {"memory_limit": arguments.memory_limit, "integer": "allow"}
-    if arguments.model in ("topic", "poisson"):
+    if "prior_factors" in kind._parameter_constraints:
         options |= {"prior_factors": arguments.prior or 1.1, "tol": 1e-3}
-    return CLASSES[arguments.model](**options)
+    return kind(**options)
+
+
+def models_to_select() -> list[str]:
+    """Return the models that `select_k` can score, and all models of other packages."""
+    from ..inference.selection_fits import is_scored
+    from ..models import MODELS
+    from ..models.registry import model_names
+
+    return [name for name in model_names() if name not in MODELS or is_scored(MODELS[name]())]
 
 
 def _units(arguments: argparse.Namespace, counts: Any) -> list[str] | None:

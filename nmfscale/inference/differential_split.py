@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..counts.short_samples import ShortSamplesWarning
-from ..models.poisson_nmf import PoissonNMF
+from ..models.base import CountModel
 from ..readers.file_counts import FileCounts
 from ..readers.thinning import PartOfCounts, Thinning
 from .fit_counts import counts_of_fit
 from .seeds import child, seed_of
+from .selection_fits import with_options
 
 Array = NDArray[Any]
 # Largest number of parts of equal size into which counts are split.
@@ -45,10 +45,12 @@ def fitted_to_part(
     The fit starts from the factors of the model, so that topics keep their order.
     """
     share = checked_split(split)
-    if not isinstance(model, PoissonNMF) or not hasattr(model, "components_"):
+    of_poisson = hasattr(model, "poisson_factors")
+    able = isinstance(model, CountModel) and (of_poisson or model._starts_at_fits())
+    if not able or not hasattr(model, "loadings_"):
         raise ValueError(
-            f"split={shown(split)} fits the topics again: a fitted PoissonNMF or TopicModel is "
-            f"needed, not a {type(model).__name__}."
+            f"split={shown(split)} fits the topics again: a fitted model whose fit can start at "
+            f"another one is needed, such as TopicModel, not a {type(model).__name__}."
         )
     counts, given = counts_of_fit(model, X, counts)
     if not counts.is_integer:
@@ -58,15 +60,20 @@ def fitted_to_part(
         thinned_part(counts, thinning, parts)
         for parts in (range(share.numerator), range(share.numerator, share.denominator))
     )
-    L, F = model.poisson_factors()
-    again = clone(model).set_params(
-        n_init=1, n_moves=0, verbose=0, callback=None, random_state=0, n_threads=n_threads
-    )
-    weights = None if getattr(model, "row_weights_", None) is None else given.weights
-    start = np.ascontiguousarray(L[given.rows]) * float(share)
+    again = with_options(
+        model, n_init=1, n_moves=0, verbose=0, callback=None, random_state=0, n_threads=n_threads,
+        **model._parameters_of_refits(),
+    )  # fmt: skip
+    if not of_poisson:
+        start = model._arguments_of_start(given.rows)
+    else:
+        L, F = model.poisson_factors()
+        weights = None if getattr(model, "row_weights_", None) is None else given.weights
+        L = np.ascontiguousarray(L[given.rows]) * float(share)
+        start = {"L": L, "F": F, "row_weights": weights, **given.fixed}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShortSamplesWarning)  # of a part of the counts
-        again.fit(fit_part, L=start, F=F, row_weights=weights, **given.fixed)
+        again.fit(fit_part, **start)
     if hasattr(model, "topic_names_"):
         again.topic_names_ = model.topic_names_
     # the samples are those of the other part, in the same order

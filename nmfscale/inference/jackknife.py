@@ -20,7 +20,6 @@ from ..methods.poisson.profile import ProfileHessian
 from ..methods.transform import project_rows
 from ..models.names import feature_names_of
 from ..models.pipelines import model_and_input
-from ..models.poisson_nmf import PoissonNMF
 from ..models.topics import topic_number
 from ..readers.open import as_counts
 from ..terminal import progress_bar
@@ -306,13 +305,13 @@ def _estimates(
 
 def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
     """Return F (m, K) of a Poisson NMF, in float64, and its prior."""
-    if not isinstance(model, PoissonNMF):
+    if not hasattr(model, "poisson_factors"):
         raise ValueError(
-            f"model is a {type(model).__name__}: PoissonNMF or TopicModel is needed, whose fits "
-            "are maxima of a likelihood."
+            f"model is a {type(model).__name__}: a model with poisson_factors() is needed, such as "
+            "PoissonNMF or TopicModel, whose fits are maxima of the likelihood of a Poisson NMF."
         )
     check_is_fitted(model, "components_")
-    if model.prior_loadings is not None:
+    if getattr(model, "prior_loadings", None) is not None:
         raise ValueError(
             "the model has prior_loadings, which the jackknife does not support: use "
             "bootstrap_fit, or fit without."
@@ -324,7 +323,8 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
                 "bootstrap_fit, or fit without."
             )
     F = np.ascontiguousarray(model.poisson_factors()[1], dtype=np.float64)
-    return F, gamma_prior(model.prior_factors, F.shape, "prior_factors", names=names_of(model, 1))
+    prior = getattr(model, "prior_factors", None)
+    return F, gamma_prior(prior, F.shape, "prior_factors", names=names_of(model, 1))
 
 
 def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> Array:

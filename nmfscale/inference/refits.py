@@ -3,8 +3,9 @@
 A replicate starts from the factors of the fit and ends by the same rule. This is faster than a
 random start and stays at one optimum: variance between random starts is not sampling variance.
 
-Fits of a Poisson NMF take weights of samples. Other models get a table in which each sample occurs
-as often as it was drawn.
+What a model can do decides how its replicates are made. Fits of a Poisson NMF (`poisson_factors`)
+take weights of samples. Other models get a table in which each sample occurs as often as it was
+drawn; the fit starts at the topics and loadings of the first one, or takes its `anchors`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,7 @@ from ..kernels.resample import draw_counts
 from ..methods.anchors.search import DependentAnchor
 from ..methods.factors import proportions
 from ..methods.matching import cosines_of, match_columns
-from ..models.anchor_nmf import AnchorNMF
-from ..models.lda import LDA
-from ..models.poisson_nmf import PoissonNMF
+from ..models.base import CountModel
 from ..readers.file_counts import FileCounts
 from ..readers.thinning import PartOfCounts
 from .fit_counts import GivenToFit
@@ -47,11 +46,22 @@ Array = NDArray[Any]
 
 def check_refittable(estimator: Any) -> None:
     """Refuse estimators whose fits cannot start from the topics of another one."""
-    if not isinstance(estimator, PoissonNMF | LDA | AnchorNMF):
+    able = isinstance(estimator, CountModel) and (
+        hasattr(estimator, "poisson_factors")
+        or _has_anchors(estimator)
+        or estimator._starts_at_fits()
+    )
+    if not able:
         raise ValueError(
-            f"estimator is a {type(estimator).__name__}: PoissonNMF, TopicModel, LDA or AnchorNMF "
-            "is needed. For other models, bootstrap_weights resamples their loadings."
+            f"estimator is a {type(estimator).__name__}: a model whose fit can start at another "
+            "one is needed, such as PoissonNMF, TopicModel, LDA, AnchorNMF or FrobeniusNMF. For "
+            "other models, bootstrap_weights resamples their loadings."
         )
+
+
+def _has_anchors(estimator: Any) -> bool:
+    """Whether a model is fitted anew from the features that are its anchors."""
+    return "anchors" in estimator.get_params(deep=False)
 
 
 def shares_of(model: Any, loadings: Any = None) -> tuple[Array, Array]:
@@ -59,7 +69,7 @@ def shares_of(model: Any, loadings: Any = None) -> tuple[Array, Array]:
 
     The proportions are those of `loadings`, by default of the fitted samples.
     """
-    if isinstance(model, PoissonNMF):
+    if hasattr(model, "poisson_factors"):
         found: tuple[Array, Array] = model._multinomial()
         return found
     loadings = model.loadings_ if loadings is None else loadings
@@ -123,19 +133,17 @@ def refit_task(fitted: Any, counts: CountMatrix, given: GivenToFit, drawing: Dra
     """Return the replicates of a fitted model; its loadings are matched with the counts."""
     how: dict[str, Any] = {"n_init": 1, "n_moves": 0, "verbose": 0, "callback": None}
     how["validation_fraction"] = None  # a replicate ends by `tol`
-    if isinstance(fitted, PoissonNMF):
+    if hasattr(fitted, "poisson_factors"):
         L, F = fitted.poisson_factors()
         estimator = with_options(fitted, random_state=0, **how)
         L = np.ascontiguousarray(L[given.rows])
         return WeightedRefits(estimator, counts, drawing, F, L, given.weights, given.fixed)
     F = np.ascontiguousarray(shares_of(fitted)[1], np.float64)
-    if isinstance(fitted, LDA):
-        estimator = with_options(
-            fitted, random_state=0, doc_topic_prior=fitted.doc_topic_prior_,
-            estimate_prior=fitted._estimated, **how,
-        )  # fmt: skip
-        gamma = np.ascontiguousarray(fitted.doc_topic_posterior_[given.rows])
-        return LDARefits(estimator, counts, drawing, F, fitted.topic_word_posterior_, gamma)
+    if not _has_anchors(fitted):
+        estimated = fitted._parameters_of_refits()
+        estimator = with_options(fitted, random_state=0, **estimated, **how)
+        start, of_samples = fitted._arguments_of_start(given.rows), fitted._start_of_samples()
+        return StartedRefits(estimator, counts, drawing, F, start, of_samples, estimated)
     # all anchors are given, so that nothing else plays a part in their choice
     estimator = with_options(
         fitted, random_state=0, anchors=None, weighting="counts", projection=None, **how
@@ -212,7 +220,7 @@ class WeightedRefits(RefitTask):
 
     def together(self, here: bool) -> int:
         """Return the number of fits that share each read of counts in a file."""
-        return self._n_together(1) if here else n_together_elsewhere(self.counts)
+        return self._n_together(1) if here else n_together_elsewhere(self.counts, self.estimator)
 
     def _n_together(self, n_threads: int) -> int:
         """Return that number on the machine that does the fits, as its memory allows."""
@@ -302,22 +310,28 @@ class DrawnRefits(RefitTask):
 
 
 @dataclass(frozen=True)
-class LDARefits(DrawnRefits):
-    """Fits of LDA, which start from posteriors of topics (K, m) and of samples (n, K)."""
+class StartedRefits(DrawnRefits):
+    """Fits that start at the first one: `start` are arguments of `fit`, those of samples (n, ...).
 
-    topics: Array
-    gamma: Array
+    `estimated` are parameters that the first fit has estimated.
+    """
+
+    start: dict[str, Array]
+    of_samples: tuple[str, ...]
+    estimated: dict[str, Any]
 
     def about(self) -> Iterable[Any]:
         """Return the inputs of the replicates, from which a checkpoint is recognised."""
         yield from super().about()
-        yield from (self.topics, self.gamma, self.estimator.doc_topic_prior)
+        for values in (self.start, self.estimated):
+            yield from (*values, *values.values())
 
     def _refit(self, estimator: Any, counts: CountMatrix, rows: Array) -> tuple[Any, Array]:
-        model = estimator.fit(
-            counts, topic_word_posterior=self.topics, doc_topic_posterior=self.gamma[rows]
-        )
-        return model, np.ones(len(self.topics), bool)
+        start = {
+            name: value[rows] if name in self.of_samples else value
+            for name, value in self.start.items()
+        }
+        return estimator.fit(counts, **start), np.ones(self.F.shape[1], bool)
 
     def _match(self, F: Array, topics: Array) -> tuple[Array, Array]:
         return match_columns(F, topics)

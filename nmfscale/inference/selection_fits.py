@@ -17,7 +17,6 @@ from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..methods.completion import log_shares
 from ..models.base import CountModel
-from ..models.poisson_nmf import PoissonNMF
 from .folds import Fold, Folds
 from .replicates import ReplicateTask
 from .seeds import state_of_fit
@@ -33,11 +32,16 @@ def check_estimator(estimator: Any) -> None:
             f"estimator is {shown(type(estimator).__name__)}: an unfitted model of counts is "
             "needed, such as TopicModel, LDA or GammaPoisson."
         )
-    if not hasattr(estimator, "perplexity"):
+    if not is_scored(estimator):
         raise ValueError(
             f"estimator is {shown(type(estimator).__name__)}, which has no likelihood by which to "
             "score held-out counts: give TopicModel, LDA or GammaPoisson."
         )
+
+
+def is_scored(estimator: Any) -> bool:
+    """Whether the fits of a model have a likelihood of held-out counts, and need no labels."""
+    return hasattr(estimator, "perplexity") and not hasattr(estimator, "predict")
 
 
 def with_options(estimator: Any, **options: Any) -> Any:
@@ -85,15 +89,14 @@ class SelectionTask(ReplicateTask):
     def together(self, here: bool) -> int:
         """Return the number of fits, of all folds, that share the reads of parts in stores."""
         folds = self.folds
-        if not folds.stores or not isinstance(self.estimator, PoissonNMF):
+        if not folds.stores:
             return 1
         train = folds.stores[0]
-        of_fold = self._n_together(train, 1) if here else n_together_elsewhere(train)
+        elsewhere = n_together_elsewhere(train, self.estimator)
+        of_fold = self._n_together(train, 1) if here else elsewhere
         return of_fold * folds.n_folds if of_fold > 1 else 1
 
     def _n_together(self, train: CountMatrix, n_threads: int) -> int:
-        if not isinstance(self.estimator, PoissonNMF):
-            return 1
         dtype, most = self.estimator._dtype(), max(self.numbers)
         return n_together(train, self.estimator, most, dtype, n_threads)
 
@@ -135,7 +138,7 @@ class SelectionTask(ReplicateTask):
 
 def loadings_of(model: Any, counts: CountMatrix) -> Array:
     """Return the loadings of the counts of a fit, for scores."""
-    if isinstance(model, PoissonNMF):
+    if hasattr(model, "poisson_factors"):  # the best ones for these topics
         return np.asarray(model.loadings_, np.float64)
     return np.asarray(model._seen_loadings(model._explained(counts)))
 

@@ -14,23 +14,12 @@ from ..cluster.pool import memory_of_task
 from ..counts.base import CountMatrix
 from ..counts.shared import share_reads
 from ..engine.memory import fits_within, reads_anew
-from ..methods.poisson.solvers import poisson_needs
-from ..models.poisson_nmf import PoissonNMF
 from ..readers.open import as_counts
 from ..storage.store import StoredCounts
 
 T = TypeVar("T")
 # Number of fits that share each read of a file: reading then takes a small part of the time.
 _TOGETHER = 16
-
-
-def check_estimator(estimator: Any) -> None:
-    """Refuse estimators whose fits take neither weights nor factors to start from."""
-    if not isinstance(estimator, PoissonNMF):
-        raise ValueError(
-            f"estimator is a {type(estimator).__name__}: PoissonNMF or TopicModel is needed, whose "
-            "fit takes weights of samples and factors to start from."
-        )
 
 
 def counts_of_job(
@@ -71,16 +60,19 @@ def n_together(
 ) -> int:  # fmt: skip
     """Return how many fits share each read on the machine that does them, as memory allows.
 
-    Fits have starts that are given, which need no memory of their own.
+    Fits have starts that are given, which need no memory of their own. Reads are shared by models
+    that tell the memory of a fit, `_needs_of_fit`.
     """
-    found = poisson_needs(counts, n_components, dtype, estimator.solver, n_threads, **needs)
+    if not hasattr(estimator, "_needs_of_fit"):
+        return 1
+    memory = estimator._needs_of_fit(counts, n_components, dtype, n_threads, **needs)
     limit = estimator.memory_limit or memory_of_task()
-    return fits_within(counts, found._replace(start=0), limit, _TOGETHER)
+    return fits_within(counts, memory._replace(start=0), limit, _TOGETHER)
 
 
-def n_together_elsewhere(counts: CountMatrix) -> int:
+def n_together_elsewhere(counts: CountMatrix, estimator: Any) -> int:
     """Return how many fits share each read on a worker, at most."""
-    return _TOGETHER if reads_anew(counts) else 1
+    return _TOGETHER if reads_anew(counts) and hasattr(estimator, "_needs_of_fit") else 1
 
 
 def fit_together(counts: CountMatrix, fits: Sequence[Callable[..., T]], n_threads: int) -> list[T]:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from numbers import Real
 from typing import Any
 
@@ -21,13 +22,14 @@ from ..counts.short_samples import ShortSamplesWarning
 from ..engine.workers import resolve_client
 from ..methods.factors import proportions
 from ..methods.matching import lift_pairs
+from ..models.base import CountModel
 from ..models.pipelines import model_and_input
 from .consensus import Consensus, consensus_of
 from .replicates import ReplicateTask, check_positive, run_replicates
 from .results.stability import Stability
 from .seeds import state_of_fit
+from .selection_fits import with_options
 from .shared_fits import (
-    check_estimator,
     counts_of_job,
     file_of,
     fit_together,
@@ -64,9 +66,9 @@ def stability(
 
     Parameters
     ----------
-    estimator : PoissonNMF or TopicModel
+    estimator : model of counts with random starts (`n_init`) and without labels
         Its parameters except `n_init` and `random_state` are used; it is not fitted. As starts must
-        differ, ``init="auto"`` means ``init="random"``. It may be the last step of a pipeline.
+        differ, the default of `init` means ``init="random"``. It may be the last step of a pipeline.
     X : counts of shape (n_samples, n_features)
         As in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the counts, a packed store
         (or any file, if the estimator has a `memory_limit`) is read in chunks: up to 16 fits share
@@ -115,7 +117,9 @@ def stability(
     cNMF clusters components of scaled counts. Here topics f are compared as by
     :func:`match_topics`, as vectors ``(f - p) / sqrt(p)`` of unit length, where p is the mean of
     all topics: features that all topics share do not count. The loadings of the consensus (its
-    `model`) are fitted with these topics held fixed.
+    `model`) are fitted with these topics held fixed, if `fit` of the estimator takes
+    `fixed_topics`, as that of PoissonNMF and TopicModel; other models have a consensus of topics
+    only.
 
     Ctrl-C ends the job after the current fits; the result is that of the finished ones.
 
@@ -136,7 +140,7 @@ def stability(
     (100, 3)
     """
     estimator, X = model_and_input(estimator, X)
-    check_estimator(estimator)
+    _check_estimator(estimator)
     check_positive("n_starts", n_starts)
     if not isinstance(density_threshold, Real) or not 0 < float(density_threshold) <= 2:
         raise ValueError(
@@ -149,8 +153,8 @@ def stability(
     counts = counts_of_job(
         X, estimator.memory_limit, client, integer=estimator.integer, layer=layer, raw=raw
     )
-    estimator = clone(estimator).set_params(
-        n_init=1, verbose=0, callback=None, random_state=None, init=_init_of(estimator)
+    estimator = with_options(
+        estimator, n_init=1, verbose=0, callback=None, random_state=None, **_init_of(estimator)
     )
     task = StartsTask(estimator, counts)
     job = run_replicates(
@@ -163,12 +167,27 @@ def stability(
     model = None
     neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
     consensus = consensus_of(topics, float(density_threshold), neighbors)
-    if consensus is not None:
+    if consensus is not None and task.estimator._takes("fixed_topics"):
         model = _with_loadings(task.estimator, consensus, counts, n_threads)
     return Stability(
         objective, job["n_iter"], job["converged"], job["seed"], topics, best, matches,
         similarities, consensus, model, counts.feature_names, job.interrupted, job.seed.entropy,
     )  # fmt: skip
+
+
+def has_random_starts(estimator: Any) -> bool:
+    """Whether the fits of a model begin at random starts, and need no labels."""
+    is_model = isinstance(estimator, CountModel) and not hasattr(estimator, "predict")
+    return is_model and "n_init" in estimator.get_params(deep=False)
+
+
+def _check_estimator(estimator: Any) -> None:
+    """Refuse estimators whose fits have no random starts, or need labels."""
+    if not has_random_starts(estimator):
+        raise ValueError(
+            f"estimator is {shown(type(estimator).__name__)}: an unfitted model of counts with "
+            "random starts (n_init) and without labels is needed, such as TopicModel or LDA."
+        )
 
 
 @dataclass(frozen=True)
@@ -193,7 +212,8 @@ class StartsTask(ReplicateTask):
 
     def together(self, here: bool) -> int:
         """Return the number of fits that share each read of counts in a file."""
-        return self._n_together(1) if here else n_together_elsewhere(self.counts)
+        elsewhere = n_together_elsewhere(self.counts, self.estimator)
+        return self._n_together(1) if here else elsewhere
 
     def _n_together(self, n_threads: int) -> int:
         estimator = self.estimator
@@ -227,10 +247,11 @@ class StartsTask(ReplicateTask):
         }  # fmt: skip
 
 
-def _init_of(estimator: Any) -> Any:
-    """Return the `init` of starts that differ."""
-    is_default = isinstance(estimator.init, str) and estimator.init == "auto"
-    return "random" if is_default else estimator.init
+def _init_of(estimator: Any) -> dict[str, Any]:
+    """Return the `init` of starts that differ, if the default of a model is not replaced."""
+    parameters = signature(type(estimator)).parameters
+    is_default = "init" in parameters and estimator.init is parameters["init"].default
+    return {"init": "random"} if is_default else {}
 
 
 def _matched(topics: Array, best: int) -> tuple[Array, Array]:
@@ -247,8 +268,8 @@ def _with_loadings(
 ) -> Any:
     """Return a model with the topics of the consensus, and loadings fitted to the counts."""
     K = estimator.n_components
-    model = clone(estimator).set_params(random_state=0, init="random")
-    if model.solver == "joint-em":
+    model = with_options(estimator, random_state=0, init="random")
+    if getattr(model, "solver", None) == "joint-em":  # which holds no topics
         model.set_params(solver="auto")
     if n_threads is not None:
         model.set_params(n_threads=n_threads)

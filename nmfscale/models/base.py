@@ -38,6 +38,7 @@ from .fit_options import FitOptions
 from .fitted import OTHER_ENDS, Fitted
 from .inputs import client_for, with_names
 from .parameters import CheckedParameters, estimator
+from .starts import StartsMixin
 from .topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -56,7 +57,9 @@ class _Iterated:
 
 
 @estimator
-class CountModel(TopicsMixin, RowsTransformer, CheckedParameters, _Iterated, BaseEstimator):
+class CountModel(
+    TopicsMixin, StartsMixin, RowsTransformer, CheckedParameters, _Iterated, BaseEstimator
+):  # fmt: skip
     """Base of the estimators of counts; a `Method` defines the fit.
 
     Parameters are fields of a dataclass, which generates the `__init__` that scikit-learn inspects.

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics, warn_of_surplus
-from ..engine.protocol import Executor, Method
+from ..engine.protocol import Executor, Method, Needs
 from ..methods.entries import memory_of_entries
 from ..methods.factors import Constraints
 from ..methods.penalty import Penalty
@@ -304,6 +304,12 @@ class CountFactorization(HeldFactors):
         self.fixed_features_ = constraints.features
         self.fixed_samples_ = constraints.samples
         self.measured_, self.batch_ = constraints.measured, constraints.groups
+
+    def _needs_of_fit(
+        self, counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, **needs: Any
+    ) -> Needs:
+        """Return the memory of a fit without constraints, of several that share reads of a file."""
+        return poisson_needs(counts, n_components, dtype, self.solver, n_threads, **needs)
 
     def _warn_of_unmeasured(self, counts: CountMatrix) -> None:
         """Give no warning: entries that were not measured are left out of the likelihood."""

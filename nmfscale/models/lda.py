@@ -234,6 +234,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "topic_word_prior_": "km",
     }
     _of_topics = ("doc_topic_prior",)
+    _start_arguments: ClassVar[dict[str, str]] = {
+        "topic_word_posterior": "topic_word_posterior_",
+        "doc_topic_posterior": "doc_topic_posterior_",
+    }
 
     _mean_field: ClassVar[type[VariationalLDA]] = VariationalLDA
 
@@ -338,6 +342,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         if self.estimate_prior is None:
             return "vector" if self.doc_topic_prior is None else "none"
         return self.estimate_prior
+
+    def _parameters_of_refits(self) -> dict[str, Any]:
+        return {"doc_topic_prior": self.doc_topic_prior_, "estimate_prior": self._estimated}
 
     def _fit_counts(
         self, X: Any, options: FitOptions, *, topic_word_posterior: Any, doc_topic_posterior: Any

@@ -53,6 +53,7 @@ from ..storage.hdf5 import find, format_of, is_transient, read_file
 from ..storage.label_tables import put_table, read_table
 from ..storage.plain import NotPlainError, decode, encode, is_text, kind_of
 from ..storage.version import package_version
+from .registry import model_class
 from .topics import AXES
 
 FORMAT = "nmfscale-model"
@@ -91,7 +92,7 @@ def load_model(
         A file written by :func:`save_model`.
     classes : mapping of str to class, default=None
         Estimator classes by name; by default the models of this package, and those of other
-        packages that this process has imported.
+        packages that this process has imported, or that have an entry point "nmfscale.models".
 
     Returns
     -------
@@ -257,14 +258,6 @@ def _find_class(name: str, classes: Mapping[str, Any] | None, path: Any) -> type
             "defines it, import that first."
         )
     return found
-
-
-def model_class(name: str) -> Any:
-    """Return the model with a name, of this package or of an imported one, or None."""
-    from . import MODELS, CountModel
-
-    of_package = {model.__name__: model for model in MODELS.values()}
-    return of_package.get(name) or CountModel.of_others.get(name)
 
 
 def _read(file: Any, attribute: str, kind: str) -> Any:

@@ -17,8 +17,9 @@ from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import check_readable, keep, parts_of_fit
 from ..counts.base import CountMatrix
 from ..counts.names import names_of, shown
-from ..models import MODELS, CountModel
+from ..models import CountModel
 from ..models.entry_weights import observed_counts
+from ..models.registry import model_named
 
 Array = NDArray[Any]
 # Arguments of `fit` with a value for each sample, which may be names of columns of obs.
@@ -52,7 +53,8 @@ def topics(
         Number of topics.
     model : str, class or estimator, default="topic"
         One of "topic", "poisson", "lda", "gamma-poisson", "noisy", "anchor", "frobenius" and
-        "ssnmf"; or an estimator of this package, whose parameters are used.
+        "ssnmf", or the name of a model of another package with an entry point "nmfscale.models"; or
+        a class or an estimator, whose parameters are used.
     layer : str, optional
         Layer with the counts; by default they are ``adata.X``.
     raw : bool, default=False
@@ -145,9 +147,7 @@ def _estimator(
 ) -> tuple[CountModel, dict[str, Any]]:
     """Return an estimator with the given parameters, and the arguments of its `fit`."""
     if isinstance(model, str):
-        if model not in MODELS:
-            raise ValueError(f"model={model!r} is not one of {', '.join(map(repr, MODELS))}.")
-        model = MODELS[model]
+        model = model_named(model)
     if isinstance(model, type) and issubclass(model, CountModel):
         model = model()
     if not isinstance(model, CountModel):

@@ -294,7 +294,7 @@ def test_samples_are_matched_by_name(loadings, found):
         ({"pseudocount": 0}, "pseudocount=0: a positive number"),
         ({"family": "gamma"}, "family='gamma' is not one of"),
         ({"split": 1.5}, "split=1.5: a share of the counts"),
-        ({"split": 0.5}, "split=0.5 fits the topics again: a fitted PoissonNMF or TopicModel"),
+        ({"split": 0.5}, "split=0.5 fits the topics again: a fitted model whose fit can"),
         ({"bootstrap": 3}, "bootstrap is a int: what bootstrap_fit returns"),
         ({"resume": True}, "resume=True needs checkpoint="),
         ({"topic_names": ["a"]}, "topic_names has 1 different names; 3 are needed"),

@@ -211,7 +211,7 @@ def test_counts_may_stay_in_a_file(tmp_path):
         ({"entries": [("f3", 0)]}, "no topic is named 'f3'; topics have numbers from 0 to 2"),
         ({"entries": [0]}, "not a pair of a topic and a feature"),
         ({"X": X[:, :9]}, "X has 9 features"),
-        ({"model": LDA(2)}, "PoissonNMF or TopicModel is needed"),
+        ({"model": LDA(2)}, "a model with poisson_factors\\(\\) is needed"),
         ({"model": exact(max_iter=3, tol=0, prior_loadings=1.1)}, "prior_loadings"),
         ({"model": exact(max_iter=1, tol=0, init="random")}, "not an optimum for X"),
     ],

@@ -1,4 +1,4 @@
-"""Bootstrap of fits of LDA and AnchorNMF: replicates are fits to the samples that were drawn."""
+"""Bootstrap of fits without weights of samples, to the samples that were drawn."""
 
 import warnings
 
@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from oracle import draws_below
 from sklearn.base import clone
 
-from nmfscale import LDA, AnchorNMF, GammaPoisson, bootstrap_fit, load_result, write_store
+from nmfscale import LDA, SSNMF, AnchorNMF, FrobeniusNMF, bootstrap_fit, load_result, write_store
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.seeds import child
 from nmfscale.results import StoredCounts
@@ -21,6 +21,7 @@ ESTIMATORS = {
     "points": LDA(3, random_state=0, topic_word_prior=0),
     "collapsed": LDA(3, random_state=0, inference="collapsed"),
     "anchors": AnchorNMF(3, weighting="tf-idf"),
+    "squares": FrobeniusNMF(3, random_state=0),
 }
 COUNTS = simulate_topic_counts(90, 20, 3, random_state=0)[0]
 GROUPS = np.arange(90) % 2
@@ -41,6 +42,8 @@ def test_a_replicate_is_a_fit_to_the_drawn_samples(name, tmp_path):
     rows, again = drawn_rows(), clone(ESTIMATORS[name])
     if name == "anchors":
         again = again.set_params(anchors=model.anchors_).fit(COUNTS[rows])
+    elif name == "squares":
+        again.fit(COUNTS[rows], loadings=model.loadings_[rows], components=model.components_)
     else:
         again.fit(
             COUNTS[rows], topic_word_posterior=model.topic_word_posterior_,
@@ -56,7 +59,7 @@ def test_a_replicate_is_a_fit_to_the_drawn_samples(name, tmp_path):
     here /= here.sum(axis=1, keepdims=True)
     assert_allclose(found.proportions.replicates[0], here, atol=2e-3)
     assert found.n_reordered == 0 and (found.cosines > 0.9).all()
-    if name != "anchors":  # posterior means
+    if name not in ("anchors", "squares"):  # posterior means
         assert_array_equal(found.components.estimate, model.components_)
         assert_array_equal(found.proportions.estimate, model.loadings_[[3, 80]])
     found.save(tmp_path / "result.h5")
@@ -134,8 +137,8 @@ def test_samples_without_anchors_are_in_no_mean():
 
 
 def test_what_cannot_be_done_is_refused():
-    with pytest.raises(ValueError, match="estimator is a GammaPoisson: PoissonNMF, TopicModel, LD"):
-        bootstrap_fit(GammaPoisson(2), COUNTS)
+    with pytest.raises(ValueError, match="estimator is a SSNMF: a model whose fit can start"):
+        bootstrap_fit(SSNMF(2), COUNTS)
     model = LDA(2, random_state=0).partial_fit(COUNTS)
     with pytest.raises(ValueError, match="this LDA has no loadings_, because partial_fit was call"):
         bootstrap_fit(model, COUNTS)

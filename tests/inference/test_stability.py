@@ -5,7 +5,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nmfscale import LDA, PoissonNMF, TopicModel, match_topics, pl, select_k, stability, write_store
+from nmfscale import (
+    LDA,
+    AnchorNMF,
+    PoissonNMF,
+    TopicModel,
+    match_topics,
+    pl,
+    select_k,
+    stability,
+    write_store,
+)
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.consensus import consensus_of
 from nmfscale.results import StoredCounts
@@ -43,6 +53,13 @@ def test_the_fits_are_those_of_their_seeds(data, found):
     assert found.to_frame("topics").similarity.between(0, 1).all()
     with pytest.raises(ValueError, match="what='fits' is not one of"):
         found.to_frame("fits")
+
+
+def test_models_that_hold_no_topics_have_a_consensus_of_topics(data):
+    X, truth = data
+    three = stability(LDA(3), X, n_starts=3, random_state=0)
+    assert match_topics(three.consensus.topics, truth.F.T).similarity.min() > 0.9
+    assert three.model is None
 
 
 def test_the_consensus_is_the_truth(data):
@@ -117,7 +134,7 @@ def test_the_plots(data, found):
     [
         ({"estimator": TopicModel(0)}, "'n_components' parameter of TopicModel"),
         ({"n_starts": 0}, "is 0; a positive integer"),
-        ({"estimator": LDA()}, "estimator is a LDA"),
+        ({"estimator": AnchorNMF()}, "estimator is .AnchorNMF.: .* random starts"),
         ({"density_threshold": 0}, "density_threshold is 0"),
         ({"n_neighbors": 0}, "n_neighbors is 0"),
     ],
