@@ -68,7 +68,8 @@ def stability(
     ----------
     estimator : model of counts with random starts (`n_init`) and without labels
         Its parameters except `n_init` and `random_state` are used; it is not fitted. As starts must
-        differ, the default of `init` means ``init="random"``. It may be the last step of a pipeline.
+        differ, the default of `init` means ``init="random"``. It may be the last step of a
+        pipeline.
     X : counts of shape (n_samples, n_features)
         As in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the counts, a packed store
         (or any file, if the estimator has a `memory_limit`) is read in chunks: up to 16 fits share
