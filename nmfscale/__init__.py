@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from . import experimental as experimental
     from . import get as get
     from . import likelihood as likelihood
-    from . import plots as pl  # noqa: F401
+    from . import pl as pl
     from . import results as results
     from . import tl as tl
     from .inference.balance import balance as balance
@@ -93,10 +93,7 @@ _PLACES = {
     "readers.thin": "thin",
     "report.page": "write_report",
 }
-_MODULES = {
-    name: {"pl": "plots"}.get(name, name)
-    for name in ("datasets", "errors", "experimental", "get", "likelihood", "pl", "results", "tl")
-}
+_MODULES = "datasets", "errors", "experimental", "get", "likelihood", "pl", "results", "tl"
 __all__ = sorted([*_MODULES, *" ".join(_PLACES.values()).split()])
 
 # Names that were public at the top, by the module that has them now.
@@ -119,7 +116,7 @@ def __getattr__(name: str) -> "Any":
     if name == "__version__":
         value = import_module(".storage.version", __name__).package_version()
     elif name in _MODULES:
-        value = import_module(f".{_MODULES[name]}", __name__)
+        value = import_module(f".{name}", __name__)
     else:
         place = next((place for place, names in _PLACES.items() if name in names.split()), None)
         if place is None:

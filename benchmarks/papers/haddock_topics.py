@@ -12,7 +12,7 @@ from newsgroups_text import Split
 from scipy.optimize import linear_sum_assignment
 
 from nmfscale import SSNMF, clustering_score
-from nmfscale.plots import class_heatmap
+from nmfscale.pl import class_heatmap
 
 # Table and figure of the topics of each model.
 PLACES = {"FF": "7, 3a", "FD": "9, 3b", "DF": "5 and 10, 2", "DD": "11, 3c", "NMF": "12, 4"}

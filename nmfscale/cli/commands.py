@@ -168,7 +168,7 @@ def _fit_and_save(model: Any, counts: Any, target: Path, command: str, **how: An
 
 def _describe_fit(model: Any) -> None:
     from ..engine.monitor import ENDS
-    from ..plots.progress import final_objectives, label, objective, residuals
+    from ..pl.progress import final_objectives, label, objective, residuals
 
     history = getattr(model, "history_", None)
     if history is None:  # fitted in batches
@@ -292,7 +292,7 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
 def _say_topics(model: Any, width: int) -> None:
     from ..counts.names import names_of
     from ..models.topics import topic_names_of
-    from ..plots import top_features
+    from ..pl import top_features
 
     leading = top_features(model.components_, names_of(model, 1))
     for name, features in zip(topic_names_of(model, len(leading)), leading, strict=True):
@@ -345,16 +345,16 @@ def _draw(
     `features` are options of `top_features_plot`.
     """
     from ..counts.names import names_of
-    from ..plots import (
+    from ..pl import (
         detached_axes,
         progress_plot,
         scree_plot,
         structure_plot,
         top_features_plot,
     )
-    from ..plots.features import size_of_panels
-    from ..plots.progress import residuals
-    from ..plots.structure import SIZE
+    from ..pl.features import size_of_panels
+    from ..pl.progress import residuals
+    from ..pl.structure import SIZE
 
     if kind == "progress":
         histories = {name: model.history_ for name, model in models.items()}

@@ -102,8 +102,8 @@ def _axes(text: str) -> list[int]:
 
 
 def _draw(arguments: argparse.Namespace, found: Any) -> Any:
-    from ..plots import biplot, detached_axes
-    from ..plots.biplots import SIZE
+    from ..pl import biplot, detached_axes
+    from ..pl.biplots import SIZE
 
     ax = detached_axes(*SIZE)[0]
     return biplot(found, axes=arguments.axes, scaling=arguments.scaling, ax=ax)

@@ -30,7 +30,7 @@ def differential(arguments: argparse.Namespace) -> int:
     kinds = (*TEXT_TABLES, *ARRAYS, *PICTURES, PAGE)
     targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
     if any(target.suffix.lower() == PAGE for target in targets):
-        from ..plots.interactive import need_bokeh
+        from ..pl.interactive import need_bokeh
 
         need_bokeh()
     from ..inference.differential import differential_features
@@ -61,11 +61,11 @@ def differential(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..plots import detached_axes, volcano_plot
+            from ..pl import detached_axes, volcano_plot
 
             save_figure(volcano_plot(found, topic, ax=detached_axes(4.6, 3.8)[0]), target)
         elif target.suffix.lower() == PAGE:
-            from ..plots import volcano_plot
+            from ..pl import volcano_plot
 
             with atomic_write(target) as part:
                 volcano_plot(found, topic, interactive=True, save=part)

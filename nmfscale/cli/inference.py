@@ -56,8 +56,8 @@ def test(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..plots import detached_axes, null_plot
-            from ..plots.inference import size_of_tests
+            from ..pl import detached_axes, null_plot
+            from ..pl.inference import size_of_tests
 
             save_figure(null_plot(found, ax=detached_axes(*size_of_tests(found))[0]), target)
         elif target.suffix.lower() in ARRAYS:
@@ -148,9 +148,9 @@ def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> A
 
 def _draw(arguments: argparse.Namespace, found: Any, topics: list[str]) -> Any:
     """Draw intervals, or distributions of the replicates."""
-    from ..plots import bootstrap_plot, detached_axes, forest_plot
-    from ..plots.inference import size_of_intervals
-    from ..plots.replicates import size_of_replicates
+    from ..pl import bootstrap_plot, detached_axes, forest_plot
+    from ..pl.inference import size_of_intervals
+    from ..pl.replicates import size_of_replicates
 
     kind, style = arguments.draw, arguments.style
     if style == "intervals":
@@ -222,7 +222,7 @@ def targets_of(
         for each in arguments.output
     ]
     if any(target.suffix.lower() in PICTURES for target in targets):
-        from ..plots import detached_axes
+        from ..pl import detached_axes
 
         detached_axes(1.0, 1.0)  # raises an error if matplotlib is missing
     return targets

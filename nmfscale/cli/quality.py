@@ -85,8 +85,8 @@ def stability(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..plots import detached_axes, stability_plot
-            from ..plots.selection import size_of_selection
+            from ..pl import detached_axes, stability_plot
+            from ..pl.selection import size_of_selection
 
             axes = detached_axes(*size_of_selection())[0]
             save_figure(stability_plot(found, ax=axes), target)

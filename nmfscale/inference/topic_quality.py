@@ -65,7 +65,7 @@ def topic_quality(
     n_top : int, default=10
         Number of leading features that measure a topic, and of its leading samples.
     score : {"relevance", "probability", "divergence", "frex", "lift"}, default="relevance"
-        What ranks features, as in :func:`nmfscale.plots.top_features`: by default the measured
+        What ranks features, as in :func:`nmfscale.pl.top_features`: by default the measured
         features are those that the shell, plots and reports show. "probability" measures the most
         frequent ones, as gensim does.
     frex_weight : float, default=0.7

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models.topic_labels import shortened, topic_labels
-from ..plots import interactive
-from ..plots.canvas import PALETTE
-from ..plots.progress import label, objective, residuals
+from ..pl import interactive
+from ..pl.canvas import PALETTE
+from ..pl.progress import label, objective, residuals
 
 Array = NDArray[Any]
 _TOOLS = "pan,wheel_zoom,box_zoom,reset,save"

@@ -21,8 +21,8 @@ from ..inference.loadings import (
 )
 from ..kernels import decompositions
 from ..kernels.functions import xlogy
-from ..plots.features import leading_features
-from ..plots.progress import final_objectives, label, objective, residuals
+from ..pl.features import leading_features
+from ..pl.progress import final_objectives, label, objective, residuals
 from ..storage.version import package_version
 
 Array = NDArray[Any]

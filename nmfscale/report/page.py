@@ -18,9 +18,9 @@ from ..models.pipelines import model_and_input, model_of
 from ..models.symbols import symbols_by_name, with_symbols
 from ..models.topic_labels import topic_labels, topic_words
 from ..models.topics import topic_names_of
-from ..plots.canvas import index_of, matched_by_name, topic_colors
-from ..plots.features import DEFAULT_SCORE, leading_features
-from ..plots.objects import symbols_of
+from ..pl.canvas import index_of, matched_by_name, topic_colors
+from ..pl.features import DEFAULT_SCORE, leading_features
+from ..pl.objects import symbols_of
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
 

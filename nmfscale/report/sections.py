@@ -15,7 +15,7 @@ from .. import markup
 from ..inference.loadings import SampleTopics
 from ..inference.results.frames import first_rows
 from ..models.topic_labels import shortened, topic_labels
-from ..plots.sample_order import grouping, order_within, thinned
+from ..pl.sample_order import grouping, order_within, thinned
 from . import charts
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from nmfscale import LDA, AnchorNMF, PoissonNMF, TopicModel, as_counts, topic_qu
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.likelihood import deviance_poisson
 from nmfscale.models.notebook import topics_html
-from nmfscale.plots import top_features, top_features_plot
+from nmfscale.pl import top_features, top_features_plot
 from nmfscale.report.facts import keywords
 
 # Six documents, the last one empty, and two topics with these frequencies.

@@ -32,18 +32,18 @@ MAY_IMPORT = {
     "annotated": {"counts", "storage", "readers", "models", "inference"},
     "tl": {"counts", "storage", "readers", "models", "inference", "annotated"},
     "get": {"counts", "annotated"},
-    "plots": {"counts", "methods", "models", "annotated"},
+    "pl": {"counts", "methods", "models", "annotated"},
     "likelihood": {"methods"},
     "experimental": {"models", "inference"},
     "results": {"counts", "storage", "methods", "models", "inference", "datasets"},
     "errors": {"counts", "storage", "engine", "cluster"},
-    "report": {"models", "inference", "engine", "storage", "counts", "plots", "markup"},
+    "report": {"models", "inference", "engine", "storage", "counts", "pl", "markup"},
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
-        "cluster", "counts", "datasets", "plots", "report", "tl", "terminal",
+        "cluster", "counts", "datasets", "pl", "report", "tl", "terminal",
     },
     "__init__": {
-        "models", "inference", "methods", "readers", "datasets", "plots", "tl", "get", "report",
+        "models", "inference", "methods", "readers", "datasets", "pl", "tl", "get", "report",
         "likelihood", "experimental", "results", "errors",
     },
     "__main__": {"cli"},
@@ -67,8 +67,8 @@ _OF_DASK = ("readers/dask_array.py", "cluster/local.py", "cluster/pool.py")
 ONLY_IN = {
     "dask": _OF_DASK,
     "distributed": _OF_DASK,
-    "matplotlib": ("plots/",),
-    "bokeh": ("report/", "plots/interactive.py"),
+    "matplotlib": ("pl/",),
+    "bokeh": ("report/", "pl/interactive.py"),
 }
 LATE = {"anndata", "bokeh", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm", "zarr"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
@@ -195,11 +195,11 @@ def test_package_keeps_its_layers():
         ("models/base.py", "from .. \\\n    import kernels"),
         ("models/base.py", "if fast: from ..kernels import rows"),
         ("models/base.py", "x = 1; from ..kernels import rows"),
-        ("inference/balance.py", "from ..plots import structure_plot"),
+        ("inference/balance.py", "from ..pl import structure_plot"),
         ("methods/transform.py", "from .poisson.steps import UpdateRows"),
         ("methods/poisson/state.py", "from ..variational import lda"),
         ("methods/poisson/state.py", "from ...models.base import CountModel"),
-        ("plots/structure.py", "from ..inference import groups"),
+        ("pl/structure.py", "from ..inference import groups"),
         ("cli.py", "from .kernels.rows import build"),
         ("__init__.py", "from .cli import main"),
         ("methods/poisson/alternating.py", "import os, dask.array as da"),
@@ -227,9 +227,9 @@ def test_what_is_allowed_is_not_a_fault():
         "methods/ssnmf/descent.py": "from ..poisson.steps import Convert\nfrom ..factors import X",
         "models/base.py": '"""\nfrom ..kernels import rows\n"""\nfrom .. import engine, counts',
         "models/poisson_nmf.py": "from .base import CountModel",
-        "plots/structure.py": "def draw():\n    import matplotlib.pyplot as plt",
-        "cli.py": "from . import __version__, models, plots",
-        "__init__.py": "from .models.poisson_nmf import PoissonNMF\nfrom . import plots as pl",
+        "pl/structure.py": "def draw():\n    import matplotlib.pyplot as plt",
+        "cli.py": "from . import __version__, models, pl",
+        "__init__.py": "from .models.poisson_nmf import PoissonNMF\nfrom . import pl",
     }
     assert faults(sources) == []
 

@@ -210,7 +210,7 @@ def top_features(
 
     Examples
     --------
-    >>> from nmfscale.plots import top_features
+    >>> from nmfscale.pl import top_features
     >>> components = [[5, 4, 1, 0], [5, 0, 1, 4]]
     >>> top_features(components, ["the", "gene", "of", "word"], n_top=2)
     [['gene', 'the'], ['word', 'the']]
@@ -276,7 +276,7 @@ def top_features_plot(
 
     Examples
     --------
-    >>> from nmfscale.plots import top_features_plot
+    >>> from nmfscale.pl import top_features_plot
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
     check_arguments("top_features_plot", **locals())

@@ -25,7 +25,7 @@ from nmfscale import (  # noqa: E402
     match_topics,
 )
 from nmfscale.datasets import simulate_topic_counts  # noqa: E402
-from nmfscale.plots import (  # noqa: E402
+from nmfscale.pl import (  # noqa: E402
     class_heatmap,
     detached_axes,
     progress_plot,

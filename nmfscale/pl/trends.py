@@ -71,7 +71,7 @@ def trend_plot(
     --------
     >>> import numpy as np
     >>> from nmfscale import group_effects
-    >>> from nmfscale.plots import trend_plot
+    >>> from nmfscale.pl import trend_plot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=90)
     >>> found = group_effects(shares, np.repeat([2001, 2002, 2005], 30), random_state=0)
     >>> ax = trend_plot(found)

@@ -144,7 +144,7 @@ def progress_plot(
     Examples
     --------
     >>> import numpy as np
-    >>> from nmfscale.plots import progress_plot
+    >>> from nmfscale.pl import progress_plot
     >>> history = np.zeros(3, dtype=[("seconds", float), ("loglik", float)])
     >>> history["seconds"], history["loglik"] = [1, 2, 3], [-900, -120, -100]
     >>> ax = progress_plot({"default": history})

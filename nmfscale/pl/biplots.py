@@ -81,7 +81,7 @@ def biplot(
     --------
     >>> import numpy as np
     >>> from nmfscale.experimental import correspondence_analysis
-    >>> from nmfscale.plots import biplot
+    >>> from nmfscale.pl import biplot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1, 1], size=90)
     >>> found = correspondence_analysis(shares, np.repeat(["a", "b", "c"], 30))
     >>> ax = biplot(found)

@@ -181,7 +181,7 @@ def structure_plot(
     Examples
     --------
     >>> import numpy as np
-    >>> from nmfscale.plots import structure_plot
+    >>> from nmfscale.pl import structure_plot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=60)
     >>> ax = structure_plot(shares, np.repeat(["young", "old"], 30))
     >>> [label.get_text() for label in ax.get_xticklabels()]

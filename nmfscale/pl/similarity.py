@@ -77,7 +77,7 @@ def similarity_plot(
     Examples
     --------
     >>> from nmfscale import match_topics
-    >>> from nmfscale.plots import similarity_plot
+    >>> from nmfscale.pl import similarity_plot
     >>> match = match_topics([[5, 1, 0], [0, 1, 5]], [[0, 2, 9], [1, 1, 1], [9, 2, 0]])
     >>> ax = similarity_plot(match)
     >>> [label.get_text() for label in ax.get_xticklabels()]

@@ -106,7 +106,7 @@ def bootstrap_plot(
     --------
     >>> import numpy as np
     >>> from nmfscale import bootstrap_weights
-    >>> from nmfscale.plots import bootstrap_plot
+    >>> from nmfscale.pl import bootstrap_plot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=120)
     >>> found = bootstrap_weights(shares, np.repeat(["a", "b"], 60), random_state=0)
     >>> ax = bootstrap_plot(found, panels=["topic 1"])

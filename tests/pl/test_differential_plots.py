@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nmfscale import differential_features, pl
-from nmfscale.plots.differential import label_points
+from nmfscale.pl.differential import label_points
 
 matplotlib.use("Agg")
 

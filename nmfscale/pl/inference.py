@@ -80,7 +80,7 @@ def null_plot(
     --------
     >>> import numpy as np
     >>> from nmfscale import permutation_test
-    >>> from nmfscale.plots import null_plot
+    >>> from nmfscale.pl import null_plot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=60)
     >>> test = permutation_test(shares, np.repeat(["a", "b", "c"], 20), random_state=0)
     >>> [panel.get_title().splitlines()[0] for panel in null_plot(test).child_axes]
@@ -221,7 +221,7 @@ def forest_plot(
     --------
     >>> import numpy as np
     >>> from nmfscale import bootstrap_weights
-    >>> from nmfscale.plots import forest_plot
+    >>> from nmfscale.pl import forest_plot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1], size=120)
     >>> found = bootstrap_weights(shares, np.repeat(["a", "b"], 60), random_state=0)
     >>> [panel.get_title() for panel in forest_plot(found, "TwR").child_axes]

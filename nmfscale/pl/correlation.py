@@ -94,7 +94,7 @@ def correlation_plot(
     Examples
     --------
     >>> import numpy as np
-    >>> from nmfscale.plots import correlation_plot
+    >>> from nmfscale.pl import correlation_plot
     >>> shares = np.random.default_rng(0).dirichlet([1, 1, 1, 1], size=200)
     >>> shares[:, 1] += shares[:, 0]  # wherever topic 0 is, topic 1 is, too
     >>> ax = correlation_plot(shares, threshold=0.2)

@@ -114,7 +114,7 @@ def topic_colors(n_topics: int) -> list[str]:
 
     Examples
     --------
-    >>> from nmfscale.plots import topic_colors
+    >>> from nmfscale.pl import topic_colors
     >>> topic_colors(3)
     ['#0072B2', '#E69F00', '#009E73']
     """
@@ -147,7 +147,7 @@ def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
 
     Examples
     --------
-    >>> from nmfscale.plots import detached_axes
+    >>> from nmfscale.pl import detached_axes
     >>> ax = detached_axes(4.0, 3.0)[0]
     >>> ax.figure.get_size_inches().tolist()
     [4.0, 3.0]

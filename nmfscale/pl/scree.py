@@ -61,7 +61,7 @@ def scree_plot(
     --------
     >>> from nmfscale import AnchorNMF
     >>> from nmfscale.datasets import simulate_topic_counts
-    >>> from nmfscale.plots import scree_plot
+    >>> from nmfscale.pl import scree_plot
     >>> X, _ = simulate_topic_counts(200, 50, 4, random_state=0)
     >>> model = AnchorNMF(n_components=8).fit(X)
     >>> ax = scree_plot(model)

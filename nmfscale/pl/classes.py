@@ -67,7 +67,7 @@ def class_heatmap(
     Examples
     --------
     >>> from nmfscale import SSNMF
-    >>> from nmfscale.plots import class_heatmap
+    >>> from nmfscale.pl import class_heatmap
     >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [0, 1, 0, 2]]
     >>> model = SSNMF(n_components=2, random_state=0).fit(X, ["fruit", "tools", None, None])
     >>> ax = class_heatmap(model)
