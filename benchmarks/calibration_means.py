@@ -47,9 +47,9 @@ def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
         for interval in ("t", "percentile")
     )
     outcomes = {
-        "a topic": rejected(found.pvalues),
-        "the first topic": rejected(found.pvalues[0]),
-        "any topic, max-T": rejected(found.pvalues_maxt.min()),
+        "a topic": rejected(found.pvalue),
+        "the first topic": rejected(found.pvalue[0]),
+        "any topic, max-T": rejected(found.pvalue_maxt.min()),
     }
     if drawn.strata is None:  # if strata are confounded, the means differ
         for name, result in ("t", found), ("percentile", drawn_again):
@@ -73,9 +73,9 @@ def regression(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
     found = regress_proportions(drawn.model, {"g": groups, "x": x}, **drawn.labels, **options)
     name = "flips" if found.test == "sign flips" else "permuted"
     last = found.terms.index("x")
-    outcomes = {f"x, {name}": rejected(found.pvalues[:, last])}
+    outcomes = {f"x, {name}": rejected(found.pvalue[:, last])}
     if drawn.strata is None:
-        outcomes[f"second group, {name}"] = rejected(found.pvalues[:, 1])
+        outcomes[f"second group, {name}"] = rejected(found.pvalue[:, 1])
         outcomes["coefficients"] = held(found.lower[:, 1:], found.upper[:, 1:], 0.0)
     return outcomes
 

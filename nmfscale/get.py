@@ -173,32 +173,35 @@ def differential_df(
     topic: Any = None,
     *,
     key: str = KEY,
-    pval_cutoff: float | None = None,
-    log2fc_min: float | None = None,
-    log2fc_max: float | None = None,
+    qvalue_max: float | None = None,
+    lfc_min: float | None = None,
+    lfc_max: float | None = None,
     gene_symbols: str | None = None,
     mod: str | None = None,
 ) -> Any:
-    """Return differential features as a table, as ``sc.get.rank_genes_groups_df`` does.
+    """Return differential features as a table, leading features first.
+
+    The table of ``sc.get.rank_genes_groups_df``, for programs that read it, is
+    ``get.result(adata, "differential_features").rank_genes_groups_df(topic)``.
 
     Parameters
     ----------
     adata, key, mod
         As in :func:`topics_df`.
     topic : str or int, optional
-        A topic, by name or number; by default all, with a column ``group``.
-    pval_cutoff : float, optional
-        Only features with an adjusted p-value below this.
-    log2fc_min, log2fc_max : float, optional
-        Only features with a log2-fold change above, or below, this.
+        A topic, by name or number; by default all, one after the other.
+    qvalue_max : float, optional
+        Only features with at most this p-value, adjusted by Benjamini and Hochberg.
+    lfc_min, lfc_max : float, optional
+        Only features with at least, or at most, this log2-fold change.
     gene_symbols : str, optional
         Column of ``adata.var`` that is added to the table.
 
     Returns
     -------
     pandas.DataFrame
-        Columns ``group`` (if all topics are asked for), ``names``, ``scores`` (z),
-        ``logfoldchanges``, ``pvals``, ``pvals_adj`` and `gene_symbols`; leading features first.
+        Columns ``topic``, ``feature``, ``lfc``, ``std_error``, ``z``, ``pvalue``, ``qvalue`` and
+        others, as :func:`nmfscale.differential_features` describes them, and `gene_symbols`.
 
     Raises
     ------
@@ -210,14 +213,14 @@ def differential_df(
     See :func:`nmfscale.tl.differential_features`.
     """
     adata = annotated(adata, mod)
-    frame = read_result(adata, key, "differential_features").rank_genes_groups_df(topic)
-    if pval_cutoff is not None:
-        frame = frame[frame["pvals_adj"] < pval_cutoff]
-    if log2fc_min is not None:
-        frame = frame[frame["logfoldchanges"] > log2fc_min]
-    if log2fc_max is not None:
-        frame = frame[frame["logfoldchanges"] < log2fc_max]
+    frame = read_result(adata, key, "differential_features").to_frame(topic)
+    if qvalue_max is not None:
+        frame = frame[frame["qvalue"] <= qvalue_max]
+    if lfc_min is not None:
+        frame = frame[frame["lfc"] >= lfc_min]
+    if lfc_max is not None:
+        frame = frame[frame["lfc"] <= lfc_max]
     if gene_symbols is not None:
         symbols = column(adata, gene_symbols, "gene_symbols", "var").rename(gene_symbols)
-        frame = frame.join(symbols, on="names")
+        frame = frame.join(symbols, on="feature")
     return frame.reset_index(drop=True)

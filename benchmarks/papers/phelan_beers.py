@@ -197,7 +197,7 @@ def agreement(weights: Any) -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 def spread(weights: Any) -> list[dict[str, Any]]:
     """Return what the thesis says about the uncertainty of weights."""
-    errors = weights.standard_errors
+    errors = weights.std_error
     rows: list[dict[str, Any]] = [
         {"quantity": "sum of squares within a topic, R / T", "thesis": 0.05,
          "here": float((weights.weights**2).sum(axis=1).mean())},
@@ -225,7 +225,7 @@ def densities(weights: Any, chosen: list[str]) -> tuple[Any, list[dict[str, Any]
         {
             "topic": topic, "region": region, "weight": weights.weights[t, r],
             "lower": weights.lower[t, r], "upper": weights.upper[t, r],
-            "standard error": weights.standard_errors[t, r],
+            "standard error": weights.std_error[t, r],
         }
         for topic in chosen
         for t in [weights.topics.index(topic)]

@@ -133,7 +133,7 @@ def numbers(data: grouped_data.Grouped, found: dict[str, Any]) -> list[dict[str,
           for name, n in beside.items()),
         {
             "quantity": "topics with q < 0.05 (group_effects)",
-            "here": int((found["effects"].qvalues < 0.05).sum()),
+            "here": int((found["effects"].qvalue < 0.05).sum()),
         },
     ]  # fmt: skip
     return rows
@@ -148,7 +148,7 @@ def effects_table(effects: Any) -> list[dict[str, Any]]:
             f"[{effects.lower[t, r]:.2f}, {effects.upper[t, r]:.2f}]"
             for r, group in enumerate(effects.groups)
         }
-        rows.append({"topic": topic} | cells | {"q": float(effects.qvalues[t])})
+        rows.append({"topic": topic} | cells | {"q": float(effects.qvalue[t])})
     return rows
 
 

@@ -41,7 +41,7 @@ def test(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     _say_test(found)
     tests = (found.overall, *found.pairs)
-    numbers = ("observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh")
+    numbers = ("observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "qvalue")
     names = [_named(each, found) for each in tests]
     columns: dict[str, Any] = {name: [getattr(each, name) for each in tests] for name in numbers}
     columns |= {
@@ -112,7 +112,7 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
     )  # fmt: skip
     arrays = {
         "weight": found.weights, "lower": found.lower, "upper": found.upper,
-        "std_error": found.standard_errors,
+        "std_error": found.std_error,
     }  # fmt: skip
     more = {"missing": found.missing}
     return found, found.n_replicates + found.n_failures, (topics, found.groups, arrays, more)
@@ -320,7 +320,7 @@ def _say_test(found: Any) -> None:
         row += [f"{test.observed:.4g}", f"{test.zscore:.2f}", f"{test.pvalue:.2g}"]
         row.append(f"{test.dispersion_pvalue:.2g}")
         if found.pairs:
-            adjusted = test.pvalue_maxt, test.pvalue_bh
+            adjusted = test.pvalue_maxt, test.qvalue
             row += [f"{p:.2g}" if test is not found.overall else "" for p in adjusted]
         rows.append(row)
     say_columns(rows)

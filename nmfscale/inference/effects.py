@@ -146,10 +146,10 @@ def group_effects(
     for each group: for two groups the square of Welch's t, for more groups the statistic of Brown
     and Forsythe [1]_. Labels of units are permuted. The test is exact if groups have the same
     distribution, and approximately valid if they differ in spread [2]_; statistics that assume
-    equal spread are not. `pvalues_maxt` compare each topic with the maximum over topics [3]_.
+    equal spread are not. `pvalue_maxt` compare each topic with the maximum over topics [3]_.
 
     In simulations at the 5% level (``benchmarks/calibration.py``) with equal spread, tests of a
-    topic rejected in 3% to 6% of the cases, and `pvalues_maxt` of any topic in 3% to 6%. If the
+    topic rejected in 3% to 6% of the cases, and `pvalue_maxt` of any topic in 3% to 6%. If the
     variance of one group was three to fifteen times that of another, they rejected in 4% to 10% and
     in 10% to 21%; a warning is given.
 
@@ -174,11 +174,11 @@ def group_effects(
     >>> found  # doctest: +NORMALIZE_WHITESPACE
     <GroupEffects: 3 topics x 2 groups of 120 units, each unit counts once,
      3 topics with q <= 0.05 of 9,999 labellings>
-    >>> found.summary().rename_axis(None).round(2)
-       east  west  pvalue  qvalue
-    2  0.30  0.46    0.00    0.00
-    0  0.35  0.26    0.01    0.02
-    1  0.35  0.27    0.04    0.04
+    >>> found.summary().round(2)
+       topic  east  west  pvalue  qvalue
+    0      2  0.30  0.46    0.00    0.00
+    1      0  0.35  0.26    0.01    0.02
+    2      1  0.35  0.27    0.04    0.04
     >>> of_topic = found.differences("east").to_frame().query("topic == 2")
     >>> of_topic.round(2)[["group", "other", "difference", "lower", "upper"]]
       group other  difference  lower  upper

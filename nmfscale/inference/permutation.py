@@ -383,7 +383,7 @@ def _tests(
             fraction=n_extreme[i] / nulls[i].size,
             interval=ends[i],
             pvalue_maxt=float(maxt[i]),
-            pvalue_bh=float(bh[i]),
+            qvalue=float(bh[i]),
             smallest_pvalue=smallest[i] if exact[i] else max(smallest[i], 1 / (nulls[i].size + 1)),
             exact=exact[i],
             null=statistic.finite(nulls[i], len(test)),

@@ -149,8 +149,8 @@ def topic_quality(
     >>> X, *_ = simulate_topic_counts(100, 30, 3, random_state=0)
     >>> found = topic_quality(TopicModel(3, random_state=0).fit(X), X, n_top=5)
     >>> found.to_frame().columns.tolist()[:4]
-    ['share', 'npmi', 'umass', 'exclusivity']
-    >>> worst = found.to_frame("features").sort_values("explained").index[0]
+    ['topic', 'share', 'npmi', 'umass']
+    >>> worst = found.to_frame("features").sort_values("explained")["feature"].iloc[0]
     """
     model, X = model_and_input(model, X)
     if not isinstance(model, CountModel):

@@ -280,7 +280,7 @@ def _draw(
 ) -> None:  # fmt: skip
     """Draw the features as points, those with small q-values in colour, and name the leading."""
     x, y = points
-    found = result.qvalues[k] <= level
+    found = result.qvalue[k] <= level
     for these, color, label in ((~found, _PLAIN, None), (found, _FOUND, f"q <= {level:g}")):
         ax.scatter(x[these], y[these], s=5, color=color, linewidths=0, label=label, rasterized=True)
     if x_log:

@@ -48,12 +48,12 @@ def feature_chart(
     )  # fmt: skip
     chart.toolbar.logo = None
     numbers = {
-        "x": x, "y": y, "lfc": result.lfc[k], "z": result.z[k], "q": result.qvalues[k],
+        "x": x, "y": y, "lfc": result.lfc[k], "z": result.z[k], "q": result.qvalue[k],
         "mean": result.base_mean,
     }  # fmt: skip
     columns: dict[str, Any] = {name: each.astype(np.float32) for name, each in numbers.items()}
     columns["name"] = np.array([str(name) for name in result.feature_labels])
-    known, found = np.isfinite(x) & np.isfinite(y), result.qvalues[k] <= level
+    known, found = np.isfinite(x) & np.isfinite(y), result.qvalue[k] <= level
     drawn: list[Any] = []
     for these, color, name in (
         (known & ~found, _PLAIN, f"q > {level:g}"), (known & found, _FOUND, f"q <= {level:g}"),

@@ -24,7 +24,7 @@ Words = tuple[str, ...] | None
 # Rows of a result that has no section of its own; groups in a chart of intervals.
 _MOST_ROWS, _MOST_GROUPS = 500, 8
 # Columns of numbers that come first in a table: on a phone, others are off screen.
-_RANKS = {"pvalue": 1, "pvalue_maxt": 1, "pvalue_bh": 1, "qvalue": 1, "lfsr": 1}
+_RANKS = {"pvalue": 1, "pvalue_maxt": 1, "qvalue": 1, "lfsr": 1}
 
 
 @dataclass
@@ -162,8 +162,8 @@ def effects_section(found: Any, words: Words) -> Section:
     """Return the means of groups, and which topics differ."""
     names, groups = topic_labels(found.topic_names, words), list(map(str, found.groups))
     table: dict[str, Sequence[Any]] = {"topic": names}
-    table["p"] = [f"{each:.3g}" for each in found.pvalues]
-    table["p, all topics"] = [f"{each:.3g}" for each in found.pvalues_maxt]
+    table["p"] = [f"{each:.3g}" for each in found.pvalue]
+    table["p, all topics"] = [f"{each:.3g}" for each in found.pvalue_maxt]
     for g, group in enumerate(groups):
         table[f"mean in {group}"] = [f"{each:.3f}" for each in found.means[:, g]]
     text = (

@@ -63,8 +63,8 @@ def differential_features(
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 3, random_state=0)
     >>> nmfscale.tl.differential_features(adata)
-    >>> nmfscale.get.differential_df(adata, topic=0).columns.tolist()
-    ['names', 'scores', 'logfoldchanges', 'pvals', 'pvals_adj']
+    >>> nmfscale.get.differential_df(adata, topic=0).columns.tolist()[:5]
+    ['topic', 'feature', 'lfc', 'std_error', 'z']
     """
     adata, returned = writable(adata, mod, copy)
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)

@@ -66,7 +66,7 @@ def quality(
     >>> nmfscale.tl.topics(adata, 3, random_state=0)
     >>> nmfscale.tl.quality(adata)
     >>> nmfscale.get.result(adata, "quality").to_frame().columns.tolist()[:3]
-    ['share', 'npmi', 'umass']
+    ['topic', 'share', 'npmi']
     """
     adata, returned = writable(adata, mod, copy)
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
@@ -80,7 +80,7 @@ def quality(
     keep_result(adata, key, found, "quality")
     place = explained_place(key)
     adata.obs[place] = found.to_frame("samples")["explained"].to_numpy()
-    of_features = found.to_frame("features")["explained"]
+    of_features = found.to_frame("features").set_index("feature")["explained"]
     of_features = of_features[~of_features.index.duplicated()]
     adata.var[place] = of_features.reindex(adata.var_names).fillna(0.0).to_numpy()
     return returned

@@ -223,7 +223,7 @@ def test_scanpy_draws_topics_and_uses_loadings(adata, tmp_path):
     scanpy.pl.violin(cells, "topic 0", groupby="type", show=False)
     result = nmfscale.get.result(cells, "differential_features")
     cells.uns["rank_genes_groups"] = result.rank_genes_groups()
-    ours = nmfscale.get.differential_df(cells, "topic 1", pval_cutoff=0.5, log2fc_min=0)
+    ours = nmfscale.get.differential_df(cells, "topic 1", qvalue_max=0.5, lfc_min=0)
     theirs = scanpy.get.rank_genes_groups_df(cells, "topic 1", pval_cutoff=0.5, log2fc_min=0)
-    assert ours["names"].tolist() == theirs["names"].tolist() and len(ours) > 0
-    assert np.allclose(ours["logfoldchanges"], theirs["logfoldchanges"], rtol=1e-5)
+    assert ours["feature"].tolist() == theirs["names"].tolist() and len(ours) > 0
+    assert np.allclose(ours["lfc"], theirs["logfoldchanges"], rtol=1e-5)

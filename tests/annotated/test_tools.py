@@ -135,13 +135,13 @@ def test_results_are_those_of_the_functions_of_arrays(fitted):
     frame = nmfscale.get.topics_df(fitted)
     assert frame.index.equals(fitted.obs_names) and (frame == model.loadings_).all(axis=None)
     assert fitted.obs["topics_explained"].between(-1, 1).all()
-    table = expected[0].rank_genes_groups_df(1)
-    kept = (table["pvals_adj"] < 0.5) & (table["logfoldchanges"] > 0.2)
+    table = expected[0].to_frame(1)
+    kept = (table["qvalue"] <= 0.5) & (table["lfc"] >= 0.2)
     found = nmfscale.get.differential_df(
-        fitted, 1, pval_cutoff=0.5, log2fc_min=0.2, gene_symbols="symbol"
+        fitted, 1, qvalue_max=0.5, lfc_min=0.2, gene_symbols="symbol"
     )
-    assert found["names"].tolist() == table["names"][kept].tolist() and len(found) > 0
-    assert found["symbol"].tolist() == fitted.var["symbol"][found["names"]].tolist()
+    assert found["feature"].tolist() == table["feature"][kept].tolist() and len(found) > 0
+    assert found["symbol"].tolist() == fitted.var["symbol"][found["feature"]].tolist()
 
 
 def stored(adata, tmp_path):
@@ -209,7 +209,7 @@ def test_masks_and_columns_by_name():
     nmfscale.tl.quality(adata, key="k3")
     assert not adata.var["k3_explained"][~var].any() and adata.var["k3_explained"][var].any()
     nmfscale.tl.differential_features(adata, key="k3")
-    assert set(nmfscale.get.differential_df(adata, 0, key="k3")["names"]) == set(adata.var_names)
+    assert set(nmfscale.get.differential_df(adata, 0, key="k3")["feature"]) == set(adata.var_names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nmfscale.tl.group_effects(

@@ -72,8 +72,8 @@ def test_tests_are_those_of_python(folder, model, tmp_path, capsys):
     )  # fmt: skip
     tests = [expected.overall, *expected.pairs]
     rows = rows_of(outputs[0])
-    assert [row["groups"] for row in rows] == list(expected.to_frame().index)
-    for name in ("observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh"):
+    assert [row["groups"] for row in rows] == list(expected.to_frame().groups)
+    for name in ("observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "qvalue"):
         values = [getattr(test, name) for test in tests]
         assert [float(row[name]) for row in rows] == values
         with h5py.File(outputs[1]) as file:
@@ -363,7 +363,6 @@ def test_quality_of_topics(folder, tmp_path, capsys):
         expected = nmfscale.topic_quality(nmfscale.load(model), counts, n_top=5)
         assert str(expected) in capsys.readouterr().out
         frame = expected.to_frame(what)
-        frame = frame.reset_index() if what == "topics" else frame
         pd.testing.assert_frame_equal(pd.read_csv(table), frame, check_dtype=False)
 
 

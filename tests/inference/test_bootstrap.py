@@ -117,7 +117,7 @@ def test_intervals_are_those_of_scipy(data, interval):
     )  # fmt: skip
     expected = tuple(given.confidence_interval)
     np.testing.assert_allclose((found.lower[t, r], found.upper[t, r]), expected, rtol=1e-6)
-    np.testing.assert_allclose(found.standard_errors[t, r], replicates.std(ddof=1))
+    np.testing.assert_allclose(found.std_error[t, r], replicates.std(ddof=1))
 
 
 @few
@@ -163,9 +163,7 @@ def test_topics_that_a_replicate_lacks(data):
     np.testing.assert_allclose(norms, np.sqrt(3 / 4))
     ends = np.quantile(dropped.replicates[:, :3], [0.025, 0.975], axis=0)
     np.testing.assert_allclose(ends, [dropped.lower[:3], dropped.upper[:3]])
-    assert (
-        f"{lost.sum()} lack topics" in repr(dropped) and np.isfinite(dropped.standard_errors).all()
-    )
+    assert f"{lost.sum()} lack topics" in repr(dropped) and np.isfinite(dropped.std_error).all()
     assert 20 < found.n_failures < 70 and found.n_replicates == 300 - found.n_failures
     assert np.isfinite(found.replicates).all() and np.isfinite(found.lower).all()
     loadings[:, 3] = 0

@@ -111,7 +111,7 @@ class TestBeers:
         assert widths[yeast] < 0.6 * widths[stout]
         assert weights.lower[yeast].max() > 0.1 > weights.upper[yeast].min()
         # the smallest region is known least
-        spread = np.median(weights.standard_errors, axis=0)
+        spread = np.median(weights.std_error, axis=0)
         assert weights.groups[spread.argmax()] == "Atlantic"
 
 

@@ -54,11 +54,12 @@ def test_empty_samples_and_names():
     with pytest.warns(UserWarning, match="1 of 100 samples are left out"):
         found = cluster_samples(table, 4, random_state=0)
     assert found.labels[3] == -1 and found.groups[3] is None and found.sizes.sum() == 99
-    frame = found.to_frame()
+    frame = found.to_frame().set_index("sample")
     assert frame.index[3] == "cell 3" and frame.cluster.isna().sum() == 1
     turned = table.sample(frac=1, random_state=1)
     with pytest.warns(UserWarning, match="left out"):
-        other = cluster_samples(turned, 4, random_state=0).to_frame().loc[frame.index]
+        other = cluster_samples(turned, 4, random_state=0).to_frame()
+    other = other.set_index("sample").loc[frame.index]
     # numbers may run in the other direction
     pairs = set(zip(frame.cluster.dropna(), other.cluster.dropna(), strict=True))
     assert len(pairs) == 4

@@ -23,7 +23,7 @@ from nmfscale.methods.differential import PSEUDOCOUNT_OF_TESTS as OF_TESTS
 from nmfscale.results import StoredCounts
 
 K = 3
-NUMBERS = "lfc", "std_error", "z", "pvalues", "qvalues", "lfsr", "dispersion", "frequencies"
+NUMBERS = "lfc", "std_error", "z", "pvalue", "qvalue", "lfsr", "dispersion", "frequencies"
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_every_number_is_that_of_the_oracle(loadings, pseudocount):
     for j in range(5, 60, 20):
         x = SMALL[:, j].astype(float)
         if not x.any():
-            assert not found.lfc[:, j].any() and (found.pvalues[:, j] == 1).all()
+            assert not found.lfc[:, j].any() and (found.pvalue[:, j] == 1).all()
             continue
         f, _ = feature_regression(x, A, pseudocount)
         value = feature_regression(x, A, OF_TESTS)[1]
@@ -65,7 +65,7 @@ def test_every_number_is_that_of_the_oracle(loadings, pseudocount):
         assert_array_equal(found.least_extreme[:, j], other)
         assert_allclose(found.lfc[:, j], logs - logs[other], atol=1e-4)
         assert_allclose(found.z[:, j] ** 2, ratios[np.arange(K), other], rtol=1e-4, atol=1e-5)
-        assert_allclose(found.pvalues[:, j], chdtrc(1, ratios.min(axis=1)), rtol=1e-4)
+        assert_allclose(found.pvalue[:, j], chdtrc(1, ratios.min(axis=1)), rtol=1e-4)
         mu = A @ f
         curvature = (A * f).T @ (A * f * (x / mu**2)[:, None]) + pseudocount * np.eye(K)
         V = np.linalg.inv(curvature)
@@ -102,7 +102,7 @@ def test_other_references(loadings, reference):
         members = range(K) if reference == "mean" else np.atleast_1d(reference)
         rest = [each for each in members if each != k]
         if not rest:
-            assert (found.z[k] == 0).all() and (found.pvalues[k] == 1).all()
+            assert (found.z[k] == 0).all() and (found.pvalue[k] == 1).all()
             assert k not in set(found.to_frame().topic)
             continue
         weights = np.zeros(K)
@@ -120,9 +120,9 @@ def test_tables_have_what_enrichment_tools_read(found):
     assert (frame.groupby("topic").z.diff().dropna() <= 0).all()
     first = frame[frame.topic == 1].iloc[0]
     at = 1, int(first.feature)
-    assert first.lfc == found.lfc[at] and first.p == found.pvalues[at]
+    assert first.lfc == found.lfc[at] and first.pvalue == found.pvalue[at]
     known = found.std_error.any(axis=0)
-    assert_array_equal(found.qvalues[1, known], false_discovery_control(found.pvalues[1, known]))
+    assert_array_equal(found.qvalue[1, known], false_discovery_control(found.pvalue[1, known]))
     table, ranks = found.rank_genes_groups_df(1), found.rank_genes_groups()
     assert list(table) == ["names", "scores", "logfoldchanges", "pvals", "pvals_adj"]
     assert (
@@ -155,10 +155,10 @@ def test_a_known_truth_is_found():
         frame = found.to_frame(int(match[:, k].argmax()))
         assert set(frame.feature[:10]) == set(range(10 * k, 10 * k + 10))
         assert (frame.lfsr[:10] < 0.01).all() and (frame.lfc[:10] > 1.5).all()
-    null = found.qvalues[:, 30:] <= 0.05
+    null = found.qvalue[:, 30:] <= 0.05
     assert null.mean() < 0.02
     held = differential_features(L, X, reference=0, size_factors=sizes)  # the truth: p are valid
-    assert 0.02 < (held.pvalues[1:, 30:] <= 0.05).mean() < 0.08
+    assert 0.02 < (held.pvalue[1:, 30:] <= 0.05).mean() < 0.08
 
 
 @pytest.mark.filterwarnings("ignore:topics of 1 of 12 replicates were reordered")
@@ -174,12 +174,12 @@ def test_quasi_poisson_and_bootstrap_make_tests_of_varying_counts_larger(tmp_pat
     factor = np.maximum(plain.dispersion, 1)
     assert plain.dispersion.mean() > 1.5
     assert_allclose(quasi.z * np.sqrt(factor), plain.z, rtol=1e-12)
-    assert (plain.pvalues < 0.05).mean() > 2 * (quasi.pvalues < 0.05).mean()
+    assert (plain.pvalue < 0.05).mean() > 2 * (quasi.pvalue < 0.05).mean()
     by_units = bootstrap_fit(model, X, units=units, n_replicates=12, random_state=0)
     both = differential_features(model, X, bootstrap=by_units)
     alone = differential_features(model, X)
     assert_array_equal(both.z, alone.z)
-    assert (both.pvalues >= alone.pvalues).all() and (both.pvalues > 1.5 * alone.pvalues).any()
+    assert (both.pvalue >= alone.pvalue).all() and (both.pvalue > 1.5 * alone.pvalue).any()
     replicates = by_units.components.replicates
     common = (replicates.min(axis=(0, 1)) > 0) & (X.sum(axis=0) > 300)
     logs = np.log2(replicates[:, :, common])
@@ -187,7 +187,7 @@ def test_quasi_poisson_and_bootstrap_make_tests_of_varying_counts_larger(tmp_pat
     spread[common] = (logs[:, 0] - logs[:, 1]).std(axis=0, ddof=1)
     assert common.sum() > 20
     assert_allclose(both.std_error_bootstrap[0, common], spread[common], rtol=0.15)
-    assert "bootstrap of units" in repr(both) and "se_bootstrap" in both.to_frame()
+    assert "bootstrap of units" in repr(both) and "std_error_bootstrap" in both.to_frame()
     with pytest.raises(ValueError, match="has 3 features, and X 40"):
         few = bootstrap_fit(model, X, features=[0, 1, 2], n_replicates=2, random_state=0)
         differential_features(model, X, bootstrap=few)
@@ -201,8 +201,8 @@ def test_a_split_gives_valid_tests(tmp_path):
     twice = differential_features(model, X)
     options = {"split": 0.5, "random_state": 1}
     once = differential_features(model, X, **options)
-    assert (twice.pvalues < 0.05).mean() > 0.2
-    assert (once.pvalues < 0.05).mean() < 0.1
+    assert (twice.pvalue < 0.05).mean() > 0.2
+    assert (once.pvalue < 0.05).mean() < 0.1
     assert "fitted to 50% of the counts" in repr(once)
     write_store(X, tmp_path / "counts.nmf")
     again = differential_features(model, tmp_path / "counts.nmf", **options)

@@ -74,10 +74,10 @@ def test_exact_pvalues_are_those_of_all_labellings(with_strata):
     null = np.array([shares(values, each) for each in oracle.all_labellings(labels, strata)])
     assert found.exact and found.null.shape == null.shape
     np.testing.assert_allclose(found.statistics, shares(values, labels), rtol=1e-6)
-    np.testing.assert_allclose(found.pvalues, (null >= found.statistics - 1e-6).mean(axis=0))
+    np.testing.assert_allclose(found.pvalue, (null >= found.statistics - 1e-6).mean(axis=0))
     most = found.statistics.argmax()
     largest = null.max(axis=1) >= found.statistics[most] - 1e-6
-    assert found.pvalues_maxt[most] == pytest.approx(max(largest.mean(), found.pvalues[most]))
+    assert found.pvalue_maxt[most] == pytest.approx(max(largest.mean(), found.pvalue[most]))
 
 
 @few
@@ -110,9 +110,9 @@ def test_errors_are_those_of_the_jackknife(data, weighting):
         V = cluster_jackknife(X, rows[:, t], units, weights)
         mean = np.average(rows[groups == "y", t], weights=weights[groups == "y"])
         assert found.means[t, 1] == pytest.approx(mean, rel=1e-12)
-        np.testing.assert_allclose(found.standard_errors[t], np.sqrt(np.diag(V)), rtol=1e-8)
+        np.testing.assert_allclose(found.std_error[t], np.sqrt(np.diag(V)), rtol=1e-8)
         error = np.sqrt(V[0, 0] + V[1, 1])
-        assert of.standard_errors[t, 0] == pytest.approx(error, rel=1e-8)
+        assert of.std_error[t, 0] == pytest.approx(error, rel=1e-8)
         df = satterthwaite(X, np.array([-1.0, 1, 0]), units, weights)
         half = error * scipy.stats.t.ppf(0.975, df)
         assert of.upper[t, 0] - of.differences[t, 0] == pytest.approx(half, rel=1e-7)
@@ -122,7 +122,7 @@ def test_errors_are_those_of_the_jackknife(data, weighting):
         assert found.upper[t, 0] == pytest.approx(np.sin(angle + far) ** 2, rel=1e-7)
     assert f"each {weighting[:-1]} counts once" in repr(found) and found.weighting == weighting
     # whole units move, with all of their samples
-    assert (found.pvalues > 0.01).all() and found.null.shape == (99, 4)
+    assert (found.pvalue > 0.01).all() and found.null.shape == (99, 4)
 
 
 @few
@@ -145,9 +145,9 @@ def test_moderated_variances_are_drawn_towards_what_all_topics_let_expect(with_s
             moderated = ((k - 1) * own + 5 * own.sum() * share) / (k - 1 + 5)
             of_group = of_group + (k / size) ** 2 * moderated / (k - 1)
         variances.append(of_group)
-    np.testing.assert_allclose(found.standard_errors.T**2, variances, rtol=1e-9)
+    np.testing.assert_allclose(found.std_error.T**2, variances, rtol=1e-9)
     of = found.differences("a")
-    np.testing.assert_allclose(of.standard_errors[:, 0] ** 2, np.sum(variances, axis=0), rtol=1e-9)
+    np.testing.assert_allclose(of.std_error[:, 0] ** 2, np.sum(variances, axis=0), rtol=1e-9)
     if not with_strata:
         squares = of.differences[:, 0] ** 2 / np.sum(variances, axis=0)
         np.testing.assert_allclose(found.statistics, squares / (1 + squares), rtol=1e-6)
@@ -166,7 +166,7 @@ def test_a_larger_number_of_samples_in_units_is_no_difference():
     for seed in range(40):
         rows = rng.dirichlet(np.full(5, 0.3), units.size)
         found = group_effects(rows, units < 30, units=units, n_permutations=199, random_state=seed)
-        rejected.append(found.pvalues_maxt.min() <= 0.05)
+        rejected.append(found.pvalue_maxt.min() <= 0.05)
     assert np.mean(rejected) < 0.2
 
 
@@ -222,7 +222,7 @@ def test_intervals_are_those_of_scipy(data, interval):
     mine = differences.lower[t, 2], differences.upper[t, 2]
     np.testing.assert_allclose(mine, expected, rtol=1e-6)
     np.testing.assert_allclose(differences.differences[t, 2], y.mean() - z.mean())
-    np.testing.assert_allclose(differences.standard_errors[t, 2], replicates.std(ddof=1))
+    np.testing.assert_allclose(differences.std_error[t, 2], replicates.std(ddof=1))
     back = found.differences("y")
     assert back.pairs == (("x", "y"), ("z", "y"))
     np.testing.assert_allclose(back.differences[:, 1], -differences.differences[:, 2])
@@ -239,7 +239,7 @@ def test_size_under_the_null_with_units_and_strata():
             tastes * rng.gamma(2.0, 1.0, (96, 4)), groups, units=units, strata=strata,
             n_replicates=1, n_permutations=99, random_state=rng,
         )  # fmt: skip
-        p.append([found.pvalues[0], found.pvalues[1], found.pvalues_maxt.min()])
+        p.append([found.pvalue[0], found.pvalue[1], found.pvalue_maxt.min()])
     size, error = np.mean(np.array(p) <= 0.05, axis=0), np.sqrt(0.05 * 0.95 / 200)
     assert np.all(np.abs(size - 0.05) <= 3 * error)
 
@@ -255,7 +255,7 @@ def test_size_with_unequal_spread():
             rows = rng.gamma(np.ones(4) * spread)
             found = group_effects(rows, groups, n_permutations=199, random_state=seed)
             of = found.differences()
-            p.append(found.pvalues[0] <= 0.05)
+            p.append(found.pvalue[0] <= 0.05)
             inside.append((of.lower[0, 0] <= 0) == (0 <= of.upper[0, 0]))
         assert abs(np.mean(p) - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300)
         assert abs(np.mean(inside) - 0.95) <= 3 * np.sqrt(0.05 * 0.95 / 300)
@@ -295,16 +295,16 @@ def test_topics_that_differ_are_found(data):
     loadings[groups == "z", 3] *= 3
     loadings[:, 2] = 0
     found = group_effects(loadings, groups, units=units, n_permutations=999, random_state=0)
-    assert found.pvalues[3] == 0.001 == found.smallest_pvalue and not found.exact
-    assert found.pvalues[2] == 1.0 and found.statistics[2] == 0.0
+    assert found.pvalue[3] == 0.001 == found.smallest_pvalue and not found.exact
+    assert found.pvalue[2] == 1.0 and found.statistics[2] == 0.0
     assert np.all(found.lower <= found.means) and np.all(found.means <= found.upper)
-    assert np.all(found.pvalues <= found.qvalues) and np.all(found.pvalues <= found.pvalues_maxt)
+    assert np.all(found.pvalue <= found.qvalue) and np.all(found.pvalue <= found.pvalue_maxt)
     of = found.differences("x")
     assert of.lower[3, 1] > 0 > of.lower[3, 0] and found.replicates is None
-    assert found.summary().index[0] == 3 and found.summary().columns[:3].tolist() == list("xyz")
+    assert found.summary().topic[0] == 3 and found.summary().columns[1:4].tolist() == list("xyz")
     frame = found.to_frame()
     np.testing.assert_array_equal(frame["mean"], found.means.ravel())
-    np.testing.assert_array_equal(frame["pvalue"].iloc[::3], found.pvalues)
+    np.testing.assert_array_equal(frame["pvalue"].iloc[::3], found.pvalue)
     assert of.to_frame()[["group", "other"]].iloc[1].tolist() == ["z", "x"]
     assert re.fullmatch(
         r"<GroupEffects: 4 topics x 3 groups of 180 units, each unit counts once, \d topics with "
@@ -340,13 +340,13 @@ def test_topics_and_groups_without_spread():
     rows[:, 1] = 0.0  # absent
     rows[:, 2] = np.where(groups == "c", 0.5, 0.1) * rows.sum(axis=1)  # no spread within groups
     found = group_effects(rows, groups, n_permutations=999, random_state=0)
-    for values in (found.lower, found.upper, found.standard_errors, found.null, found.pvalues):
+    for values in (found.lower, found.upper, found.std_error, found.null, found.pvalue):
         assert np.isfinite(values).all()
-    assert found.pvalues[0] <= 0.01 and found.pvalues[1] == 1
+    assert found.pvalue[0] <= 0.01 and found.pvalue[1] == 1
     np.testing.assert_array_equal(found.means[1], found.upper[1])
     assert found.lower[0, 1] == found.upper[0, 1] == 0
     # the spread of the only unit of a group is that of the others
-    assert found.standard_errors[3, 0] > found.standard_errors[3, 2] > 0
+    assert found.std_error[3, 0] > found.std_error[3, 2] > 0
 
 
 def test_few_units_are_warned_of():
@@ -434,5 +434,5 @@ def test_hundreds_of_groups(monkeypatch):
     some = [every.pairs.index((min(g, 7), max(g, 7))) for g in range(240) if g != 7]
     sign = np.where(np.arange(239) < 7, 1, -1)
     np.testing.assert_array_equal(every.differences[:, some] * sign, of_one.differences)
-    np.testing.assert_allclose(every.standard_errors[:, some], of_one.standard_errors)
+    np.testing.assert_allclose(every.std_error[:, some], of_one.std_error)
     np.testing.assert_allclose(every.lower[:, some[:7]], of_one.lower[:, :7])

@@ -274,9 +274,9 @@ def test_groups_that_differ_are_found_and_adjusted(many):
         by_pair = {test.groups: test for test in found.pairs}
         assert by_pair["b", "c"].pvalue_maxt < 0.01 < by_pair["a", "b"].pvalue_maxt
         for test in found.pairs:
-            assert test.pvalue <= test.pvalue_bh and test.pvalue <= test.pvalue_maxt + 1e-12
+            assert test.pvalue <= test.qvalue and test.pvalue <= test.pvalue_maxt + 1e-12
             assert test.interval[0] <= test.fraction <= test.interval[1]
-    assert found.to_frame().index.tolist() == ["all", "a - b", "a - c", "b - c"]
+    assert found.to_frame().groups.tolist() == ["all", "a - b", "a - c", "b - c"]
     assert re.fullmatch(
         r"<PermutationTest: \w+, 3 groups of 60 units, [\d,]+ labellings, p = .*; 3 pairs, .*>",
         repr(found),
@@ -410,7 +410,7 @@ def test_adjusted_pvalues_are_at_least_the_plain_ones(many, scope, alternative):
             alternative=alternative, n_permutations=99, random_state=seed,
         )  # fmt: skip
         for test in found.pairs:
-            assert test.pvalue <= test.pvalue_maxt and test.pvalue <= test.pvalue_bh
+            assert test.pvalue <= test.pvalue_maxt and test.pvalue <= test.qvalue
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e154, 1e300])

@@ -90,7 +90,7 @@ def test_coefficients_are_those_of_lstsq(data):
     )  # fmt: skip
     X, Y = unit_rows(loadings, covariates, units)
     assert found.terms == ("Intercept", "region[T.north]", "region[T.west]", "age", "craft")
-    assert found.rows == found.units == "units" and found.n_units == 150 and found.pvalues is None
+    assert found.rows == found.units == "units" and found.n_units == 150 and found.pvalue is None
     expected = np.linalg.lstsq(X, Y, rcond=None)[0]
     np.testing.assert_allclose(found.coefficients, expected.T, rtol=1e-9)
     for r, replicate in enumerate(found.replicates):
@@ -109,7 +109,7 @@ def test_errors_are_those_of_the_textbook(data):
     a = np.array([1.0, 0, 0, 50, 1])
     for t in range(4):
         V = hc3(X, Y[:, t])
-        np.testing.assert_allclose(found.standard_errors[t], np.sqrt(np.diag(V)), rtol=1e-8)
+        np.testing.assert_allclose(found.std_error[t], np.sqrt(np.diag(V)), rtol=1e-8)
         half = found.upper[t] - found.coefficients[t]
         df = [satterthwaite(X, each, np.arange(150)) for each in np.eye(5)]
         np.testing.assert_allclose(found.degrees_of_freedom, df, rtol=1e-7)
@@ -145,7 +145,7 @@ def test_covariates_that_differ_within_units(data, weighting):
     np.testing.assert_allclose(found.coefficients, fitted_of(Y, fitted).T, rtol=1e-8)
     V = [cluster_jackknife(X, y, units, w) for y in Y.T]
     errors = np.sqrt([np.diag(each) for each in V])
-    np.testing.assert_allclose(found.standard_errors, errors, rtol=1e-7)
+    np.testing.assert_allclose(found.std_error, errors, rtol=1e-7)
     df = [satterthwaite(X, each, units, w) for each in np.eye(3)]
     np.testing.assert_allclose(found.degrees_of_freedom, df, rtol=1e-7)
     # residuals of the model without the term, of whole units with one sign
@@ -160,7 +160,7 @@ def test_covariates_that_differ_within_units(data, weighting):
             signs[units == u] = sign
         of = expected + signs * (y - expected)
         n_extreme += np.abs(fitted(of)[1]) / np.sqrt(cluster_jackknife(X, of, units, w)[1, 1]) >= t
-    assert found.pvalues[1, 1] == (n_extreme + 1) / 41
+    assert found.pvalue[1, 1] == (n_extreme + 1) / 41
     replicates = regress_proportions(
         loadings, given, n_permutations=0, n_replicates=2, interval="percentile", **args
     ).replicates
@@ -191,7 +191,7 @@ def test_exact_sign_flips():
         of = mean + (z - mean) * (1 - 2.0 * (bits >> units & 1))
         b = np.abs(np.linalg.lstsq(X, of, rcond=None)[0][1])
         n_extreme += b / np.sqrt(cluster_jackknife(X, of, units)[1, 1]) >= t * (1 - 1e-9)
-    assert found.pvalues[2, 1] == n_extreme / 64
+    assert found.pvalue[2, 1] == n_extreme / 64
 
 
 @pytest.mark.parametrize("interval", ["percentile", "bca"])
@@ -205,7 +205,7 @@ def test_a_label_of_two_levels_is_the_difference_of_groups(data, interval):
     of_groups = group_effects(loadings, craft, units=units, random_state=2)
     by_groups = of_groups.differences(True)
     np.testing.assert_allclose(robust.upper[:, 1], -by_groups.lower[:, 0], rtol=1e-8)
-    np.testing.assert_allclose(robust.pvalues[:, 1], of_groups.pvalues, atol=0.02)
+    np.testing.assert_allclose(robust.pvalue[:, 1], of_groups.pvalue, atol=0.02)
     groups = group_effects(loadings, craft, n_permutations=9, **args)
     differences = groups.differences(False)
     np.testing.assert_allclose(found.coefficients[:, 1], differences.differences[:, 0], rtol=1e-9)
@@ -225,7 +225,7 @@ def test_exact_pvalues_of_one_covariate_are_those_of_permuted_rows(with_strata):
     Y /= Y.sum(axis=1, keepdims=True)
     orders = [p for p in permutations(range(6)) if np.array_equal(strata[list(p)], strata)]
     X = np.column_stack([np.ones(6), x])
-    for y, p in zip(Y.T, found.pvalues, strict=True):
+    for y, p in zip(Y.T, found.pvalue, strict=True):
         null = np.array([tvalue(X, y[list(order)], 1) for order in orders])
         assert np.isnan(p[0])
         assert p[1] == pytest.approx(np.mean(null >= tvalue(X, y, 1) * (1 - 1e-9)))
@@ -246,8 +246,8 @@ def test_random_pvalues_are_those_of_freedman_and_lane(data):
     for t, j in (0, 1), (2, 3), (3, 4):
         null = freedman_lane(X, Y[:, t], j, inverse)
         b = (null >= tvalue(X, Y[:, t], j)).sum()
-        assert found.pvalues[t, j] == (b + 1) / (n + 1)
-    assert np.isnan(found.pvalues[:, 0]).all() and not found.exact
+        assert found.pvalue[t, j] == (b + 1) / (n + 1)
+    assert np.isnan(found.pvalue[:, 0]).all() and not found.exact
     assert found.untested == {"Intercept": "it is the constant of the model"}
     # the region as a whole, of residuals of the model without it
     assert found.covariates == ("region",)
@@ -256,15 +256,15 @@ def test_random_pvalues_are_those_of_freedman_and_lane(data):
     e = y - fitted
     t = [robust_f(X, fitted + e[order], [1, 2]) for order in [np.arange(150), *inverse]]
     b = (np.array(t[1:]) >= t[0]).sum()
-    assert found.covariate_pvalues[1, 0] == (b + 1) / (n + 1)
+    assert found.covariate_pvalue[1, 0] == (b + 1) / (n + 1)
     frame = found.to_frame_of_covariates()
     assert frame.columns.tolist() == ["topic", "covariate", "pvalue", "pvalue_maxt", "qvalue"]
     # the largest of all topics
     t = np.array([[tvalue(X, y, 3), *freedman_lane(X, y, 3, inverse)] for y in Y.T])
     most = t[:, 0].argmax()
     b = (t[:, 1:].max(axis=0) >= t[most, 0]).sum()
-    assert found.pvalues_maxt[most, 3] == (b + 1) / (n + 1)
-    assert (found.pvalues_maxt[:, 3] >= found.pvalues[:, 3]).all()
+    assert found.pvalue_maxt[most, 3] == (b + 1) / (n + 1)
+    assert (found.pvalue_maxt[:, 3] >= found.pvalue[:, 3]).all()
 
 
 def robust_f(X, y, columns):
@@ -283,8 +283,8 @@ def test_levels_of_a_label_are_tested_as_groups_are():
     found = regress_proportions(rows, {"x": labels}, n_permutations=2000)
     groups = group_effects(rows, labels, n_permutations=2000)
     assert found.exact and groups.exact
-    np.testing.assert_allclose(found.covariate_pvalues[:, 0], groups.pvalues)
-    np.testing.assert_allclose(found.covariate_pvalues_maxt[:, 0], groups.pvalues_maxt)
+    np.testing.assert_allclose(found.covariate_pvalue[:, 0], groups.pvalue)
+    np.testing.assert_allclose(found.covariate_pvalue_maxt[:, 0], groups.pvalue_maxt)
     X = np.column_stack([np.ones(9), labels == "b", labels == "c"]).astype(float)
     assert robust_f(X, rows[:, 0], [1, 2]) == pytest.approx(brown_forsythe(rows[:, 0], labels))
 
@@ -304,7 +304,7 @@ def test_size_under_the_null_with_units_and_strata():
             tastes[units], covariates, units=units, strata=strata[units],
             n_permutations=99, random_state=rng,
         )  # fmt: skip
-        p.append(found.pvalues[:, 1])
+        p.append(found.pvalue[:, 1])
     size = np.mean(np.array(p) <= 0.05, axis=0)
     assert np.all(np.abs(size - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300))
 
@@ -324,7 +324,7 @@ def test_size_of_two_groups_beside_a_large_third(wide, narrow):
     for seed in range(300):
         rows = rng.gamma(np.ones(4) * spread)
         found = regress_proportions(rows, {"x": labels}, n_permutations=199, random_state=seed)
-        p.append(found.pvalues[0, 1] <= 0.05)
+        p.append(found.pvalue[0, 1] <= 0.05)
         covered.append(found.lower[0, 1] <= 0 <= found.upper[0, 1])
     error = np.sqrt(0.05 * 0.95 / 300)
     assert abs(np.mean(p) - 0.05) <= 3 * error and abs(np.mean(covered) - 0.95) <= 3 * error
@@ -356,7 +356,7 @@ def test_terms_that_do_not_vary_within_strata(data):
         regress_proportions(loadings, covariates, **args)
     with pytest.warns(UserWarning, match="4 of 6 terms, such as 'region.T.north.', do not vary"):
         found = regress_proportions(loadings, covariates | {"x": np.arange(450) % 3}, **args)
-    assert np.isfinite(found.pvalues[:, 5]).all() and np.isnan(found.pvalues[:, :5]).all()
+    assert np.isfinite(found.pvalue[:, 5]).all() and np.isnan(found.pvalue[:, :5]).all()
     assert found.untested["age"] == "it does not vary within strata" and len(found.untested) == 5
     assert found.covariates == () and np.isfinite(found.to_frame("x")["pvalue"]).all()
     with pytest.raises(ValueError, match="no covariate of several terms was tested"):
@@ -370,7 +370,7 @@ def test_labels_of_many_levels():
     rows = rng.dirichlet(np.ones(3), labels.size)
     found = regress_proportions(rows, {"style": labels}, n_permutations=9, random_state=0)
     assert found.coefficients.shape == (3, 103) and np.isfinite(found.upper).all()
-    assert found.covariate_pvalues.shape == (3, 1)
+    assert found.covariate_pvalue.shape == (3, 1)
     with pytest.raises(ValueError, match="pass interval='t', join levels"):
         regress_proportions(rows, {"style": labels}, interval="percentile")
 
@@ -413,9 +413,9 @@ def test_a_known_effect_is_found(data):
     age = found.terms.index("age")
     truth = np.array([1, -1, 0]) * 0.01 * 2 / 3
     assert np.all((found.lower[:, age] < truth) & (truth < found.upper[:, age]))
-    assert found.pvalues[0, age] == 0.001 == found.smallest_pvalue < found.pvalues[2, age]
-    tested = np.isfinite(found.pvalues)
-    assert tested.sum() == 12 and np.all(found.pvalues[tested] <= found.qvalues[tested])
+    assert found.pvalue[0, age] == 0.001 == found.smallest_pvalue < found.pvalue[2, age]
+    tested = np.isfinite(found.pvalue)
+    assert tested.sum() == 12 and np.all(found.pvalue[tested] <= found.qvalue[tested])
     np.testing.assert_allclose(found.coefficients.sum(axis=0), [1, 0, 0, 0, 0], atol=1e-10)
     first = found.to_frame("age")
     assert first["topic"].tolist()[2] == 2 and first["pvalue"].is_monotonic_increasing
@@ -437,8 +437,8 @@ def test_topics_that_do_not_vary_are_not_found(data):
     found = regress_proportions(
         loadings.astype(float), covariates, units=units, n_replicates=9, n_permutations=99
     )
-    assert np.all(found.coefficients[0, 1:] == 0) and np.all(found.pvalues[0, 1:] == 1)
-    assert found.pvalues[1, -1] == 0.01 and np.all(found.pvalues[1, 1:-1] == 1)
+    assert np.all(found.coefficients[0, 1:] == 0) and np.all(found.pvalue[0, 1:] == 1)
+    assert found.pvalue[1, -1] == 0.01 and np.all(found.pvalue[1, 1:-1] == 1)
 
 
 def test_the_same_bits(data, tmp_path):
@@ -448,7 +448,7 @@ def test_the_same_bits(data, tmp_path):
 
     def results(**options):
         found = regress_proportions(loadings, covariates, **args | options)
-        return found.replicates, found.pvalues
+        return found.replicates, found.pvalue
 
     expected = results(n_replicates=150, n_permutations=400, n_threads=1)
     kept = {"checkpoint": tmp_path, "resume": True}
@@ -496,7 +496,7 @@ def test_tables_and_matrices_are_the_same_covariates(data):
         found = regress_proportions(loadings, given, **options, **more)
         assert found.terms == expected.terms
         np.testing.assert_array_equal(found.replicates, expected.replicates)
-        np.testing.assert_array_equal(found.pvalues, expected.pvalues)
+        np.testing.assert_array_equal(found.pvalue, expected.pvalue)
     frame["region"] = pd.Categorical(frame["region"], ["west", "north", "east"])
     found = regress_proportions(loadings, frame[["region"]], **options)
     assert found.terms == ("Intercept", "region[T.north]", "region[T.east]")

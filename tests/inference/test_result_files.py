@@ -19,6 +19,15 @@ from nmfscale.storage.atomic import atomic_hdf5
 
 N = 40
 UNITS = [f"patient {i % 10}" for i in range(N)]
+# Names of numbers whose names here are pvalue, qvalue, std_error and lfc.
+OTHER_NAMES = set(
+    "p pval pvals pvalues p_value q qval qvalues pvals_adj pvalue_bh se stderr std_errors "
+    "standard_error standard_errors logfoldchanges log2fc".split()
+)
+KINDS = {
+    "TopicQuality": ("samples", "features", "top_features"), "BootstrapWeights": ("TwR", "RwT"),
+    "Stability": ("topics",), "DifferentialFeatures": ("red",),
+}  # fmt: skip
 GROUPS = pd.Series([f"type {i % 10 // 5}" for i in range(N)])
 
 
@@ -88,6 +97,22 @@ def test_what_is_read_is_what_was_saved(results, tmp_path):
         again = nmfscale.load_result(path)
         assert_same(result, again)
         assert repr(again) == repr(result)
+
+
+def tables(result):
+    """Yield the tables of a result."""
+    yield result.to_frame()
+    yield from (result.to_frame(kind) for kind in KINDS.get(type(result).__name__, ()))
+    if hasattr(result, "summary"):
+        yield result.summary()
+
+
+def test_tables_and_attributes_have_one_name_for_each_number(results):
+    for result in results:
+        for frame in tables(result):
+            assert type(frame.index) is pd.RangeIndex, type(result)
+            assert not OTHER_NAMES & set(frame.columns), type(result)
+        assert not OTHER_NAMES & set(dir(result)), type(result)
 
 
 def test_a_notebook_shows_every_result(results, monkeypatch):

@@ -117,7 +117,7 @@ def test_samples_of_a_series_of_texts_are_named(pipeline):
     pd = pytest.importorskip("pandas")
     texts = pd.Series(TEXTS, index=[f"text {i}" for i in range(len(TEXTS))])
     found = nmfscale.topic_quality(pipeline, texts).to_frame("samples")
-    assert found.index.tolist() == texts.index.tolist()
+    assert found["sample"].tolist() == texts.index.tolist()
 
 
 def test_wrong_pipelines_are_refused(pipeline):

@@ -340,7 +340,7 @@ def test_comparison_says_how_fits_went(pair):
     found = nmfscale.compare_fits(
         {"one": model, "other": other, "merged": merged}, pd.DataFrame(X, columns=NAMES)
     )
-    table = found.to_frame()
+    table = found.to_frame().set_index("name")
     assert table.index.tolist() == ["one", "other", "merged"]
     assert table.loc["one", "similarity"] == pytest.approx(1, rel=1e-14)
     assert table.loc["other", "least_similarity"] < 1 - 1e-9
@@ -366,7 +366,7 @@ def test_comparison_of_scores_stability_and_quality(pair):
         fits, counts, held_out=counts.iloc[::2], stability={"one": starts, "other": 0.5},
         n_top=5, random_state=0,
     )  # fmt: skip
-    table = found.to_frame()
+    table = found.to_frame().set_index("name")
     others = np.arange(3) != starts.best
     assert table.stability.tolist() == [pytest.approx(starts.similarities[others].mean()), 0.5]
     for name, fit in fits.items():

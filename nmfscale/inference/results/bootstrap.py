@@ -99,7 +99,7 @@ class BootstrapWeights(Result):
         return float(1 / np.sqrt(len(self.topics)))
 
     @property
-    def standard_errors(self) -> Array:
+    def std_error(self) -> Array:
         """Standard deviation of the replicates, (T, R)."""
         return spread(self.replicates)
 
@@ -123,7 +123,7 @@ class BootstrapWeights(Result):
             {"topic": self.topics}, {"group": self.groups},
             {
                 "weight": self.weights, "lower": self.lower, "upper": self.upper,
-                "std_error": self.standard_errors,
+                "std_error": self.std_error,
             },
         )  # fmt: skip
         if kind is None:
@@ -131,7 +131,7 @@ class BootstrapWeights(Result):
         t, r = (each.ravel() for each in np.indices(self.weights.shape))
         outer, inner, axis = (r, t, 0) if _checked_kind(kind) == "TwR" else (t, r, 1)
         frame["rank"] = _ranks(self.weights, axis).ravel()
-        return frame.iloc[np.lexsort((inner, frame["rank"], outer))]
+        return frame.iloc[np.lexsort((inner, frame["rank"], outer))].reset_index(drop=True)
 
     def ranking(self, kind: str = "TwR", n: int | None = None) -> Any:
         """Return the names of topics ranked within each group, or of groups within each topic.

@@ -67,16 +67,14 @@ class SampleClusters(Result):
         Returns
         -------
         pandas.DataFrame
-            Columns ``cluster``, with missing values for samples without counts, and ``distance``;
-            the index holds the names of the samples.
+            Columns ``sample``, its name or number; ``cluster``, with missing values for samples
+            without counts; and ``distance``.
         """
         pd = imported_pandas()
 
         names = range(len(self.labels)) if self.sample_names is None else list(self.sample_names)
-        return pd.DataFrame(
-            {"cluster": pd.array(self.groups, dtype="Int64"), "distance": self.distances},
-            index=pd.Index(names, name="sample", tupleize_cols=False),
-        )
+        clusters = pd.array(self.groups, dtype="Int64")
+        return pd.DataFrame({"sample": names, "cluster": clusters, "distance": self.distances})
 
     def _name(self, topic: int) -> str:
         name = self.topic_names[topic]

@@ -96,11 +96,11 @@ class FitComparison(Result):
         Returns
         -------
         pandas.DataFrame
-            A column for each attribute of :class:`FitSummary`; the index holds the names of fits.
+            A column for each attribute of :class:`FitSummary`.
         """
         pd = imported_pandas()
 
-        return pd.DataFrame([asdict(fit) for fit in self.fits]).set_index("name")
+        return pd.DataFrame([asdict(fit) for fit in self.fits])
 
     def __repr__(self) -> str:
         """Return the main columns as text; those that no fit has are left out."""

@@ -32,7 +32,7 @@ class DifferentialFeatures(Result):
         reference it is too large: tests use z.
     z : ndarray of shape (K, m)
         Signed root of the likelihood ratio of equality with the reference.
-    pvalues, qvalues : ndarray of shape (K, m)
+    pvalue, qvalue : ndarray of shape (K, m)
         p-values, for "least-extreme" of the comparison with all other topics; and adjusted for all
         features of a topic by Benjamini and Hochberg.
     lfsr : ndarray of shape (K, m)
@@ -77,8 +77,8 @@ class DifferentialFeatures(Result):
     lfc: Array
     std_error: Array
     z: Array
-    pvalues: Array
-    qvalues: Array
+    pvalue: Array
+    qvalue: Array
     lfsr: Array
     lfc_shrunken: Array
     frequencies: Array
@@ -131,9 +131,10 @@ class DifferentialFeatures(Result):
         Returns
         -------
         pandas.DataFrame
-            Columns ``topic``, ``feature``, ``lfc``, ``se``, ``se_bootstrap`` (if there is one),
-            ``z``, ``p``, ``q``, ``lfsr``, ``lfc_shrunken``, ``base_mean``, ``dispersion`` and
-            ``least_extreme`` (if that is the reference), sorted by falling z in each topic.
+            Columns ``topic``, ``feature``, ``lfc``, ``std_error``, ``std_error_bootstrap`` (if
+            there is one), ``z``, ``pvalue``, ``qvalue``, ``lfsr``, ``lfc_shrunken``,
+            ``base_mean``, ``dispersion`` and ``least_extreme`` (if that is the reference), sorted
+            by falling z in each topic.
         """
         return frame_of(self.columns(topic))
 
@@ -142,9 +143,9 @@ class DifferentialFeatures(Result):
         wanted = self.compared if topic is None else [self.topic_number(topic)]
         names = name_array(self.topic_names)
         values: dict[str, Array | None] = {
-            "lfc": self.lfc, "se": self.std_error, "se_bootstrap": self.std_error_bootstrap,
-            "z": self.z, "p": self.pvalues, "q": self.qvalues, "lfsr": self.lfsr,
-            "lfc_shrunken": self.lfc_shrunken,
+            "lfc": self.lfc, "std_error": self.std_error,
+            "std_error_bootstrap": self.std_error_bootstrap, "z": self.z, "pvalue": self.pvalue,
+            "qvalue": self.qvalue, "lfsr": self.lfsr, "lfc_shrunken": self.lfc_shrunken,
             "base_mean": np.broadcast_to(self.base_mean, self.z.shape),
             "dispersion": np.broadcast_to(self.dispersion, self.z.shape),
             "least_extreme": None if self.least_extreme is None else names[self.least_extreme],
@@ -182,7 +183,7 @@ class DifferentialFeatures(Result):
         frame = self.to_frame(group).rename(
             columns={
                 "topic": "group", "feature": "names", "z": "scores", "lfc": "logfoldchanges",
-                "p": "pvals", "q": "pvals_adj",
+                "pvalue": "pvals", "qvalue": "pvals_adj",
             }
         )  # fmt: skip
         frame[["group", "names"]] = frame[["group", "names"]].astype(str)
@@ -202,8 +203,8 @@ class DifferentialFeatures(Result):
         order, labels = {k: self.order(k) for k in kept}, self.feature_labels.astype(str)
         columns: dict[str, tuple[Any, str]] = {
             "names": (np.broadcast_to(labels, self.z.shape), "O"), "scores": (self.z, "f4"),
-            "logfoldchanges": (self.lfc, "f4"), "pvals": (self.pvalues, "f8"),
-            "pvals_adj": (self.qvalues, "f8"),
+            "logfoldchanges": (self.lfc, "f4"), "pvals": (self.pvalue, "f8"),
+            "pvals_adj": (self.qvalue, "f8"),
         }  # fmt: skip
         out: dict[str, Any] = {
             "params": {
@@ -220,7 +221,7 @@ class DifferentialFeatures(Result):
 
     def __repr__(self) -> str:
         """Sizes, the reference, the number of features that stand out, and what p leaves out."""
-        n_found = int((self.qvalues[self.compared] <= _LEVEL).sum())
+        n_found = int((self.qvalue[self.compared] <= _LEVEL).sum())
         done = f"{len(self.features):,} features"
         if self.interrupted:
             done = f"{len(self.features):,} of {self.n_features_in:,} features, interrupted"

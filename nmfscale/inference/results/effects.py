@@ -29,7 +29,7 @@ class GroupDifferences(Result):
 
     Attributes
     ----------
-    differences, lower, upper, standard_errors : ndarray of shape (T, n_pairs)
+    differences, lower, upper, std_error : ndarray of shape (T, n_pairs)
         Mean of a pair's first group less that of its second, its interval and standard error.
     pairs : tuple of (group, group)
         Groups that are compared.
@@ -45,7 +45,7 @@ class GroupDifferences(Result):
     differences: Array
     lower: Array
     upper: Array
-    standard_errors: Array
+    std_error: Array
     pairs: tuple[tuple[Any, Any], ...]
     topic_names: tuple[Any, ...]
     level: float
@@ -73,7 +73,7 @@ class GroupDifferences(Result):
             {"topic": self.topic_names}, {"group": groups, "other": others},
             {
                 "difference": self.differences, "lower": self.lower, "upper": self.upper,
-                "std_error": self.standard_errors,
+                "std_error": self.std_error,
             },
         )  # fmt: skip
 
@@ -96,10 +96,10 @@ class GroupEffects(Result):
     means, lower, upper : ndarray of shape (T, R)
         Mean over the units (or samples, see `weighting`) of each group, and the ends of its
         interval.
-    standard_errors : ndarray of shape (T, R)
+    std_error : ndarray of shape (T, R)
         Standard errors that are robust to unequal spread of units; with bootstrap intervals,
         standard deviations of the replicates.
-    pvalues, pvalues_maxt, qvalues : ndarray of shape (T,)
+    pvalue, pvalue_maxt, qvalue : ndarray of shape (T,)
         Permutation p-value of each topic; adjusted for all topics by the maximum of standardised
         statistics, step down; and adjusted by Benjamini and Hochberg.
     statistics : ndarray of shape (T,)
@@ -134,9 +134,9 @@ class GroupEffects(Result):
     """
 
     means: Array
-    pvalues: Array
-    pvalues_maxt: Array
-    qvalues: Array
+    pvalue: Array
+    pvalue_maxt: Array
+    qvalue: Array
     statistics: Array
     topic_names: tuple[Any, ...]
     groups: tuple[Any, ...]
@@ -156,7 +156,7 @@ class GroupEffects(Result):
     origin: Origin = Origin()
     lower: Array = field(init=False)
     upper: Array = field(init=False)
-    standard_errors: Array = field(init=False)
+    std_error: Array = field(init=False)
 
     def __post_init__(self) -> None:
         """Set the intervals."""
@@ -166,7 +166,7 @@ class GroupEffects(Result):
         else:
             lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
             errors = spread(self.replicates)
-        for name, each in ("lower", lower), ("upper", upper), ("standard_errors", errors):
+        for name, each in ("lower", lower), ("upper", upper), ("std_error", errors):
             object.__setattr__(self, name, each)
 
     def _of_replicates(
@@ -243,13 +243,13 @@ class GroupEffects(Result):
         same for all groups of a topic, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
         """
         of_topics = {
-            "pvalue": self.pvalues, "pvalue_maxt": self.pvalues_maxt, "qvalue": self.qvalues,
+            "pvalue": self.pvalue, "pvalue_maxt": self.pvalue_maxt, "qvalue": self.qvalue,
         }  # fmt: skip
         return tidy_frame(
             {"topic": self.topic_names}, {"group": self.groups},
             {
                 "mean": self.means, "lower": self.lower, "upper": self.upper,
-                "std_error": self.standard_errors,
+                "std_error": self.std_error,
             }
             | {
                 name: np.broadcast_to(each[:, None], self.means.shape)
@@ -260,19 +260,21 @@ class GroupEffects(Result):
     def summary(self) -> Any:
         """Return a DataFrame with a row for each topic, sorted by p-value.
 
-        Columns are the means in the groups, named after the groups, ``pvalue`` and ``qvalue``.
+        Columns are ``topic``, the means in the groups, named after the groups, ``pvalue`` and
+        ``qvalue``.
         """
         pd = imported_pandas()
 
-        index = pd.Index(list(self.topic_names), name="topic")
-        frame = pd.DataFrame(self.means, index=index, columns=list(self.groups))
-        frame["pvalue"], frame["qvalue"] = self.pvalues, self.qvalues
-        return frame.iloc[np.lexsort((-self.statistics, self.pvalues))]
+        frame = pd.DataFrame(self.means, columns=list(self.groups))
+        frame.insert(0, "topic", list(self.topic_names))
+        frame["pvalue"], frame["qvalue"] = self.pvalue, self.qvalue
+        order = np.lexsort((-self.statistics, self.pvalue))
+        return frame.iloc[order].reset_index(drop=True)
 
     def __repr__(self) -> str:
         """Sizes, and the number of topics that differ."""
         T, R = self.means.shape
-        found = np.count_nonzero(self.qvalues <= 0.05)
+        found = np.count_nonzero(self.qvalue <= 0.05)
         once = said_of(self.weighting, self.units)
         return (
             f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}, "

@@ -48,14 +48,12 @@ def tidy_frame(
 def first_rows(result: Any, n_rows: int) -> tuple[dict[str, list[Any]], str]:
     """Return the first rows of the table of a result, and a sentence if there are more.
 
-    A result with `columns` needs no pandas. An index with names is a column of the table.
+    A result with `columns` needs no pandas.
     """
     if hasattr(result, "columns"):
         columns = result.columns()
     else:
         frame = result.to_frame()
-        if type(frame.index).__name__ != "RangeIndex":
-            frame = frame.reset_index()
         columns = {str(name): frame[name] for name in frame.columns}
     n = len(next(iter(columns.values())))
     more = f"The first {n_rows:,} of {n:,} rows." if n > n_rows else ""

@@ -34,7 +34,7 @@ class GroupTest:
         b / s.
     interval : tuple of float
         95% confidence interval of the p-value of all labellings (Clopper and Pearson).
-    pvalue_maxt, pvalue_bh : float
+    pvalue_maxt, qvalue : float
         p-value adjusted for all pairs: by the maximum of standardised statistics, step down, and
         by Benjamini and Hochberg. For the test of all groups both are `pvalue`.
     smallest_pvalue : float
@@ -62,7 +62,7 @@ class GroupTest:
     fraction: float
     interval: tuple[float, float]
     pvalue_maxt: float
-    pvalue_bh: float
+    qvalue: float
     smallest_pvalue: float
     exact: bool
     null: Array = field(repr=False)
@@ -111,14 +111,18 @@ class PermutationTest(Result):
         )
 
     def to_frame(self) -> Any:
-        """Return a DataFrame with a row for each test; the test of all groups is first."""
+        """Return a DataFrame with a row for each test; the test of all groups is first.
+
+        Columns are ``groups``, "all" or the names of a pair, and attributes of :class:`GroupTest`.
+        """
         pd = imported_pandas()
 
-        names = [
-            "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "pvalue_bh",
+        names = (
+            "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "qvalue",
             "smallest_pvalue", "exact", "dispersion_pvalue",
-        ]  # fmt: skip
+        )  # fmt: skip
         tests = (self.overall, *self.pairs)
-        rows = {name: [getattr(test, name) for test in tests] for name in names}
         groups = ["all", *(" - ".join(map(str, test.groups)) for test in self.pairs)]
-        return pd.DataFrame(rows, index=pd.Index(groups, name="groups"))
+        return pd.DataFrame(
+            {"groups": groups} | {name: [getattr(test, name) for test in tests] for name in names}
+        )

@@ -31,10 +31,10 @@ class ProportionRegression(Result):
     ----------
     coefficients, lower, upper : ndarray of shape (T, P)
         Coefficients by least squares, and the ends of their intervals.
-    standard_errors : ndarray of shape (T, P)
+    std_error : ndarray of shape (T, P)
         Robust standard errors, HC3, or CR3 by units; with bootstrap intervals, those of the
         replicates.
-    pvalues, pvalues_maxt, qvalues : ndarray of shape (T, P) or None
+    pvalue, pvalue_maxt, qvalue : ndarray of shape (T, P) or None
         p-value of each topic and term; adjusted for all topics of a term by the maximum of the
         statistics, step down; and adjusted by Benjamini and Hochberg. NaN for the terms in
         `untested`. None with n_permutations=0.
@@ -44,7 +44,7 @@ class ProportionRegression(Result):
     covariates : tuple
         Covariates of several terms, for example labels of several levels, that were tested as a
         whole.
-    covariate_pvalues, covariate_pvalues_maxt, covariate_qvalues : ndarray of shape (T, C) or None
+    covariate_pvalue, covariate_pvalue_maxt, covariate_qvalue : ndarray of shape (T, C) or None
         The same p-values for each of these C covariates.
     topic_names, terms : tuple
         Names.
@@ -101,7 +101,7 @@ class ProportionRegression(Result):
     origin: Origin = Origin()
 
     @property
-    def standard_errors(self) -> Array:
+    def std_error(self) -> Array:
         """Standard errors (T, P): robust to unequal variances, or from the replicates."""
         if self.replicates is not None:
             return spread(self.replicates)
@@ -114,17 +114,17 @@ class ProportionRegression(Result):
         return np.array([self.errors.freedom(each) for each in np.eye(len(self.terms))])
 
     @property
-    def pvalues(self) -> Array | None:
+    def pvalue(self) -> Array | None:
         """p-value of each topic and term (T, P)."""
         return None if self.tested is None else self.tested.of_terms[0]
 
     @property
-    def pvalues_maxt(self) -> Array | None:
+    def pvalue_maxt(self) -> Array | None:
         """p-values adjusted over topics by the maximum of the statistics (max-T)."""
         return None if self.tested is None else self.tested.of_terms[1]
 
     @property
-    def qvalues(self) -> Array | None:
+    def qvalue(self) -> Array | None:
         """p-values adjusted over topics by Benjamini and Hochberg."""
         return None if self.tested is None else self.tested.of_terms[2]
 
@@ -141,17 +141,17 @@ class ProportionRegression(Result):
         return () if self.tested is None else self.tested.covariates
 
     @property
-    def covariate_pvalues(self) -> Array | None:
+    def covariate_pvalue(self) -> Array | None:
         """p-value of each topic and covariate (T, C)."""
         return None if self.tested is None else self.tested.of_covariates[0]
 
     @property
-    def covariate_pvalues_maxt(self) -> Array | None:
+    def covariate_pvalue_maxt(self) -> Array | None:
         """p-values adjusted over topics by the maximum of the statistics (max-T)."""
         return None if self.tested is None else self.tested.of_covariates[1]
 
     @property
-    def covariate_qvalues(self) -> Array | None:
+    def covariate_qvalue(self) -> Array | None:
         """p-values adjusted over topics by Benjamini and Hochberg."""
         return None if self.tested is None else self.tested.of_covariates[2]
 
@@ -202,7 +202,7 @@ class ProportionRegression(Result):
         """
         values = {
             "coefficient": self.coefficients, "lower": self.lower, "upper": self.upper,
-            "std_error": self.standard_errors,
+            "std_error": self.std_error,
         }  # fmt: skip
         if self.tested is not None:
             of_terms = ("pvalue", "pvalue_maxt", "qvalue")
@@ -212,7 +212,7 @@ class ProportionRegression(Result):
             return frame
         self._refuse_unknown(term)
         j, T = self.terms.index(term), len(self.topic_names)
-        p = np.zeros(T) if self.pvalues is None else self.pvalues[:, j]
+        p = np.zeros(T) if self.pvalue is None else self.pvalue[:, j]
         order = np.lexsort((-np.abs(self.coefficients[:, j]), p))
         of_term = frame.iloc[order * len(self.terms) + j].drop(columns="term")
         return of_term.reset_index(drop=True)
@@ -298,10 +298,10 @@ class ProportionRegression(Result):
         if self.units == "units":
             size += " by their samples" if self.rows == "samples" else ""
             size += said_of(self.weighting, self.units)
-        if self.qvalues is None:
+        if self.qvalue is None:
             return f"<ProportionRegression: {size}, {self.interval} intervals>"
-        tested = np.isfinite(self.qvalues)
-        found = np.count_nonzero(self.qvalues[tested] <= 0.05)
+        tested = np.isfinite(self.qvalue)
+        found = np.count_nonzero(self.qvalue[tested] <= 0.05)
         return (
             f"<ProportionRegression: {size}, {found} of {np.count_nonzero(tested)} coefficients "
             f"with q <= 0.05 of {self.n_labellings:,} {self.test}>"

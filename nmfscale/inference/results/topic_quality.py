@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.foreign import imported_pandas
 from ...counts.names import name_array, shown
 from ...terminal import table_lines
 from .files import Result
@@ -17,9 +16,9 @@ from .frames import Columns, frame_of
 Array = NDArray[Any]
 # Number of leading features, and of topics, that the text shows.
 _SHOWN, _MOST = 5, 30
-# Kinds of tables, and those whose rows have an index.
+# Kinds of tables, and those of one axis of the fit.
 WHAT = "topics", "samples", "features", "top_features", "top_samples"
-_INDEXED = WHAT[:3]
+_OF_AN_AXIS = WHAT[:3]
 
 
 @dataclass(frozen=True)
@@ -104,33 +103,22 @@ class TopicQuality(Result):
         Returns
         -------
         pandas.DataFrame
-            With an index of names or numbers; or, for leading features and samples, with columns
-            ``topic``, ``rank`` and ``feature`` or ``sample``.
+            The first column is ``topic``, ``sample`` or ``feature``: names, or numbers. Leading
+            features and samples have ``topic``, ``rank`` and ``feature`` or ``sample``.
 
         Raises
         ------
         ValueError
             If `what` is none of these.
         """
-        columns = self.columns(what)
-        if what not in _INDEXED:
-            return frame_of(columns)
-        pd = imported_pandas()
-
-        name, labels = next(iter(columns.items()))
-        del columns[name]
-        index = pd.Index(labels.tolist(), name=name, tupleize_cols=False)
-        return pd.DataFrame(columns, index=index)
+        return frame_of(self.columns(what))
 
     def columns(self, what: str = "topics") -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed.
-
-        An index is the first column.
-        """
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
         if what == "topics":
             labels = {"topic": np.array(self.topic_names, object)}
             return labels | {name: getattr(self, name) for name in _OF_TOPICS}
-        if what in _INDEXED:
+        if what in _OF_AN_AXIS:
             kind = what[:-1]
             deviance, null = (
                 getattr(self, f"{kind}_{each}") for each in ("deviance", "null_deviance")
