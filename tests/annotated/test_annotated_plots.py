@@ -92,7 +92,7 @@ def pairs(adata):
     yield pl.progress_plot(adata), pl.progress_plot(model)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_plots_of_an_object_are_those_of_its_results(adata):
     for found, expected in pairs(adata):
         assert numbers(found) == numbers(expected)

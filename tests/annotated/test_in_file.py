@@ -256,7 +256,7 @@ def test_the_command(path, tmp_path, capsys):
         assert "is no .h5ad or .h5mu file" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_program_leaves_a_file_that_can_be_read(path, tmp_path):
     """Kill it at many moments of the writing; the file has the old contents or the new ones."""
     model = nmfscale.TopicModel(3, **FIT).fit(path)

@@ -82,11 +82,11 @@ def plain(value):
     return repr(vars(value)) if not hasattr(value, "to_frame") else value.to_frame().to_string()
 
 
-def slow_but_for(name, quick):
-    return name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+def nightly_but_for(name, quick):
+    return name if name in quick else pytest.param(name, marks=pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("name", [slow_but_for(name, ("topic", "lda")) for name in MODELS])
+@pytest.mark.parametrize("name", [nightly_but_for(name, ("topic", "lda")) for name in MODELS])
 def test_a_fit_of_any_model_is_read_back_to_the_bit(name, tmp_path):
     adata = cells()
     labels = {"y": "condition"} if name == "ssnmf" else {}

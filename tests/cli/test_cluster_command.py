@@ -150,6 +150,7 @@ def closed(certificates, tmp_path_factory):
         yield running
 
 
+@pytest.mark.nightly
 class TestReach:
     def test_everything_listens_on_the_loopback_address(self, plain):
         sockets = plain.listening()
@@ -186,6 +187,7 @@ class TestReach:
             assert page.status == 200
 
 
+@pytest.mark.nightly
 class TestTLS:
     def doors(self, running):
         """Return scheduler, nanny and worker; web pages have another address."""
@@ -289,7 +291,7 @@ class TestCluster:
         assert closed.said["shell"].endswith(f"{closed.said['address']} --tls {certificates}")
         assert "nmfscale: workers: 2; Ctrl-C stops them" in plain.errors
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     @pytest.mark.parametrize("way", ["Ctrl-C", "SIGINT", "SIGTERM", "a client"])
     def test_end(self, way, tmp_path):
         with cluster(tmp_path, "--workers", 2, "--dashboard-port", 0) as running:

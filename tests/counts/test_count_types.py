@@ -102,7 +102,7 @@ QUICK = ("npz uint8 sums", "h5ad float16", "mtx sums", "dask of two types")
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in SOURCES]
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.nightly) for n in SOURCES]
 )
 def test_one_type_and_the_same_bits_everywhere(tmp_path, name):
     write, expected = SOURCES[name]

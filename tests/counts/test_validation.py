@@ -214,7 +214,7 @@ def test_every_duplicate_has_to_be_a_count(container):
         as_counts(X)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_many_duplicates_are_added_up_without_rounding():
     n = 2**24 + 1000  # float32 counts to 2**24
     zeros = np.zeros(n, np.int32)

@@ -49,7 +49,7 @@ def test_documents_are_the_public_ones(corpus):
     assert not [word for word in last if word.startswith("_")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_again(corpus):
     corpora._documents.cache_clear()
     again = docstrings()

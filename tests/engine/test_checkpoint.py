@@ -41,7 +41,7 @@ def fit_and_stop(folder, iteration, source=X, *, resume=False, **options):
 
 
 @pytest.mark.parametrize(
-    "iteration", [2, 13, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 7, 18, 22))]
+    "iteration", [2, 13, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 7, 18, 22))]
 )
 @pytest.mark.parametrize(
     "options",

@@ -163,6 +163,14 @@ CASES = [
     *product(["PoissonNMF", "LDA", "AnchorNMF"], ["many samples"], ["score"]),
     *product(["PoissonNMF", "LDA", "SSNMF"], ["many features"], ["transform"]),
 ]  # fmt: skip
+# one fit of each class: the others are measured at night
+GATE = {"PoissonNMF", "LDA", "GammaPoisson hierarchical", "NoisyTopicModel", "AnchorNMF",
+        "FrobeniusNMF", "SSNMF"}  # fmt: skip
+
+
+def at_night(fit, shape, call):
+    gate = fit in GATE and (shape, call) == ("many samples", "fit")
+    return pytest.param(fit, shape, call, marks=() if gate else pytest.mark.nightly)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +186,7 @@ def measuring():
         yield process
 
 
-@pytest.mark.parametrize(("fit", "shape", "call"), CASES)
+@pytest.mark.parametrize(("fit", "shape", "call"), [at_night(*case) for case in CASES])
 def test_a_plan_is_at_least_the_peak_and_at_most_twice_it(measuring, fit, shape, call):
     n, m, each, block = SHAPES[shape]
     max_iter = 8 if call == "fit" else 2

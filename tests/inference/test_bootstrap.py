@@ -258,7 +258,7 @@ def test_bad_arguments_are_refused(data, changed, message):
         bootstrap_weights(**given)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_intervals_cover_the_truth():
     """As often as the docs say: 0.93 at 100 units a group and more."""
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from nmfscale import AnchorNMF, TopicModel, bootstrap_weights, permutation_test
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.filterwarnings("ignore:groups differ in spread"),
     pytest.mark.filterwarnings("ignore:units= is not given"),
     pytest.mark.filterwarnings("ignore:4 of 1,327 samples are left out"),

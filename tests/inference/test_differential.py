@@ -318,7 +318,7 @@ def test_wrong_samples_are_named(loadings):
     assert np.isfinite(found.z).all()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_leading_genes_of_blood_cells(data_dir, reference_dir):
     """Known markers lead the topics of a real fit of sorted blood cells."""
     from gzip import open as gzip_open

@@ -228,7 +228,7 @@ def test_intervals_are_those_of_scipy(data, interval):
     np.testing.assert_allclose(back.differences[:, 1], -differences.differences[:, 2])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @few
 def test_size_under_the_null_with_units_and_strata():
     rng, p, units = np.random.default_rng(1), [], np.repeat(np.arange(24), 4)
@@ -244,7 +244,7 @@ def test_size_under_the_null_with_units_and_strata():
     assert np.all(np.abs(size - 0.05) <= 3 * error)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @few
 def test_size_with_unequal_spread():
     """A small group that is wide beside a large narrow one, and the reverse; equal means."""
@@ -272,7 +272,7 @@ def test_unequal_spread_is_warned_of():
         group_effects(rng.gamma(2.0, size=(60, 4)), groups, n_permutations=99, random_state=0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @few
 @pytest.mark.parametrize("n", [5, 10, 40])
 def test_intervals_cover_the_truth(n):

@@ -222,7 +222,7 @@ def test_what_is_refused(options, complaint):
         jackknife_fit(**given)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_standard_errors_are_those_of_a_bootstrap():
     counts, _ = simulate_topic_counts(400, 40, 3, random_state=1)
     fit = TopicModel(3, random_state=0, tol=1e-7, gain_tol=0).fit(counts)

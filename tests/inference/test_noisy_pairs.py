@@ -138,7 +138,7 @@ def test_fractions_and_models_that_are_not_fitted_are_refused(data):
         noisy_pairs(NoisyTopicModel(3), X)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("n", "m", "K"), [(300, 200, 4), (300, 400, 3)])
 def test_the_error_rates_are_realised(n, m, K):
     X, truth = simulate_noisy_topics(n, m, K, noisy_share=0.2, random_state=5)

@@ -103,7 +103,7 @@ def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
         assert test.pvalue >= test.smallest_pvalue - 1e-12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:groups differ in spread")
 @pytest.mark.parametrize(
     ("statistic", "scope"),

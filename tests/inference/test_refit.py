@@ -138,7 +138,7 @@ def write_matrix(path, X):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_the_stopping_rule_ends_near_enough_to_the_optimum():
     X, _ = simulate_topic_counts(600, 200, 5, size=60, random_state=3)

@@ -289,7 +289,7 @@ def test_levels_of_a_label_are_tested_as_groups_are():
     assert robust_f(X, rows[:, 0], [1, 2]) == pytest.approx(brown_forsythe(rows[:, 0], labels))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @few
 @pytest.mark.filterwarnings("ignore:1 of 4 terms, such as 's', do not vary within strata")
 def test_size_under_the_null_with_units_and_strata():
@@ -309,7 +309,7 @@ def test_size_under_the_null_with_units_and_strata():
     assert np.all(np.abs(size - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @few
 @pytest.mark.parametrize(("wide", "narrow"), [(3, 100), (100, 3)])
 def test_size_of_two_groups_beside_a_large_third(wide, narrow):

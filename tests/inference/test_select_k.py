@@ -137,7 +137,7 @@ def test_ctrl_c_after_the_first_fits_ends_the_job(X, monkeypatch):
     assert some.interrupted and some.n_components.tolist() == [5]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_other_estimators_and_gaps(X, found):
     lda = select_k(LDA(tol=1e-3), X, [2, 3, 4], random_state=0)
     assert lda.best == 3 and lda.estimator == "LDA"

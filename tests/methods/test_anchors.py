@@ -79,7 +79,7 @@ def read(data_dir, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["congress109", pytest.param("beer_canada", marks=pytest.mark.slow)],
+    ["congress109", pytest.param("beer_canada", marks=pytest.mark.nightly)],
 )
 def test_the_first_hundred_anchors_of_texts_are_those_of_lapack(data_dir, name):
     counts = read(data_dir, name)

@@ -170,7 +170,7 @@ def test_hierarchical_fit_rests_under_the_updates_of_gopalan():
     assert_allclose(q_beta[0] / q_beta[1], beta, rtol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:GammaPoisson has not converged after 2000")
 def test_short_samples_let_go_of_components_one_after_the_other(data_dir):
     """Of 20, by 154 counts on average: for thousands of iterations, and the fit says so."""

@@ -298,7 +298,7 @@ def test_alpha_is_estimated_unless_it_is_given():
     assert_allclose(given.doc_topic_prior_, 0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("n_words", [8, 30])
 def test_short_documents_are_not_worse_explained_than_by_one_topic(n_words):
     counts = nmfscale.datasets.docstrings()
@@ -337,7 +337,7 @@ def test_transform_and_score_are_those_of_scikit_learn():
     assert_allclose(ours.perplexity(X), np.exp(-ours.score(X)))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2))])
 def test_ends_above_scikit_learn(seed):
     counts, _ = nmfscale.datasets.simulate_topic_counts(300, 200, n_components=4, random_state=seed)
     theirs = LatentDirichletAllocation(4, max_iter=30, random_state=seed).fit(counts)

@@ -132,7 +132,7 @@ def test_many_topics_have_the_same_bits_from_a_file_and_on_threads(tmp_path):
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_hundreds_of_topics():
     X, _ = counts_and_topics(2000, 3000, 1)
     model = nmfscale.PoissonNMF(500, max_iter=10, tol=0, random_state=0).fit(X)

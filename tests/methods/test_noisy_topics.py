@@ -359,7 +359,7 @@ def test_finds_noisy_pairs():
     assert roc_auc_score(truth.noisy.ravel(), -model.theta_[topics].T.ravel()) > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:NoisyTopicModel has not converged after 500")
 def test_finds_noisy_pairs_of_many_cells():
     """Areas under the curve, theta ranked, with loadings and means known, and all estimated."""

@@ -173,7 +173,7 @@ def residual(model):
 @pytest.mark.filterwarnings("ignore:PoissonNMF has not converged")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("solver", LOOPS)
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 12), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 12), marks=pytest.mark.nightly)])
 def test_a_fit_has_converged_where_its_residual_is_below_tol_and_nowhere_else(solver, dtype, seeds):
     for seed in seeds:
         X, tol = make_counts(60, 40, seed=seed), (1e-3, 1e-4, 1e-5)[seed % 3]
@@ -687,7 +687,7 @@ def test_equal_weights_are_no_weights(solver):
     [
         *((solver, "float64") for solver in SOLVERS),
         ("auto", "float32"),
-        *(pytest.param(s, "float32", marks=pytest.mark.slow) for s in SOLVERS if s != "auto"),
+        *(pytest.param(s, "float32", marks=pytest.mark.nightly) for s in SOLVERS if s != "auto"),
     ],
 )
 @pytest.mark.parametrize(
@@ -780,7 +780,7 @@ def test_one_component_has_a_closed_form(solver):
     assert_allclose(model.loadings_ @ model.components_, expected, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_auto_reaches_the_best_of_the_papers_method():
     X = make_counts(400, 200, K=6, size=2.0)
     factors = start(X, 6)

@@ -218,7 +218,7 @@ def few_steps(monkeypatch):
     internals.few_projection_steps(monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", MODELS)
 def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_steps, model):
     internals.small_blocks(monkeypatch, 3000)
@@ -323,7 +323,7 @@ print(predicted, before, memory("VmHWM"))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("how", ["gathered", "written"])
 def test_the_predicted_memory_is_enough_and_not_far_off(tmp_path, monkeypatch, how):

@@ -22,19 +22,25 @@ from nmfscale.methods.poisson.solvers import SOLVERS
 # scikit-learn ---------------------------------------------------------------------------------
 
 
-CHECKED = {"n_components": 2, "max_iter": 100, "tol": 1e-3}
+CHECKED = {"n_components": 2, "max_iter": 40, "tol": 1e-3}
+# These share the code of PoissonNMF, or of the mean-field models.
+AT_NIGHT = ("TopicModel", "NoisyTopicModel", "BackgroundNMF")
 
 
-@parametrize_with_checks([model.make(**CHECKED) for model in MODELS if not model.variant])
+def is_nightly(model):
+    return bool(model.variant) or model.name in AT_NIGHT
+
+
+@parametrize_with_checks([model.make(**CHECKED) for model in MODELS if not is_nightly(model)])
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn(estimator, check):
     check(estimator)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @parametrize_with_checks(
     [
-        *(model.make(**CHECKED) for model in MODELS if model.variant),
+        *(model.make(**CHECKED) for model in MODELS if is_nightly(model)),
         nmfscale.PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
         nmfscale.TopicModel(3, solver="em", prior_factors=1.1, n_init=2, n_threads=1, max_iter=20),
     ]

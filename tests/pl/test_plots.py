@@ -207,7 +207,7 @@ class TestStructurePlot:
         assert {label.get_rotation() for label in long.get_xticklabels()} == {40}
 
     @pytest.mark.parametrize(
-        "n_groups", [100, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 12, 40))]
+        "n_groups", [100, *(pytest.param(n, marks=pytest.mark.nightly) for n in (3, 12, 40))]
     )
     @pytest.mark.parametrize("label", ["{}", "a cell type, number {}"])
     def test_many_groups(self, n_groups, label):

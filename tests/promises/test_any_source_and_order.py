@@ -218,7 +218,7 @@ def test_the_numbers_are_those_of_the_plain_call(data):
     check_a_case(data.draw)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=50, deadline=None, suppress_health_check=ALL_CHECKS)
 @given(st.data())
 def test_the_numbers_are_those_of_the_plain_call_in_many_cases(data):

@@ -69,6 +69,7 @@ def run_folder(state):
 # Workers that die -----------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_workers_are_killed_all_the_time(client, store, monkeypatch):
     internals.save_every(monkeypatch, 5)
     killer = Killer(client)
@@ -212,6 +213,7 @@ def test_the_client_is_closed(client, store, tmp_path, what):
 # Workers that come and go ---------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_workers_come_and_go(client, store):
     def retire():
         client.retire_workers([next(iter(client.scheduler_info(-1)["workers"]))])
@@ -225,6 +227,7 @@ def test_workers_come_and_go(client, store):
     assert bits(fit(store, client, actions, max_iter=20)) == bits(fit(X, max_iter=20))
 
 
+@pytest.mark.nightly
 def test_all_workers_restart_during_an_iteration(client, store):
     restarts = []
 
@@ -237,6 +240,7 @@ def test_all_workers_restart_during_an_iteration(client, store):
     assert bits(fit(store, client, actions)) == bits(fit(X)) and restarts
 
 
+@pytest.mark.nightly
 def test_workers_restart_while_a_fit_begins(client, store, monkeypatch):
     asked = []
 
@@ -305,6 +309,7 @@ def test_tasks_of_a_fit_that_has_ended_end_soon(tmp_path):
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.nightly
 def test_a_bit_flips_anywhere_in_a_file(tmp_path):
     path = tmp_path / "point.npz"
     arrays = {"L_0": np.arange(12.0).reshape(4, 3), "L_1": np.ones((2, 3), np.float32)}
@@ -345,6 +350,7 @@ def test_workers_with_too_little_memory_are_refused(store):
     assert not seen
 
 
+@pytest.mark.nightly
 @linux
 def test_the_disk_is_full_for_workers(client, store, tmp_path):
     state, most = tmp_path / "state", resource.RLIM_INFINITY
@@ -369,6 +375,7 @@ def files_of(thing):
     return set().union(*map(files_of, thing)) if isinstance(thing, (list, tuple)) else set()
 
 
+@pytest.mark.nightly
 @linux
 def test_no_slow_leak(store, tmp_path, monkeypatch):
     import dask

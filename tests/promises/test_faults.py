@@ -90,7 +90,7 @@ print(kills, saved)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_driver_killed_at_random_points(tmp_path, store):
     kills, saved = map(int, run(KILLED, store, tmp_path, limit=300).split())
     assert kills >= 10 and saved
@@ -215,7 +215,7 @@ print(json.dumps(seen))
 
 
 @linux
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_slow_leak(tmp_path, store):
     (tmp_path / "scratch").mkdir()
     seen = np.array(json.loads(run(LONG, store, tmp_path / "scratch", limit=300)))
@@ -358,19 +358,19 @@ def test_extreme_shapes_from_a_store(tmp_path, read_anew, shape, most):
 # What is known to be promised -------------------------------------------------------------------
 
 
-def marked_slow(node):
-    """Whether a test, or the file it is in, is marked slow as a whole."""
+def lanes(node):
+    """Return the marks "slow" and "nightly" of a test, or of the file it is in, as a whole."""
     marks = getattr(node, "decorator_list", [])
     if isinstance(node, ast.Module):
         lines = [each for each in node.body if isinstance(each, ast.Assign)]
         values = [line.value for line in lines if ast.unparse(line.targets[0]) == "pytestmark"]
         marks = [mark for value in values for mark in getattr(value, "elts", [value])]
-    return any(ast.unparse(mark) in ("slow", "pytest.mark.slow") for mark in marks)
+    return {ast.unparse(mark).removeprefix("pytest.mark.") for mark in marks} & {"slow", "nightly"}
 
 
 def test_every_promise_names_a_test():
     text = (ROOT / "RELIABILITY.md").read_text(encoding="utf-8")
-    named = re.findall(r"(\*slow\* )?`(tests/[\w/]+\.py)::(\w+)(?:::(\w+))?`", text)
+    named = re.findall(r"(?:\*(slow|nightly)\* )?`(tests/[\w/]+\.py)::(\w+)(?:::(\w+))?`", text)
     assert len(named) > 20
     rows = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
     assert rows == [str(number) for number in range(1, len(rows) + 1)]
@@ -378,10 +378,11 @@ def test_every_promise_names_a_test():
     trees = {file: ast.parse((ROOT / file).read_text(encoding="utf-8")) for file in files}
     for said, file, *names in named:
         tree = trees[file]
-        slow = marked_slow(tree)
+        marks = lanes(tree)
         for name in filter(None, names):
             found = [node for node in tree.body if getattr(node, "name", None) == name]
             assert found, f"{file} has no {name}"
             tree = found[0]
-            slow |= marked_slow(tree)
-        assert slow == bool(said), f"{file}::{names[0]} is {'' if slow else 'not '}slow"
+            marks |= lanes(tree)
+        lane = "nightly" if "nightly" in marks else "slow" if marks else ""
+        assert lane == said, f"{file}::{names[0]} is {lane or 'quick'}"

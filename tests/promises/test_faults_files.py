@@ -243,7 +243,7 @@ def test_flipped_bit_in_a_checkpoint(tmp_path, part):
         resume(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_flipped_bits_anywhere_in_a_checkpoint(tmp_path):
     path, chance = save_checkpoint(tmp_path), np.random.default_rng(0)
     whole, expected, found = path.read_bytes(), bits(resume(tmp_path)), 0
@@ -317,7 +317,7 @@ print(found)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["model", "store"])
 def test_flipped_bits_anywhere(tmp_path, kind, store):
     path = store if kind == "store" else write("model", tmp_path)[0]

@@ -106,7 +106,7 @@ CASES = [(*dataset, forge) for dataset in DATASETS for forge in FORGERIES]
 CASES.remove(("h5ad", "X/data", bomb))  # a file may hold more values than its indices ask for
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "name", "forge"), CASES)
 def test_values_outside_the_file_or_missing(tmp_path, kind, name, forge):
     path = WRITE[kind](tmp_path)

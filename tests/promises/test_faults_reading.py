@@ -17,7 +17,7 @@ from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_writer import pack
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 HOLD = """
 import h5py, sys, time

@@ -23,6 +23,7 @@ from nmfscale.methods.poisson.topic_score import hunt_vertices
 from nmfscale.methods.transform import project_rows
 
 DATA = {"neurips": 10, "pbmc_facs": 6}
+ONE_AT_NIGHT = ["neurips", pytest.param("pbmc_facs", marks=pytest.mark.nightly)]
 SOLVERS = {"em": 4, "scd": 4, "ccd": 1}
 
 
@@ -148,7 +149,7 @@ def test_trajectory_is_the_exact_one(goldens, solver, extrapolate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", GUARDS_RANDOM_START)
-@pytest.mark.parametrize("name", ["neurips", pytest.param("pbmc_facs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_end_of_a_trajectory_from_a_random_start(trajectories, load, name, run):
     progress = trajectories[name]["runs"][run]["progress"]
     X, L, F = load(name, "init")
@@ -162,7 +163,7 @@ def test_end_of_a_trajectory_from_a_random_start(trajectories, load, name, run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_trajectory_with_single_inner_steps(trajectories, load, name):
     progress = trajectories[name]["runs"]["em_numiter1"]["progress"]
     found = guarded_logliks(*load(name, "init"), "em", 10, inner_iter=1)
@@ -171,7 +172,7 @@ def test_trajectory_with_single_inner_steps(trajectories, load, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["em", "scd", "em_extrapolate", "scd_extrapolate"])
-@pytest.mark.parametrize("name", ["neurips", "pbmc_facs"])
+@pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_trajectory_from_fifty_em_iterations(reference_dir, load, name, run):
     # Away from the wild first iterations the guard hardly moves the factors.
     golden = json.loads((reference_dir / f"fasttopics_timing_{name}.json").read_text())["runs"]
@@ -203,7 +204,7 @@ def test_kkt(goldens):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["em", "scd", "scd_extrapolate"])
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_values_of_a_real_fit(trajectories, reference_dir, load, name, run):
     progress = trajectories[name]["runs"][run]["progress"]
     X, _, _ = load(name, "init")

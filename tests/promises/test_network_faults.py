@@ -16,7 +16,7 @@ from nmfscale.engine import remote as remote
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.store_writer import pack
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 WALL = 300
 ITERATIONS = 12

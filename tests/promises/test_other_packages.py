@@ -109,7 +109,7 @@ def run(code, names, known, capsys):
     fitted(eval(code, names), names)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("table", sorted({title for title, _ in cells()}))
 def test_code_of_the_tables_runs(table, names, capsys):

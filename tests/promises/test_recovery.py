@@ -88,7 +88,7 @@ def test_no_method_gets_lost_from_a_random_start(solver, seed):
     assert np.abs(of_F).max() < 0.1 * X.sum() / X.shape[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(5))
 def test_random_starts_find_the_topics(topics, seed):
     X, truth = topics

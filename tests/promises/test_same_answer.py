@@ -127,7 +127,7 @@ print(digest.hexdigest())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_whatever_the_environment_says_of_threads():
     found = set()
     for settings in (
@@ -298,7 +298,7 @@ def test_blocks_hardly_change_the_answer(monkeypatch):
 # Places of the counts -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("n_components", [10, 20])
 def test_real_text_in_every_place(tmp_path, monkeypatch, n_components):
     internals.small_blocks(monkeypatch, 100_000)

@@ -78,7 +78,7 @@ def test_correlated_topics(correlated):
     assert correlated.distance(recovered) < 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_correlated_topics_with_single_em_steps(correlated):
     # One multiplicative update a factor and iteration, as most programs do it.
     em = correlated.fit("em", 250, correlated.start, inner_iter=1)

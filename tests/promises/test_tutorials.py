@@ -73,7 +73,7 @@ def check(path, monkeypatch, folder):
 PAGES = sorted((DOCS / "tutorials").glob("*.md"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_tutorial(path, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/tutorials/ when they have changed."""

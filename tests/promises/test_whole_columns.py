@@ -21,7 +21,7 @@ from nmfscale.storage.store_writer import pack
 # Dask's own warnings about workers that we kill are not ours
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-slow = pytest.mark.slow
+slow, nightly = pytest.mark.slow, pytest.mark.nightly
 ALL = [(s, inner) for s in ("em", "ccd", "scd", "sn", "newton") for inner in (1, 3)]
 QUICK = [("em", 3), ("scd", 1), ("newton", 1)]
 ON_CLUSTER = [("em", 1), ("ccd", 1), ("scd", 1), ("sn", 3), ("newton", 1)]
@@ -74,7 +74,7 @@ def options_of(solver, inner_iter):
 
 
 @pytest.mark.parametrize(
-    ("solver", "inner_iter"), [pytest.param(*e, marks=() if e in QUICK else slow) for e in ALL]
+    ("solver", "inner_iter"), [pytest.param(*e, marks=() if e in QUICK else nightly) for e in ALL]
 )
 def test_same_bits_from_files(store, tmp_path, monkeypatch, solver, inner_iter):
     options = options_of(solver, inner_iter)
@@ -88,7 +88,7 @@ def test_same_bits_from_files(store, tmp_path, monkeypatch, solver, inner_iter):
     assert bits(fit(store, n_threads=2, **options)) == expected
 
 
-@slow
+@nightly
 @pytest.mark.parametrize(
     ("given", "solver"), [*((given, "scd") for given in GIVEN), ("held", "em"), ("measured", "em")]
 )

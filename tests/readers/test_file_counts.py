@@ -90,7 +90,7 @@ def test_large_counts_are_taken_exactly(tmp_path, kind):
         assert (FileCounts(stream).take_rows().toarray()[3] == 2**25 + 1).all()
 
 
-@pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("keep", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_fit_of_a_file_has_the_same_bits(source, monkeypatch, keep):
     internals.plan(monkeypatch, keep=keep)
     before = source.read_bytes()
@@ -271,7 +271,7 @@ def dask_array(kind, chunks):
 
 
 @pytest.mark.parametrize("memory_limit", [None, "1TB"])
-@pytest.mark.parametrize("chunks", [(1, 0, 50, 39), pytest.param(90, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("chunks", [(1, 0, 50, 39), pytest.param(90, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
 def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memory_limit):
     internals.small_blocks(monkeypatch, 300)

@@ -325,7 +325,7 @@ def peak_of(path, max_bytes, n_names, **options):
             tracemalloc.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["csr", "csc", "mtx", "docword"])
 def test_memory_is_bounded(tmp_path, scratch, long_counts, form):
     matrix = long_counts[:80_000] if form in ("mtx", "docword") else long_counts

@@ -12,7 +12,7 @@ import nmfscale
 WIDTHS = 1280, 390
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(
         not (BROWSER and DRIVER), reason="needs the programs chromium and chromedriver"
     ),

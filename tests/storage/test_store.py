@@ -575,7 +575,7 @@ PLANS = ["kept", "read", "loadings on disk"]
 
 
 @pytest.mark.parametrize(
-    "plan", ["read", *(pytest.param(p, marks=pytest.mark.slow) for p in PLANS if p != "read")]
+    "plan", ["read", *(pytest.param(p, marks=pytest.mark.nightly) for p in PLANS if p != "read")]
 )
 @pytest.mark.parametrize(
     "options",
