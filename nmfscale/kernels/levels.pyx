@@ -16,6 +16,8 @@ cdef extern from *:
     #endif
     #if defined(__aarch64__)
     #define NMFSCALE_LEVELS "neon"
+    #elif defined(__x86_64__) && NMFSCALE_DEBUG
+    #define NMFSCALE_LEVELS "baseline avx2"
     #elif defined(__x86_64__)
     #define NMFSCALE_LEVELS "baseline avx2 avx512"
     #else

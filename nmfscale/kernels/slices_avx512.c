@@ -1,5 +1,5 @@
-/* The row kernels for AVX-512. */
-#ifdef __x86_64__
+/* The row kernels for AVX-512. A debug build leaves them out: their code is that of AVX2, in wider vectors. */
+#if defined(__x86_64__) && !NMFSCALE_DEBUG
 #ifdef __clang__
 #include <immintrin.h>
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)

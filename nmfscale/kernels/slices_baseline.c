@@ -19,9 +19,11 @@ const level_kernels *nmfscale_kernels(int level)
 #if defined(__x86_64__) && defined(__GNUC__)
     if (level == 2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return &nmfscale_avx2;
+#if !NMFSCALE_DEBUG
     if (level == 3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return &nmfscale_avx512;
+#endif
 #endif
     return NULL;
 }
