@@ -171,11 +171,13 @@ def memory(smoke: bool) -> list[dict]:
 
 def draw(found, target: Path) -> None:
     """Draw the picture of the leading features of two topics."""
-    axes = nmfscale.pl.detached_axes(13, 4, 3)
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     nmfscale.pl.volcano_plot(found, 0, ax=axes[0])
     nmfscale.pl.ma_plot(found, 1, ax=axes[1])
     nmfscale.pl.topic_scatter(found, 2, ax=axes[2])
-    axes[0].figure.savefig(target, dpi=100)
+    figure.savefig(target, dpi=100)
 
 
 def markdown(rows: list[dict]) -> str:

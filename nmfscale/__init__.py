@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .models.lda import LDA as LDA
     from .models.noisy_topic_model import NoisyTopicModel as NoisyTopicModel
     from .models.persistence import load_model as load  # noqa: F401
-    from .models.pipelines import model_of as model_of
     from .models.poisson_nmf import PoissonNMF as PoissonNMF
     from .models.ssnmf import SSNMF as SSNMF
     from .models.topic_model import TopicModel as TopicModel
@@ -82,7 +81,6 @@ _PLACES = {
     "models.lda": "LDA",
     "models.noisy_topic_model": "NoisyTopicModel",
     "models.persistence": "load",
-    "models.pipelines": "model_of",
     "models.poisson_nmf": "PoissonNMF",
     "models.ssnmf": "SSNMF",
     "models.topic_model": "TopicModel",
@@ -98,7 +96,7 @@ __all__ = sorted([*_MODULES, *" ".join(_PLACES.values()).split()])
 
 # Names that were public at the top, by the module that has them now.
 _MOVED = {
-    "datasets": "corpora simulate_correlated_topics simulate_from_factors simulate_noisy_topics "
+    "datasets": "simulate_correlated_topics simulate_from_factors simulate_noisy_topics "
     "simulate_poisson_nmf simulate_topic_counts",
     "experimental": "correspondence_analysis jackknife_fit noisy_pairs supervision_from_variances "
     "to_pyldavis",
@@ -107,6 +105,7 @@ _MOVED = {
     "mixture_proportions multinomial_to_poisson poisson_regression poisson_to_multinomial",
     "results": "Counts StoredCounts",
 }
+_RENAMED = {"corpora": "datasets", "model_of": "get.model"}
 
 
 def __getattr__(name: str) -> "Any":
@@ -129,11 +128,10 @@ def __getattr__(name: str) -> "Any":
 
 def _unknown(name: str) -> str:
     """Return the message for a name that does not exist, or exists elsewhere."""
-    for module, names in _MOVED.items():
-        if name in names.split():
-            place = f"{__name__}.{module}" + f".{name}" * (name != "corpora")
-            return f"module {__name__!r} has no attribute {name!r}: it is {place}"
-    return f"module {__name__!r} has no attribute {name!r}"
+    places = {old: f"{room}.{old}" for room, names in _MOVED.items() for old in names.split()}
+    place = (places | _RENAMED).get(name)
+    to_use = f": use {__name__}.{place}" if place else ""
+    return f"module {__name__!r} has no attribute {name!r}{to_use}"
 
 
 def __dir__() -> list[str]:

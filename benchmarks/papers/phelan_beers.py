@@ -88,7 +88,7 @@ def anchors(names: np.ndarray) -> list[dict[str, Any]]:
 
 def topics(model: Any, words: np.ndarray) -> list[dict[str, Any]]:
     """Return table 5.2 for the topics of the thesis whose anchor is an anchor here."""
-    leading = nmfscale.pl.top_features(model.components_, words, n_top=10, score="probability")
+    leading = nmfscale.get.top_features(model.components_, words, n_top=10, score="probability")
     ours = dict(zip(words[model.anchors_], leading, strict=True))
     rows = []
     for row in printed("phelan_topics"):

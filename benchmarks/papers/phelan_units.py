@@ -167,7 +167,7 @@ def main() -> None:
         return
     data = grouped_data.docstrings()
     model = nmfscale.TopicModel(10, random_state=1).fit(data.counts)
-    leading = nmfscale.pl.top_features(model.components_, data.features, n_top=2)
+    leading = nmfscale.get.top_features(model.components_, data.features, n_top=2)
     topics = [" ".join(words) for words in leading]
     experiment.keep("phelan_halves", halves(data, model, HALVED, how), None, options)
     experiment.keep("phelan_units", real_counts(how), None, options)

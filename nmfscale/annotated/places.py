@@ -101,6 +101,22 @@ def column(adata: Any, given: Any, argument: str, axis: str = "obs", whole: Any 
     )
 
 
+def symbols_of(given: Any, gene_symbols: str | None) -> Any:
+    """Return a column of var with symbols of features; None without one.
+
+    The name of a feature takes the place of a missing symbol.
+    """
+    if gene_symbols is None:
+        return None
+    if not is_object(given):
+        raise ValueError(
+            f"gene_symbols={gene_symbols!r} is the name of a column of var of an AnnData object, "
+            f"and there is a {type(given).__name__} in its place."
+        )
+    symbols = column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(object)
+    return symbols.where(symbols.notna(), symbols.index).astype(str)
+
+
 def shared_obs(whole: Any) -> Any:
     """Return obs of a MuData object, whose columns belong to all modalities; others have none."""
     return whole.obs if is_mudata(whole) else {}

@@ -36,6 +36,7 @@ from .keys import (
     samples_place,
     state_of_fit,
 )
+from .places import is_object, only_modality
 
 Array = NDArray[Any]
 # Results that belong to a fit: those of groups are dicts by the column of the groups.
@@ -264,6 +265,14 @@ def read_fit(adata: Any, key: str) -> Any:
     if key in adata.uns or loadings_place(key) not in adata.obsm:
         return read_model(adata, key, every=True)
     return read_table(adata, key)
+
+
+def model_in(given: Any, key: str) -> Any:
+    """Return the model of a fit in an AnnData object, or its loadings; other arguments unchanged.
+
+    The model has loadings of all observations.
+    """
+    return read_fit(only_modality(given), key) if is_object(given) else given
 
 
 def read_table(adata: Any, key: str) -> Any:

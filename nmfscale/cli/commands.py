@@ -291,10 +291,10 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
 
 def _say_topics(model: Any, width: int) -> None:
     from ..counts.names import names_of
+    from ..models.leading_features import leading_names
     from ..models.topics import topic_names_of
-    from ..pl import top_features
 
-    leading = top_features(model.components_, names_of(model, 1))
+    leading = leading_names(model.components_, names_of(model, 1))
     for name, features in zip(topic_names_of(model, len(leading)), leading, strict=True):
         say(f"{visible_name(name):<{width}} {', '.join(map(visible_name, features))}")
 
@@ -345,13 +345,8 @@ def _draw(
     `features` are options of `top_features_plot`.
     """
     from ..counts.names import names_of
-    from ..pl import (
-        detached_axes,
-        progress_plot,
-        scree_plot,
-        structure_plot,
-        top_features_plot,
-    )
+    from ..pl import progress_plot, scree_plot, structure_plot, top_features_plot
+    from ..pl.canvas import detached_axes
     from ..pl.features import size_of_panels
     from ..pl.progress import residuals
     from ..pl.structure import SIZE

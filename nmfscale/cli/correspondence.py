@@ -102,8 +102,9 @@ def _axes(text: str) -> list[int]:
 
 
 def _draw(arguments: argparse.Namespace, found: Any) -> Any:
-    from ..pl import biplot, detached_axes
+    from ..pl import biplot
     from ..pl.biplots import SIZE
+    from ..pl.canvas import detached_axes
 
     ax = detached_axes(*SIZE)[0]
     return biplot(found, axes=arguments.axes, scaling=arguments.scaling, ax=ax)

@@ -61,7 +61,8 @@ def differential(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..pl import detached_axes, volcano_plot
+            from ..pl import volcano_plot
+            from ..pl.canvas import detached_axes
 
             save_figure(volcano_plot(found, topic, ax=detached_axes(4.6, 3.8)[0]), target)
         elif target.suffix.lower() == PAGE:

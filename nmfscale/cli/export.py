@@ -84,7 +84,7 @@ def _top_features(model: Any, arguments: argparse.Namespace) -> Rows:
     """Return rows with the leading features of each topic: by default those that `info` shows."""
     import numpy as np
 
-    from ..pl.features import leading_features
+    from ..models.leading_features import leading_features
 
     values, expected = model.components_, _expected_shares(model)
     there = expected > np.finfo(np.float64).tiny  # other features have no lift

@@ -56,7 +56,8 @@ def test(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..pl import detached_axes, null_plot
+            from ..pl import null_plot
+            from ..pl.canvas import detached_axes
             from ..pl.inference import size_of_tests
 
             save_figure(null_plot(found, ax=detached_axes(*size_of_tests(found))[0]), target)
@@ -148,7 +149,8 @@ def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> A
 
 def _draw(arguments: argparse.Namespace, found: Any, topics: list[str]) -> Any:
     """Draw intervals, or distributions of the replicates."""
-    from ..pl import bootstrap_plot, detached_axes, forest_plot
+    from ..pl import bootstrap_plot, forest_plot
+    from ..pl.canvas import detached_axes
     from ..pl.inference import size_of_intervals
     from ..pl.replicates import size_of_replicates
 
@@ -222,7 +224,7 @@ def targets_of(
         for each in arguments.output
     ]
     if any(target.suffix.lower() in PICTURES for target in targets):
-        from ..pl import detached_axes
+        from ..pl.canvas import detached_axes
 
         detached_axes(1.0, 1.0)  # raises an error if matplotlib is missing
     return targets

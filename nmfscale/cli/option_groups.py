@@ -112,7 +112,7 @@ def add_features(command: argparse.ArgumentParser, what: str) -> None:
 
     add = command.add_argument
     add("--n-top", type=COUNT, default=10, metavar="N", help=f"{what} (default: %(default)s)")
-    what = "what ranks them: see pl.top_features (default: %(default)s)"
+    what = "what ranks them: see get.top_features (default: %(default)s)"
     add("--score", choices=SCORES, default=DEFAULT_SCORE, help=what)
 
 

@@ -64,9 +64,7 @@ def stability(arguments: argparse.Namespace) -> int:
         seed = secrets.randbelow(2**32)
     kind = model_named(arguments.model)
     options = {"init": "random"} if "init" in kind._parameter_constraints else {}
-    estimator = kind(
-        arguments.k, memory_limit=arguments.memory_limit, integer="allow", **options
-    )
+    estimator = kind(arguments.k, memory_limit=arguments.memory_limit, integer="allow", **options)
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         found = fit_from_starts(
@@ -85,7 +83,8 @@ def stability(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..pl import detached_axes, stability_plot
+            from ..pl import stability_plot
+            from ..pl.canvas import detached_axes
             from ..pl.selection import size_of_selection
 
             axes = detached_axes(*size_of_selection())[0]

@@ -56,7 +56,8 @@ def select_k(arguments: argparse.Namespace) -> int:
 
     def write(target: Path) -> None:
         if target.suffix.lower() in PICTURES:
-            from ..pl import detached_axes, select_k_plot
+            from ..pl import select_k_plot
+            from ..pl.canvas import detached_axes
             from ..pl.selection import size_of_selection
 
             axes = detached_axes(*size_of_selection())[0]

@@ -111,3 +111,27 @@ def non_negative(
             f"all entries must be finite and not negative{limit}."
         )
     return array
+
+
+def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.ndarray:
+    """Return `values` as a non-empty, finite, non-negative float64 matrix."""
+    try:
+        if hasattr(type(values), "obs_names"):  # NumPy would convert an AnnData object row by row
+            raise TypeError
+        matrix = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        remedy = "call its toarray()" if hasattr(values, "toarray") else f"pass {example}"
+        raise ValueError(
+            f"{name} must be a dense matrix of numbers ({axes}); got {type(values).__name__}: "
+            f"{remedy}."
+        ) from error
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"{name} must be a non-empty matrix ({axes}); got shape {matrix.shape}.")
+    bad = ~(np.isfinite(matrix) & (matrix >= 0))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{name} must be finite and non-negative; row {row}, column {column} holds "
+            f"{matrix[row, column]}."
+        )
+    return matrix

@@ -33,7 +33,7 @@ def find_samples(
     Parameters
     ----------
     model : fitted model, or array-like of shape (n_samples, K)
-        A model, a pipeline that ends with one (see :func:`nmfscale.model_of`), or loadings.
+        A model, a pipeline that ends with one (see :func:`nmfscale.get.model`), or loadings.
     X : counts of shape (n_samples, n_features), default=None
         The samples, as in :meth:`nmfscale.PoissonNMF.fit`; for a pipeline its input, such as texts.
         None means the samples of the fit.

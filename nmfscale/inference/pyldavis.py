@@ -22,7 +22,7 @@ def to_pyldavis(
     Parameters
     ----------
     model : fitted model
-        Any model of counts, or a pipeline that ends with one: see :func:`nmfscale.model_of`.
+        Any model of counts, or a pipeline that ends with one: see :func:`nmfscale.get.model`.
     X : counts of shape (n_samples, n_features), default=None
         Samples whose topics and words are shown, as in :meth:`nmfscale.PoissonNMF.fit`. None means
         those of the fit.
@@ -58,7 +58,7 @@ def to_pyldavis(
     if len(model.components_) < 2:
         raise ValueError(
             "the model has a single topic, and pyLDAvis draws distances between topics: fit two or "
-            "more, or look at the words of the topic by nmfscale.pl.top_features(model)."
+            "more, or look at the words of the topic by nmfscale.get.top_features(model)."
         )
     if given is None:
         lengths, frequency = model.sample_totals_, model.feature_totals_

@@ -57,7 +57,7 @@ def topic_quality(
     Parameters
     ----------
     model : fitted model
-        Any model of counts, or a pipeline that ends with one: see :func:`nmfscale.model_of`.
+        Any model of counts, or a pipeline that ends with one: see :func:`nmfscale.get.model`.
     X : counts of shape (n_samples, n_features)
         The counts of the fit or other samples, as in :meth:`nmfscale.PoissonNMF.fit`. Features, and
         the samples of the fit, are matched by name if both have names. Files are read block by
@@ -65,7 +65,7 @@ def topic_quality(
     n_top : int, default=10
         Number of leading features that measure a topic, and of its leading samples.
     score : {"relevance", "probability", "divergence", "frex", "lift"}, default="relevance"
-        What ranks features, as in :func:`nmfscale.pl.top_features`: by default the measured
+        What ranks features, as in :func:`nmfscale.get.top_features`: by default the measured
         features are those that the shell, plots and reports show. "probability" measures the most
         frequent ones, as gensim does.
     frex_weight : float, default=0.7

@@ -148,13 +148,13 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     Topics of texts by TF-IDF:
 
-    >>> from nmfscale import pl
+    >>> from nmfscale import get
     >>> from sklearn.feature_extraction.text import CountVectorizer
     >>> from sklearn.pipeline import make_pipeline
     >>> texts = ["apples and pears", "pears, apples, plums", "hammer and nails", "nails, hammer"]
     >>> model = FrobeniusNMF(n_components=2, weighting="tf-idf")
     >>> pipeline = make_pipeline(CountVectorizer(min_df=2, stop_words=["and"]), model).fit(texts)
-    >>> sorted(sorted(words) for words in pl.top_features(pipeline, n_top=2))
+    >>> sorted(sorted(words) for words in get.top_features(pipeline, n_top=2))
     [['apples', 'pears'], ['hammer', 'nails']]
     """
 

@@ -33,43 +33,7 @@ def is_pipeline(fit: Any) -> bool:
 def model_of(fit: Any) -> Any:
     """Return the fitted model at the end of a pipeline, with the names of its features.
 
-    Functions and plots that take a fitted model also take the pipeline; counts that they take are
-    then what the pipeline takes, such as texts. This function is for all other uses: methods and
-    attributes of the model, and model files.
-
-    Parameters
-    ----------
-    fit : sklearn.pipeline.Pipeline, or object
-        A fitted pipeline whose last step is a model of counts, such as
-        ``make_pipeline(CountVectorizer(), TopicModel())``. Any other object is returned unchanged.
-
-    Returns
-    -------
-    object
-        A copy of the last step that shares its arrays. If the model has no names of features, they
-        are what the earlier steps return from ``get_feature_names_out``; without that method, the
-        model stays without names.
-
-    Raises
-    ------
-    NotFittedError
-        If the pipeline is not fitted.
-    ValueError
-        If its last step is not a model of counts.
-
-    Examples
-    --------
-    >>> from sklearn.feature_extraction.text import CountVectorizer
-    >>> from sklearn.pipeline import make_pipeline
-    >>> import nmfscale
-    >>> texts = ["the cat", "the cat sat", "a gene", "a gene of a cell"]
-    >>> topics = nmfscale.TopicModel(2, random_state=0)
-    >>> pipeline = make_pipeline(CountVectorizer(), topics).fit(texts)
-    >>> model = nmfscale.model_of(pipeline)
-    >>> model.feature_names_in_.tolist()
-    ['cat', 'cell', 'gene', 'of', 'sat', 'the']
-    >>> [sorted(words) for words in nmfscale.pl.top_features(pipeline, n_top=2)]
-    [['cat', 'the'], ['cell', 'gene']]
+    The copy of the last step shares its arrays. Any other object is returned unchanged.
     """
     if not is_pipeline(fit):
         return fit
@@ -134,7 +98,7 @@ def _checked_input(before: Any, X: Any) -> Any:
         raise ValueError(
             f"X is a matrix of shape {X.shape}, and the pipeline begins with "
             f"{type(before.steps[0][1]).__name__}, which takes texts: pass the texts, or "
-            "nmfscale.model_of(pipeline) in place of the pipeline."
+            "nmfscale.get.model(pipeline) in place of the pipeline."
         )
     return before
 

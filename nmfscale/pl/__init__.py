@@ -2,8 +2,8 @@
 
 Each function takes arrays, fitted models, results or AnnData objects, draws on the Axes `ax`, or by
 default on a new pyplot figure, and returns the Axes.  No function calls ``pyplot.show()``, unless
-``show=True``, or changes matplotlib's settings.  All except ``top_features`` and ``topic_colors``
-need matplotlib: ``pip install 'nmfscale[plot]'``; ``embedding`` also needs scanpy.
+``show=True``, or changes matplotlib's settings.  All except ``topic_colors`` need
+matplotlib: ``pip install 'nmfscale[plot]'``; ``embedding`` also needs scanpy.
 
 Names may have any characters. Where the font of ``matplotlib.rcParams["font.family"]`` lacks some,
 such as those of Chinese or Japanese, an installed font that has them is used beside it. If there is
@@ -13,13 +13,15 @@ Topics are labelled by their names. A topic without a name is labelled by its nu
 features, such as "0 file, files"; or by its number only, if features have no names.
 """
 
+from typing import Any
+
 from .biplots import biplot
-from .canvas import detached_axes, topic_colors
+from .canvas import topic_colors
 from .classes import class_heatmap
 from .correlation import correlation_plot
 from .differential import ma_plot, topic_scatter, volcano_plot
 from .embedding import embedding
-from .features import top_features, top_features_plot
+from .features import top_features_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
 from .replicates import bootstrap_plot
@@ -34,7 +36,6 @@ __all__ = [
     "bootstrap_plot",
     "class_heatmap",
     "correlation_plot",
-    "detached_axes",
     "embedding",
     "forest_plot",
     "ma_plot",
@@ -45,10 +46,20 @@ __all__ = [
     "similarity_plot",
     "stability_plot",
     "structure_plot",
-    "top_features",
     "top_features_plot",
     "topic_colors",
     "topic_scatter",
     "trend_plot",
     "volcano_plot",
 ]
+
+# Names that were here, and what to use now.
+_MOVED = {
+    "detached_axes": "matplotlib.pyplot.subplots",
+    "top_features": "nmfscale.get.top_features",
+}
+
+
+def __getattr__(name: str) -> Any:
+    place = f": use {_MOVED[name]}" if name in _MOVED else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{place}")

@@ -7,17 +7,14 @@ from numbers import Integral, Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from sklearn.utils import check_scalar
 from sklearn.utils._param_validation import (
-    HasMethods,
     Interval,
     StrOptions,
     validate_parameter_constraints,
 )
 
-from ..counts.foreign import imported_pandas
-from ..methods.score_names import SCORES
+from ..models.leading_features import OF_LEADING_FEATURES
 from .fonts import complete_figure
 
 if TYPE_CHECKING:
@@ -31,9 +28,8 @@ PALETTE = (
     "#A5F0D2", "#874B78", "#A5964B", "#0F5A2D", "#963C5A", "#999999",
 )  # fmt: skip
 
-_CONSTRAINTS: dict[str, list[Any]] = {
+_CONSTRAINTS: dict[str, list[Any]] = OF_LEADING_FEATURES | {
     "groups": ["array-like", None],
-    "feature_names": ["array-like", None],
     "topic_names": ["array-like", None],
     "group_names": ["array-like", None],
     "panels": ["array-like", None],
@@ -44,7 +40,6 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "names_b": ["array-like", None],
     "colors": ["array-like", None],
     "max_samples": [Interval(Integral, 1, None, closed="left")],
-    "n_top": [Interval(Integral, 1, None, closed="left")],
     "n_words": [Interval(Integral, 0, None, closed="left")],
     "threshold": [Interval(Real, 0, 1, closed="neither")],
     "log": ["boolean"],
@@ -60,10 +55,6 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "tool": [StrOptions({"group_effects", "bootstrap_weights"})],
     "which": [StrOptions({"all", "overall", "pairs"})],
     "gap": [Interval(Real, 0, None, closed="left"), None],
-    "score": [StrOptions(set(SCORES)), "array-like", HasMethods(["topic_number"])],
-    "weight": [Interval(Real, 0, 1, closed="both"), None],
-    "feature_totals": ["array-like", None],
-    "min_count": [Interval(Real, 0, None, closed="left")],
     "random_state": ["random_state"],
     "x": [StrOptions({"seconds", "iteration"})],
     "y": [StrOptions({"loglik", "kkt"})],
@@ -131,27 +122,7 @@ def topic_colors(n_topics: int) -> list[str]:
 
 
 def detached_axes(width: float, height: float, n_axes: int = 1) -> list[Axes]:
-    """Create Axes side by side on a figure without pyplot, which needs no display.
-
-    Parameters
-    ----------
-    width, height : float
-        Size of the figure in inches.
-    n_axes : int, default=1
-        Number of Axes.
-
-    Returns
-    -------
-    list of matplotlib.axes.Axes
-        The Axes. Save the figure with ``axes[0].figure.savefig(path)``.
-
-    Examples
-    --------
-    >>> from nmfscale.pl import detached_axes
-    >>> ax = detached_axes(4.0, 3.0)[0]
-    >>> ax.figure.get_size_inches().tolist()
-    [4.0, 3.0]
-    """
+    """Return Axes side by side on a figure of this size in inches, without pyplot."""
     _need_matplotlib()
     from matplotlib.figure import Figure
 
@@ -197,83 +168,6 @@ def legend_of_names(ax: Axes, handles: Sequence[Any], names: Sequence[str], **op
     legend = ax.legend(handles, [""] * len(names), frameon=False, **options)
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set(text=name, parse_math=False)
-
-
-def nonnegative_matrix(values: Any, name: str, axes: str, example: str) -> np.ndarray:
-    """Return `values` as a non-empty, finite, non-negative float64 matrix."""
-    try:
-        if hasattr(type(values), "obs_names"):  # NumPy would convert an AnnData object row by row
-            raise TypeError
-        matrix = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        remedy = "call its toarray()" if hasattr(values, "toarray") else f"pass {example}"
-        raise ValueError(
-            f"{name} must be a dense matrix of numbers ({axes}); got {type(values).__name__}: "
-            f"{remedy}."
-        ) from error
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ValueError(f"{name} must be a non-empty matrix ({axes}); got shape {matrix.shape}.")
-    bad = ~(np.isfinite(matrix) & (matrix >= 0))
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise ValueError(
-            f"{name} must be finite and non-negative; row {row}, column {column} holds "
-            f"{matrix[row, column]}."
-        )
-    return matrix
-
-
-def holds_names(index: Any) -> bool:
-    """Return whether an index of pandas holds names: consecutive numbers, its default, are none."""
-    # pandas 3 makes a RangeIndex of rows or columns selected in steps, such as in reverse order
-    return hasattr(index, "isin") and (type(index).__name__ != "RangeIndex" or index.step != 1)
-
-
-def index_of(names: Any) -> Any:
-    """Return names of a model as an index of pandas; None stays None."""
-    if names is None:
-        return None
-    pd = imported_pandas("names of samples in plots")
-
-    return pd.Index(names, tupleize_cols=False)
-
-
-def matched_by_name(values: Any, names: Any, argument: str, subject: str) -> Any:
-    """Return a pandas object or dict with its entries in the order of an index.
-
-    This is the rule of `nmfscale.counts.names`, implemented with pandas. Entries stay as they are
-    if one side has no names (see `holds_names`).
-    """
-    if isinstance(values, dict):
-        if not holds_names(names):
-            raise ValueError(
-                f"{argument} is a dict, but {subject} has no names to look up in it: pass a "
-                f"DataFrame with names, or {argument} as a list."
-            )
-        pandas = imported_pandas("labels by name")
-        values = pandas.Series(list(values.values()), pandas.Index(list(values)), dtype=object)
-    own: Any = getattr(values, "index", None) if hasattr(values, "iloc") else None
-    if not holds_names(own) or not holds_names(names):
-        return values
-    if "string" in (own.inferred_type, names.inferred_type):  # numbers match their text
-        own, names = own.map(str), names.map(str)
-    if own.equals(names):
-        return values
-    lacking = names[~names.isin(own)].tolist()
-    if lacking:
-        raise ValueError(
-            f"{argument} has no entry for {len(lacking):,} names in {subject}, such as "
-            f"{', '.join(map(repr, lacking[:3]))}: add them, or pass "
-            f"{argument}.reset_index(drop=True) to match entries by position."
-        )
-    for index, whose in ((names, subject), (own[own.isin(names)], argument)):
-        repeated = index[index.duplicated()].tolist()
-        if repeated:
-            raise ValueError(
-                f"{whose} has a name twice, {repeated[0]!r}, so {argument} cannot be matched by "
-                "name: make names unique."
-            )
-    return values.iloc[own.get_indexer_for(names)]
 
 
 def names_of_topics(n_topics: int) -> list[str]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
 from ..models.pipelines import model_of
 from ..models.topic_labels import labels_of
-from .canvas import check_arguments, finished, nonnegative_matrix
+from .canvas import check_arguments, finished
 from .heat_map import heat_map
 
 if TYPE_CHECKING:

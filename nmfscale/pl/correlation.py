@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..annotated.scheme import model_in
+from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
+from ..models.leading_features import leading_names, names_of_features
 from ..models.pipelines import model_of
 from ..models.topic_labels import shortened
 from .canvas import (
@@ -16,10 +19,8 @@ from .canvas import (
     check_arguments,
     finished,
     names_and_colors,
-    nonnegative_matrix,
 )
-from .features import names_of_features, top_features
-from .objects import colors_of, model_in
+from .objects import colors_of
 from .structure import loadings_of
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def correlation_plot(
         topic_names = getattr(model, "topic_names_", None)
     names, fills = names_and_colors(topic_names, colors, n_topics)
     if n_words and names_of_features(model) is not None:
-        words = top_features(model, n_top=n_words)
+        words = leading_names(model, n_top=n_words)
         names = [f"{name}\n{', '.join(each)}" for name, each in zip(names, words, strict=True)]
     related = _excess_correlations(shares)
     order = _order_on_circle(related)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..annotated.places import symbols_of
+from ..counts.matched_frames import index_of, matched_by_name
 from ..models.topic_labels import leading_words, topic_labels
 from .canvas import (
     PALETTE,
     axes_or_new,
     check_arguments,
     finished,
-    index_of,
-    matched_by_name,
 )
 from .fonts import complete_figure
 from .interactive import feature_chart, finished_chart, need_bokeh
-from .objects import result_in, symbols_of
+from .objects import result_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""top_features and top_features_plot: the leading features of every topic."""
+"""top_features_plot: the leading features of every topic."""
 
 from __future__ import annotations
 
@@ -8,223 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..methods.feature_scores import largest_elsewhere, ranked_features
-from ..methods.score_names import DEFAULT_SCORE, SCORES
+from ..annotated.places import symbols_of
+from ..annotated.scheme import model_in
+from ..methods.feature_scores import largest_elsewhere
+from ..methods.score_names import DEFAULT_SCORE
+from ..models.leading_features import leading_features
 from ..models.pipelines import model_of
 from ..models.topic_labels import shortened
 from .canvas import (
     axes_or_new,
     check_arguments,
     finished,
-    holds_names,
-    index_of,
-    matched_by_name,
     names_and_colors,
-    nonnegative_matrix,
     size_in_inches,
 )
-from .objects import colors_of, model_in, symbols_of
+from .objects import colors_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Number of panels in a row, if the plot creates the figure.
 _ACROSS = 5
-
-
-def leading_features(
-    components: Any, feature_names: Any, n_top: int, score: Any = DEFAULT_SCORE,
-    weight: float | None = None, feature_totals: Any = None, min_count: float = 0,
-) -> tuple[np.ndarray, list[str], list[np.ndarray]]:  # fmt: skip
-    """Return frequencies, names, and the indices of each topic's leading features, best first."""
-    components = model_of(components)
-    if hasattr(score, "topic_number"):
-        score = _z_of(score, names_of_features(components))
-    columns = _columns_of(components, (feature_names, score, feature_totals))
-    matrix = nonnegative_matrix(
-        getattr(components, "components_", components), "components", "topics x features",
-        "the components_ of a fitted model",
-    )  # fmt: skip
-    n_topics, n_features = matrix.shape
-    if feature_names is None:
-        feature_names = names_of_features(components)
-    if feature_names is None and holds_names(columns):
-        feature_names = columns
-    feature_names = matched_by_name(feature_names, columns, "feature_names", "components")
-    if feature_names is None:
-        names = [f"feature {feature}" for feature in range(n_features)]
-    elif len(feature_names) == n_features:
-        names = [str(name) for name in feature_names]
-    else:
-        turned = ": pass its transpose, topics x features" * (len(feature_names) == n_topics)
-        raise ValueError(
-            f"feature_names has {len(feature_names)} entries, and components, of shape "
-            f"{matrix.shape}, have {n_features} features{turned}."
-        )
-    totals = _totals_of(feature_totals, columns, n_features)
-    overall = None if totals is None or not totals.any() else totals / totals.sum()
-    among = _among(components, totals, min_count) if min_count else None
-    if not isinstance(score, str):
-        score = _given_scores(score, columns, matrix.shape)
-    frequencies, leading = ranked_features(
-        matrix, n_top, score, weight=weight, overall=overall, among=among
-    )
-    return frequencies, names, leading
-
-
-def _columns_of(components: Any, arguments: Sequence[Any]) -> Any:
-    """Return an index with the names of the features, or None.
-
-    The names of a model become an index only if there are arguments to match with it: pandas is not
-    required otherwise.
-    """
-    if hasattr(components, "columns"):
-        return components.columns
-    names = names_of_features(components)
-    named = any(hasattr(each, "iloc") or isinstance(each, dict) for each in arguments)
-    return index_of(names) if named else None
-
-
-def names_of_features(model: Any) -> Any:
-    """Return the names of the features of a fitted model, or None."""
-    names = getattr(model, "feature_names_in_", None)
-    return getattr(model, "feature_labels_", None) if names is None else names
-
-
-def _among(model: Any, totals: np.ndarray | None, min_count: float) -> np.ndarray:
-    """Return which features have a total of `min_count`; by default with the totals of a model."""
-    totals = getattr(model, "feature_totals_", None) if totals is None else totals
-    if totals is None:
-        raise ValueError(
-            f"min_count={min_count} needs the total count of each feature: pass a fitted "
-            "model, or its feature_totals_ as feature_totals."
-        )
-    among: np.ndarray = np.asarray(totals) >= min_count
-    return among
-
-
-def _totals_of(given: Any, columns: Any, n_features: int) -> np.ndarray | None:
-    """Return the total count of each feature, or None."""
-    if given is None:
-        return None
-    totals = matched_by_name(given, columns, "feature_totals", "components")
-    found = nonnegative_matrix([totals], "feature_totals", "one for each feature", "numbers")[0]
-    if len(found) != n_features:
-        raise ValueError(
-            f"feature_totals has {len(found)} entries, and components have {n_features} features."
-        )
-    return found
-
-
-def _z_of(found: Any, names: Any) -> Any:
-    """Return the z of differential features, (n_topics, n_features), in the order of the model."""
-    if names is None or found.feature_names is None:
-        return found.z
-    place = {name: j for j, name in enumerate(found.feature_names)}
-    missing = [name for name in names if name not in place]
-    if missing:
-        raise ValueError(
-            f"score has no z of {len(missing):,} features of the model, such as {missing[0]!r}: "
-            "pass differential_features of all its features."
-        )
-    return found.z[:, [place[name] for name in names]]
-
-
-def _given_scores(given: Any, columns: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return scores that are an argument, in the order of the features."""
-    if hasattr(given, "columns"):
-        given = matched_by_name(given.T, columns, "score", "components").T
-    scores = np.asarray(given, dtype=np.float64)
-    if scores.shape != shape or not np.isfinite(scores).all():
-        raise ValueError(
-            f"score has shape {scores.shape}: finite numbers of shape {shape}, topics x features, "
-            f"are needed, or one of {', '.join(map(repr, SCORES))}."
-        )
-    return scores
-
-
-def top_features(
-    components: Any,
-    feature_names: Any = None,
-    *,
-    n_top: int = 10,
-    score: Any = DEFAULT_SCORE,
-    weight: float | None = None,
-    feature_totals: Any = None,
-    min_count: float = 0,
-    gene_symbols: str | None = None,
-    key: str = KEY,
-) -> list[list[str]]:
-    """Return the names of the leading features of each topic.
-
-    Parameters
-    ----------
-    components : AnnData, fitted model, or array-like of shape (n_topics, n_features)
-        An AnnData object with a fit, a model, a pipeline that ends with one, or non-negative
-        components; every row is divided by its sum.
-    feature_names : array-like of str, default=None
-        Names of the features; by default those of the model, the columns of a DataFrame, or
-        "feature 0", "feature 1", ...
-    n_top : int, default=10
-        Number of features for each topic.
-    score : {"relevance", "probability", "divergence", "frex", "lift"}, DifferentialFeatures, or \
-            array-like of shape (n_topics, n_features), default="relevance"
-        What ranks features, given their frequency f in the topic and p overall.
-        "relevance": ``weight log f + (1 - weight) log(f / p)`` [2]_.  "probability": f.
-        "divergence": the Poisson divergence ``f log(f / g) - f + g`` from the largest frequency g
-        in another topic.  "frex": the harmonic mean of the ranks of f and of f divided by its sum
-        over the topics [1]_.  "lift": f / p; use it with `min_count`, because the lift of rare
-        features is large by chance.  A result of
-        :func:`nmfscale.differential_features` for the same model ranks by its z, and an array by
-        its values.
-    weight : float, default=None
-        Weight, between 0 and 1, of exclusivity in "frex" (0.5 by default) or of log f in
-        "relevance" (0.6 by default).
-    feature_totals : array-like of shape (n_features,), default=None
-        Total count of each feature, which overall frequencies p are calculated from, as in [2]_. By
-        default, p is the mean of f over the topics.
-    min_count : float, default=0
-        Features with smaller totals, by default those of the model, are left out.
-    gene_symbols : str, default=None
-        For an AnnData object, the column of ``var`` with the names of the features.
-    key : str, default="topics"
-        For an AnnData object, the key of the fit.
-
-    Returns
-    -------
-    list of list of str
-        One list for each topic, best first; shorter than `n_top` if a topic has fewer features.
-
-    Raises
-    ------
-    ValueError
-        If the components are not a finite non-negative matrix, the names do not match them, or
-        another argument is of the wrong kind; if there is a `min_count` without totals.
-
-    References
-    ----------
-    .. [1] Bischof, Airoldi (2012). Summarizing topical content with word frequency and
-       exclusivity. International Conference on Machine Learning 29.
-    .. [2] Sievert, Shirley (2014). LDAvis: a method for visualizing and interpreting topics.
-       Workshop on Interactive Language Learning, Visualization, and Interfaces.
-
-    Examples
-    --------
-    >>> from nmfscale.pl import top_features
-    >>> components = [[5, 4, 1, 0], [5, 0, 1, 4]]
-    >>> top_features(components, ["the", "gene", "of", "word"], n_top=2)
-    [['gene', 'the'], ['word', 'the']]
-    >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, score="probability")
-    [['the', 'gene'], ['the', 'word']]
-    """
-    check_arguments("top_features", **locals())
-    if gene_symbols is not None:
-        feature_names = symbols_of(components, gene_symbols)
-    components = model_in(components, key)
-    _, names, leading = leading_features(
-        components, feature_names, n_top, score, weight, feature_totals, min_count
-    )
-    return [[names[feature] for feature in order] for order in leading]
 
 
 def top_features_plot(
@@ -254,7 +58,8 @@ def top_features_plot(
     Parameters
     ----------
     components, feature_names, n_top, score, weight, feature_totals, min_count, gene_symbols, key
-        As in :func:`top_features`: the features, how many to draw, and how to select them.
+        As in :func:`nmfscale.get.top_features`: the features, how many to draw, and how to select
+        them.
     topic_names : sequence of str, default=None
         Titles of the panels; by default those of the model, or "topic 0", "topic 1", ...
     colors : sequence of colors, default=None
@@ -272,7 +77,7 @@ def top_features_plot(
     Raises
     ------
     ValueError
-        As in :func:`top_features`.
+        As in :func:`nmfscale.get.top_features`.
 
     Examples
     --------

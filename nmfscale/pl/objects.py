@@ -7,20 +7,12 @@ from typing import Any
 from ..annotated.places import column, is_object, only_modality
 from ..annotated.scheme import (
     OF_GROUPS,
+    model_in,
     names_of_groups,
-    read_fit,
     read_result,
     read_table,
 )
 from ..models.topic_labels import topic_labels, topic_words
-
-
-def model_in(given: Any, key: str) -> Any:
-    """Return the model of a fit in an AnnData object, or its loadings; other arguments unchanged.
-
-    The model has loadings of all observations.
-    """
-    return read_fit(only_modality(given), key) if is_object(given) else given
 
 
 def result_in(given: Any, key: str, *place: str | None) -> Any:
@@ -70,22 +62,6 @@ def colors_of(given: Any, key: str, colors: Any) -> Any:
         return colors
     found = only_modality(given).uns.get(f"{key}_colors")
     return None if found is None else list(map(str, found))
-
-
-def symbols_of(given: Any, gene_symbols: str | None) -> Any:
-    """Return a column of var with symbols of features; None without one.
-
-    The name of a feature takes the place of a missing symbol.
-    """
-    if gene_symbols is None:
-        return None
-    if not is_object(given):
-        raise ValueError(
-            f"gene_symbols={gene_symbols!r} is the name of a column of var of an AnnData object, "
-            f"and there is a {type(given).__name__} in its place."
-        )
-    symbols = column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(object)
-    return symbols.where(symbols.notna(), symbols.index).astype(str)
 
 
 def observations_with_topics(given: Any, basis: str, key: str) -> tuple[Any, dict[str, str]]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..annotated.scheme import model_in
 from ..models.pipelines import model_of
 from .canvas import axes_or_new, check_arguments, finished, legend_of_names, topic_colors
-from .objects import model_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..annotated.scheme import model_in
 from ..models.pipelines import model_of
 from ..models.topic_labels import shortened
 from .canvas import PALETTE, axes_or_new, check_arguments, finished
-from .objects import model_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

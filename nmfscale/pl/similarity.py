@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..annotated.scheme import model_in
+from ..counts.structure import nonnegative_matrix
 from ..models.comparison import match_topics
 from ..models.pipelines import model_of
 from ..models.topic_labels import topic_labels
@@ -15,10 +17,8 @@ from .canvas import (
     check_arguments,
     finished,
     names_of_topics,
-    nonnegative_matrix,
 )
 from .heat_map import heat_map
-from .objects import model_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

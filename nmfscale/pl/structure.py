@@ -9,6 +9,9 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from ..annotated.keys import KEY
+from ..annotated.scheme import model_in
+from ..counts.matched_frames import index_of, matched_by_name
+from ..counts.structure import nonnegative_matrix
 from ..methods import factors
 from ..models.pipelines import model_of
 from ..models.topic_labels import labels_of, shortened
@@ -16,14 +19,11 @@ from .canvas import (
     axes_or_new,
     check_arguments,
     finished,
-    index_of,
     legend_of_names,
-    matched_by_name,
     names_and_colors,
-    nonnegative_matrix,
     size_in_inches,
 )
-from .objects import colors_of, groups_of, model_in
+from .objects import colors_of, groups_of
 from .sample_order import grouping, order_within, thinned
 
 if TYPE_CHECKING:

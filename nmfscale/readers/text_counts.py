@@ -138,7 +138,7 @@ def text_counts(
 
     See Also
     --------
-    model_of : The model of a pipeline, for texts and pipelines in memory.
+    nmfscale.get.model : The model of a pipeline, for texts and pipelines in memory.
 
     Examples
     --------

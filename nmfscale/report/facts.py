@@ -21,7 +21,7 @@ from ..inference.loadings import (
 )
 from ..kernels import decompositions
 from ..kernels.functions import xlogy
-from ..pl.features import leading_features
+from ..models.leading_features import leading_features
 from ..pl.progress import final_objectives, label, objective, residuals
 from ..storage.version import package_version
 

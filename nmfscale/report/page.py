@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from ..annotated.places import symbols_of
+from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.names import shown
 from ..inference.loadings import SampleTopics
+from ..methods.score_names import DEFAULT_SCORE
 from ..models.comparison import match_topics
+from ..models.leading_features import leading_features
 from ..models.pipelines import model_and_input, model_of
 from ..models.symbols import symbols_by_name, with_symbols
 from ..models.topic_labels import topic_labels, topic_words
 from ..models.topics import topic_names_of
-from ..pl.canvas import index_of, matched_by_name, topic_colors
-from ..pl.features import DEFAULT_SCORE, leading_features
-from ..pl.objects import symbols_of
+from ..pl.canvas import topic_colors
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nmfscale
-from nmfscale import pl
+from nmfscale import get, pl
 
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
@@ -97,7 +97,7 @@ def test_plots_of_an_object_are_those_of_its_results(adata):
     for found, expected in pairs(adata):
         assert numbers(found) == numbers(expected)
         sys.modules["matplotlib.pyplot"].close("all")
-    assert pl.top_features(adata, gene_symbols="symbol", n_top=2) == pl.top_features(
+    assert get.top_features(adata, gene_symbols="symbol", n_top=2) == get.top_features(
         nmfscale.get.model(adata), adata.var["symbol"].tolist(), n_top=2
     )
     labels = pl.volcano_plot(adata, 0, gene_symbols="symbol").texts
@@ -162,7 +162,7 @@ def test_figures_are_saved_shown_and_returned(adata, tmp_path, monkeypatch):
         (lambda adata: pl.structure_plot(np.eye(3), groupby="type"), "is no AnnData object"),
         (lambda adata: pl.select_k_plot(adata, key="k"), "has no 'k'"),
         (lambda adata: pl.forest_plot(adata, key="k2"), "nmfscale.tl.group_effects adds it"),
-        (lambda adata: pl.top_features(np.eye(3), gene_symbols="a"), "column of var"),
+        (lambda adata: get.top_features(np.eye(3), gene_symbols="a"), "column of var"),
     ],
 )
 def test_what_is_missing_is_named(adata, draw, message):

@@ -55,7 +55,7 @@ def test_tables_hold_the_model(tmp_path, capsys, counts, model):
         assert list(tables[name].columns) == topics and list(tables[name].index) == list(names)
         assert_array_equal(tables[name].to_numpy(), matrix)
     top = tables["top"]
-    expected_names = nmfscale.pl.top_features(one.components_, counts.columns, n_top=4)
+    expected_names = nmfscale.get.top_features(one.components_, counts.columns, n_top=4)
     for k, topic in enumerate(topics):
         assert list(top.loc[topic, "rank"]) == [1, 2, 3, 4]
         assert list(top.loc[topic, "feature"]) == expected_names[k]
@@ -87,7 +87,8 @@ def test_lift_of_an_lda_that_was_fitted_in_batches(tmp_path, counts):
 def test_topics_are_counted_from_0_everywhere(tmp_path, capsys, counts):
     pytest.importorskip("matplotlib")
     one = fitted(nmfscale.TopicModel, counts)
-    model, leading = saved(one, tmp_path), nmfscale.pl.top_features(one.components_, counts.columns)
+    model = saved(one, tmp_path)
+    leading = nmfscale.get.top_features(one.components_, counts.columns)
     assert list(one.get_feature_names_out()) == [f"topicmodel{k}" for k in range(K)]
     assert run("info", model) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("topic ")]

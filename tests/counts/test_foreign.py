@@ -159,7 +159,7 @@ def test_annotated_objects_are_no_models(ask):
 
 
 @pytest.mark.parametrize(
-    "draw", [nmfscale.pl.structure_plot, nmfscale.pl.top_features, nmfscale.pl.similarity_plot]
+    "draw", [nmfscale.pl.structure_plot, nmfscale.get.top_features, nmfscale.pl.similarity_plot]
 )
 def test_plots_refuse_annotated_objects(draw):
     with pytest.raises(ValueError, match="must be a dense matrix of numbers .* got AnnData: pass"):

@@ -21,7 +21,7 @@ def pipeline():
 
 
 def test_leading_samples_equal_those_of_a_slow_search(pipeline):
-    model = nmfscale.model_of(pipeline)
+    model = nmfscale.get.model(pipeline)
     counts = pipeline[0].transform(TEXTS).toarray()
     sizes, shares = counts.sum(axis=1), model.loadings_
     found = nmfscale.find_samples(pipeline, TEXTS, n_top=4)
@@ -38,7 +38,7 @@ def test_leading_samples_equal_those_of_a_slow_search(pipeline):
 
 
 def test_the_same_samples_from_any_argument(pipeline):
-    model = nmfscale.model_of(pipeline)
+    model = nmfscale.get.model(pipeline)
     expected = nmfscale.find_samples(pipeline, TEXTS).to_frame()
     counts = nmfscale.text_counts(TEXTS, vectorizer=pipeline[0])
     named = nmfscale.as_counts(counts, sample_names=NAMES)
@@ -66,7 +66,7 @@ def test_new_samples_arrays_and_chosen_topics(pipeline):
     loadings = [[1, 0], [1, 0], [0, 0], [0.2, 0.8]]
     by_length = nmfscale.find_samples(loadings, texts=["a", "a longer one", "", "b"])
     assert [each.tolist() for each in by_length.samples] == [[1, 0, 3], [3]]
-    named = nmfscale.model_of(pipeline).rename_topics(["one", "two"])
+    named = nmfscale.get.model(pipeline).rename_topics(["one", "two"])
     assert nmfscale.find_samples(named, topics="two").topic_names == ("two",)
     assert nmfscale.find_samples(named).texts is None
 

@@ -11,9 +11,10 @@ from shell import run
 
 from nmfscale import LDA, AnchorNMF, PoissonNMF, TopicModel, as_counts, topic_quality, write_store
 from nmfscale.datasets import simulate_topic_counts
+from nmfscale.get import top_features
 from nmfscale.likelihood import deviance_poisson
 from nmfscale.models.notebook import topics_html
-from nmfscale.pl import top_features, top_features_plot
+from nmfscale.pl import top_features_plot
 from nmfscale.report.facts import keywords
 
 # Six documents, the last one empty, and two topics with these frequencies.

@@ -18,6 +18,7 @@ from small_fits import X
 import nmfscale
 from nmfscale import pl
 from nmfscale.methods.poisson.solvers import SOLVERS
+from nmfscale.pl.canvas import detached_axes
 
 # scikit-learn ---------------------------------------------------------------------------------
 
@@ -113,13 +114,13 @@ def test_a_saved_model_comes_back(model, tmp_path):
 def test_the_plots_take_what_a_fit_leaves_behind(model):
     pytest.importorskip("matplotlib")
     fitted = model.make().fit(X, **model.given)
-    K, drawn = len(fitted.components_), pl.detached_axes(9, 4, 3)
+    K, drawn = len(fitted.components_), detached_axes(9, 4, 3)
     structure = pl.structure_plot(fitted.loadings_, ax=drawn[0])
     features = pl.top_features_plot(fitted.components_, ax=drawn[1])
     progress = pl.progress_plot({model.name: fitted.history_}, ax=drawn[2])
     structure.figure.canvas.draw()
     assert len({tuple(color) for color in structure.collections[-1].get_facecolors()}) == K
-    assert len(pl.top_features(fitted.components_)) == K and features.texts
+    assert len(nmfscale.get.top_features(fitted.components_)) == K and features.texts
     name = fitted.history_.dtype.names[2]
     words = {"loglik": "log-likelihood", "elbo": "ELBO"}.get(name, name.replace("_", " "))
     assert progress.get_ylabel() == f"distance to best {words}"

@@ -49,7 +49,7 @@ def test_tables_of_a_pipeline_equal_those_of_a_model_with_names(pipeline, named)
     for call in calls:
         of_pipeline, of_model = call(pipeline, TEXTS), call(model, table)
         assert of_pipeline.equals(of_model)
-    assert nmfscale.pl.top_features(pipeline) == nmfscale.pl.top_features(model)
+    assert nmfscale.get.top_features(pipeline) == nmfscale.get.top_features(model)
     assert nmfscale.match_topics(pipeline, model).similarity.min() > 0.999
 
 
@@ -94,22 +94,23 @@ def test_the_structure_plot_of_a_poisson_nmf_is_that_of_expected_counts():
 
 
 def test_model_of_a_pipeline_can_be_saved_with_names(pipeline, tmp_path):
-    model = nmfscale.model_of(pipeline)
+    model = nmfscale.get.model(pipeline)
     assert not hasattr(pipeline[-1], "feature_names_in_")  # the fitted pipeline is not changed
     model.save(tmp_path / "model.h5")
     again = nmfscale.load(tmp_path / "model.h5")
     assert again.feature_names_in_.tolist() == pipeline[0].get_feature_names_out().tolist()
-    assert nmfscale.model_of(model) is model
+    with pytest.raises(ValueError, match="mod='rna' is for MuData objects"):
+        nmfscale.get.model(pipeline, mod="rna")
 
 
 def test_steps_without_names_leave_the_model_without_names():
     steps = CountVectorizer(), FunctionTransformer(lambda X: X * 2), nmfscale.TopicModel(2)
     pipeline = make_pipeline(*steps).fit(TEXTS)
-    assert nmfscale.pl.top_features(pipeline)[0][0].startswith("feature ")
+    assert nmfscale.get.top_features(pipeline)[0][0].startswith("feature ")
     weighted = make_pipeline(
         CountVectorizer(), TfidfTransformer(), nmfscale.PoissonNMF(2, integer="allow")
     ).fit(TEXTS)
-    assert "gene" in nmfscale.pl.top_features(weighted)[0] + nmfscale.pl.top_features(weighted)[1]
+    assert "gene" in nmfscale.get.top_features(weighted)[0] + nmfscale.get.top_features(weighted)[1]
     assert nmfscale.topic_quality(weighted, TEXTS).feature_names is not None
 
 
@@ -125,8 +126,8 @@ def test_wrong_pipelines_are_refused(pipeline):
         TEXTS, GROUPS
     )
     with pytest.raises(ValueError, match=r"'LogisticRegression'.*pipeline\[:-1\]"):
-        nmfscale.pl.top_features(classifier)
+        nmfscale.get.top_features(classifier)
     with pytest.raises(NotFittedError):
-        nmfscale.model_of(make_pipeline(CountVectorizer(), nmfscale.TopicModel(2)))
+        nmfscale.get.model(make_pipeline(CountVectorizer(), nmfscale.TopicModel(2)))
     with pytest.raises(ValueError, match=r"X is a matrix of shape \(20, .*which takes texts"):
         nmfscale.topic_quality(pipeline, pipeline[0].transform(TEXTS))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nmfscale import differential_features, pl
+from nmfscale.pl.canvas import detached_axes
 from nmfscale.pl.differential import label_points
 
 matplotlib.use("Agg")
@@ -27,7 +28,7 @@ def result():
 
 @pytest.mark.parametrize("draw", [pl.volcano_plot, pl.ma_plot, pl.topic_scatter])
 def test_leading_features_are_named_without_overlaps(result, draw, tmp_path):
-    ax = draw(result, 1, ax=pl.detached_axes(4.6, 3.8)[0])
+    ax = draw(result, 1, ax=detached_axes(4.6, 3.8)[0])
     ax.figure.savefig(tmp_path / "plot.png")
     labels = [text for text in ax.texts if text.get_text()]
     names = {text.get_text() for text in labels}
@@ -40,7 +41,7 @@ def test_leading_features_are_named_without_overlaps(result, draw, tmp_path):
 
 
 def test_labels_are_clear_of_the_frame():
-    ax = pl.detached_axes(9, 3)[0]
+    ax = detached_axes(9, 3)[0]
     ax.set(xlim=(0, 1), ylim=(0, 1))
     x, y = np.linspace(0.05, 0.95, 24), np.linspace(0.8, 1, 24)  # most are below the upper edge
     label_points(ax, x, y, [f"f{i}" for i in range(24)])
@@ -63,7 +64,7 @@ def test_interactive_plots_show_the_same_points(result, draw, tmp_path):
     chart = draw(result, 1, interactive=True, save=tmp_path / "plot.html")
     points = [each.data_source.data for each in chart.renderers if "lfc" in each.data_source.data]
     x, y, names, z = (np.concatenate([p[key] for p in points]) for key in ("x", "y", "name", "z"))
-    ax = draw(result, 1, n_labels=0, ax=pl.detached_axes(4.6, 3.8)[0])
+    ax = draw(result, 1, n_labels=0, ax=detached_axes(4.6, 3.8)[0])
     drawn = np.concatenate([np.ma.filled(each.get_offsets(), np.nan) for each in ax.collections])
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
     np.testing.assert_allclose(np.column_stack([x, y]), drawn, rtol=1e-6)
@@ -80,7 +81,7 @@ def test_without_bokeh(result, monkeypatch):
 
 def test_wrong_arguments_are_named(result):
     with pytest.raises(ValueError, match="ax is for plots by matplotlib"):
-        pl.volcano_plot(result, 1, interactive=True, ax=pl.detached_axes(1.0, 1.0)[0])
+        pl.volcano_plot(result, 1, interactive=True, ax=detached_axes(1.0, 1.0)[0])
     with pytest.raises(ValueError, match="topic: 5 is not a topic; topics are 0, 1, 2"):
         pl.volcano_plot(result, 5)
     with pytest.raises(ValueError, match="pass the result of differential_features"):

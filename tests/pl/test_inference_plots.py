@@ -19,7 +19,8 @@ from nmfscale import (  # noqa: E402
     regress_proportions,
 )
 from nmfscale.inference.results.refit import Estimates  # noqa: E402
-from nmfscale.pl import detached_axes, forest_plot, null_plot  # noqa: E402
+from nmfscale.pl import forest_plot, null_plot  # noqa: E402
+from nmfscale.pl.canvas import detached_axes  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from matplotlib import font_manager
 from matplotlib.text import Text
 
 import nmfscale
-from nmfscale import pl
+from nmfscale import get, pl
 from nmfscale.models.topic_labels import topic_labels
 
 matplotlib.use("Agg")
@@ -40,7 +40,7 @@ def texts(ax):
 @pytest.mark.filterwarnings("ignore:.* groups have fewer than")
 def test_every_plot_shows_names_or_numbers_with_words(fit):
     X, model = fit
-    words = pl.top_features(model, n_top=2)
+    words = get.top_features(model, n_top=2)
     labels = {f"0 {', '.join(words[0])}", "mine", f"2 {', '.join(words[2])}"}
     few = {"random_state": 0, "n_permutations": 9}
     effects = nmfscale.group_effects(model, GROUPS, **few)

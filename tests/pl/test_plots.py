@@ -25,16 +25,16 @@ from nmfscale import (  # noqa: E402
     match_topics,
 )
 from nmfscale.datasets import simulate_topic_counts  # noqa: E402
+from nmfscale.get import top_features  # noqa: E402
 from nmfscale.pl import (  # noqa: E402
     class_heatmap,
-    detached_axes,
     progress_plot,
     similarity_plot,
     structure_plot,
-    top_features,
     top_features_plot,
     topic_colors,
 )
+from nmfscale.pl.canvas import detached_axes  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ pytest.importorskip("matplotlib").use("Agg")
 
 from nmfscale import AnchorNMF, PoissonNMF, bootstrap_weights, group_effects  # noqa: E402
 from nmfscale.experimental import correspondence_analysis  # noqa: E402
-from nmfscale.pl import biplot, bootstrap_plot, detached_axes, scree_plot  # noqa: E402
+from nmfscale.pl import biplot, bootstrap_plot, scree_plot  # noqa: E402
+from nmfscale.pl.canvas import detached_axes  # noqa: E402
 
 SHARES = np.random.default_rng(0).dirichlet([1, 2, 3, 4], size=150)
 GROUPS = np.repeat(["a", "b", "c"], 50)

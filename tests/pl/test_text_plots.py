@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import nmfscale
-from nmfscale import pl
+from nmfscale import get, pl
+from nmfscale.pl.canvas import detached_axes
 
 pytest.importorskip("matplotlib").use("Agg")
 
@@ -47,13 +48,13 @@ def test_labels_have_leading_words_and_models_their_names():
     model = nmfscale.TopicModel(4, random_state=0).fit(X, feature_names=names)
     model = model.rename_topics({2: "$_two_$"})
     ax = pl.correlation_plot(model, n_words=2)
-    words = pl.top_features(model, n_top=2)
+    words = get.top_features(model, n_top=2)
     assert sorted(text.get_text() for text in ax.texts) == sorted(
         f"{name}\n{', '.join(each)}"
         for name, each in zip(["topic 0", "topic 1", "$_two_$", "topic 3"], words, strict=True)
     )
     plain = pl.correlation_plot(
-        model, n_words=0, topic_names=list("abcd"), ax=pl.detached_axes(4, 4)[0]
+        model, n_words=0, topic_names=list("abcd"), ax=detached_axes(4, 4)[0]
     )
     assert sorted(text.get_text() for text in plain.texts) == list("abcd")
 

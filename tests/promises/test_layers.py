@@ -31,13 +31,16 @@ MAY_IMPORT = {
     "datasets": {"counts", "readers"},
     "annotated": {"counts", "storage", "readers", "models", "inference"},
     "tl": {"counts", "storage", "readers", "models", "inference", "annotated"},
-    "get": {"counts", "annotated"},
+    "get": {"counts", "methods", "models", "annotated"},
     "pl": {"counts", "methods", "models", "annotated"},
     "likelihood": {"methods"},
     "experimental": {"models", "inference"},
     "results": {"counts", "storage", "methods", "models", "inference", "datasets"},
     "errors": {"counts", "storage", "engine", "cluster"},
-    "report": {"models", "inference", "engine", "storage", "counts", "pl", "markup"},
+    "report": {
+        "models", "inference", "methods", "engine", "storage", "counts", "annotated", "pl",
+        "markup",
+    },
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
         "cluster", "counts", "datasets", "pl", "report", "tl", "terminal",

@@ -232,10 +232,10 @@ def test_a_fitted_vectorizer_or_a_model_gives_the_words():
     new = ["w0 w1 unheard", "w2"]
     with pytest.warns(UserWarning, match=r"1 of 4 words of the texts \(25.0%\).*'unheard' \(1\)"):
         counts = nmfscale.text_counts(new, vectorizer=pipeline[0])
-    found = nmfscale.model_of(pipeline).transform(counts)
+    found = nmfscale.get.model(pipeline).transform(counts)
     np.testing.assert_array_equal(found, pipeline.transform(new))
-    words = nmfscale.model_of(pipeline).feature_names_in_
-    for vocabulary in (nmfscale.model_of(pipeline), words.tolist()[::-1]):
+    words = nmfscale.get.model(pipeline).feature_names_in_
+    for vocabulary in (nmfscale.get.model(pipeline), words.tolist()[::-1]):
         again = nmfscale.text_counts(["w0 w1", "w2"], vocabulary=vocabulary)
         order = [again.feature_names.tolist().index(word) for word in words]
         assert (again.take_rows()[:, order] != counts.take_rows()).nnz == 0

@@ -80,7 +80,7 @@ def test_page_holds_the_fit_and_the_results(fit, tmp_path):
     ]  # fmt: skip
     # all addresses are places of the page itself
     assert page.addresses and all(re.fullmatch(r"#[\w-]+", each) for each in page.addresses)
-    best = nmfscale.pl.top_features(model, n_top=20, score="lift", min_count=10)
+    best = nmfscale.get.top_features(model, n_top=20, score="lift", min_count=10)
     assert [[word for word, _ in of] for of in page.data["keywords"]["lift"]] == best
     found = results[5]
     z = [[found.z[k, j] for j in found.order(k)[:20]] for k in range(3)]
