@@ -265,7 +265,7 @@ def result(
     Returns
     -------
     object
-        What the function of nmfscale returns, such as :class:`PermutationTest`.
+        What the function of nmfscale returns, such as :class:`nmfscale.results.PermutationTest`.
 
     Raises
     ------

@@ -83,8 +83,8 @@ class CountMatrix(ABC):
         Position and value of the first count that is not an integer.
     measured : tuple of two ndarrays, optional
         Which features were measured in which batches of samples, (n_batches, n_features), bool, and
-        the batch of each sample, (n_samples,): see `measured` of :meth:`PoissonNMF.fit`. Set by an
-        outer join of files with different features.
+        the batch of each sample, (n_samples,): see `measured` of :meth:`nmfscale.PoissonNMF.fit`.
+        Set by an outer join of files with different features.
     of_text : bool, default=False
         Whether features are words, so that other texts may have a different vocabulary: a word
         that they lack occurs in them 0 times.

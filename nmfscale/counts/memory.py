@@ -20,10 +20,10 @@ Array = NDArray[Any]
 class Counts(CountMatrix):
     """Counts in memory.
 
-    Created by :func:`as_counts` and :func:`read_counts`. The arrays are compressed sparse rows
-    without negative, infinite or missing values, explicit zeros and duplicate entries. The column
-    numbers within a row need not be sorted. Where possible, the arrays are read-only views of the
-    arrays that were passed.
+    Created by :func:`nmfscale.as_counts` and :func:`nmfscale.read_counts`. The arrays are
+    compressed sparse rows without negative, infinite or missing values, explicit zeros and
+    duplicate entries. The column numbers within a row need not be sorted. Where possible, the
+    arrays are read-only views of the arrays that were passed.
 
     Parameters
     ----------

@@ -21,7 +21,19 @@ from .simulate import (
 
 
 class NoisyTruth(NamedTuple):
-    """Parameters of simulated counts: x_ij ~ Poisson(sum_k L_ik mu_j u_jk)."""
+    """Parameters of simulated counts: x_ij ~ Poisson(sum_k L_ik mu_j u_jk).
+
+    Attributes
+    ----------
+    L : ndarray of shape (n_samples, n_components)
+        Loadings.
+    mu : ndarray of shape (n_features,)
+        Mean frequencies of the features.
+    u : ndarray of shape (n_features, n_components)
+        Factors of the pairs of a feature and a topic.
+    noisy : ndarray of shape (n_features, n_components), bool
+        Which pairs are noisy.
+    """
 
     L: Floats
     mu: Floats

@@ -21,14 +21,32 @@ _LARGEST = np.iinfo(np.int32).max
 
 
 class PoissonTruth(NamedTuple):
-    """Factors of simulated counts: X ~ Poisson(L F^T)."""
+    """Factors of simulated counts: X ~ Poisson(L F^T).
+
+    Attributes
+    ----------
+    L : ndarray of shape (n_samples, n_components)
+        Loadings.
+    F : ndarray of shape (n_features, n_components)
+        Factors.
+    """
 
     L: Floats
     F: Floats
 
 
 class TopicTruth(NamedTuple):
-    """Parameters of simulated counts: row i of X ~ Multinomial(sizes[i], F L[i])."""
+    """Parameters of simulated counts: row i of X ~ Multinomial(sizes[i], F L[i]).
+
+    Attributes
+    ----------
+    L : ndarray of shape (n_samples, n_components)
+        Topic proportions.
+    F : ndarray of shape (n_features, n_components)
+        Feature frequencies of the topics.
+    sizes : ndarray of shape (n_samples,), int64
+        Totals of the samples.
+    """
 
     L: Floats
     F: Floats

@@ -40,19 +40,20 @@ def correspondence_analysis(
 ) -> CorrespondenceAnalysis:
     """Place topics and groups in one space, in which near ones occur together.
 
-    The table of topics by groups is that of :func:`bootstrap_weights`. Its rows are compared by
-    their profiles, the shares of the groups in each topic, and its columns by the shares of the
-    topics in each group; distances between profiles are chi-square distances, in which frequent
-    topics and large groups do not dominate [1]_. The first axes show as much of them as possible:
-    the inertia of an axis is the part of the chi-square statistic, divided by the sum of the table,
-    that it explains. :func:`nmfscale.pl.biplot` draws two axes.
+    The table of topics by groups is that of :func:`nmfscale.bootstrap_weights`. Its rows are
+    compared by their profiles, the shares of the groups in each topic, and its columns by the
+    shares of the topics in each group; distances between profiles are chi-square distances, in
+    which frequent topics and large groups do not dominate [1]_. The first axes show as much of them
+    as possible: the inertia of an axis is the part of the chi-square statistic, divided by the sum
+    of the table, that it explains. :func:`nmfscale.pl.biplot` draws two axes.
 
-    It is a description without a test; :func:`permutation_test` tests whether groups differ.
+    It is a description without a test; :func:`nmfscale.permutation_test` tests whether groups
+    differ.
 
     Parameters
     ----------
     model : fitted model, or array-like of shape (n_samples, T)
-        Topics of the samples, as in :func:`permutation_test`.
+        Topics of the samples, as in :func:`nmfscale.permutation_test`.
     groups : array-like of shape (n_samples,)
         Group of each sample: two groups at least. Groups and units are matched with the samples by
         name if both have names.
@@ -61,8 +62,8 @@ def correspondence_analysis(
     weighting : {"units", "samples"}, default="units"
         Whether each unit counts once, by the mean of its samples, or each sample.
     loadings : {"proportions", "amounts"}, default="proportions"
-        As in :func:`permutation_test`. With the amounts of a fitted model the sum of the table is
-        the number of counts.
+        As in :func:`nmfscale.permutation_test`. With the amounts of a fitted model the sum of the
+        table is the number of counts.
     topic_names : sequence of str, default=None
         Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
 

@@ -58,11 +58,11 @@ def jackknife_fit(
     r"""Estimate standard errors of a few frequencies or group means without refitting.
 
     The infinitesimal jackknife [1]_ takes the derivative of a number with respect to the weight of
-    every sample, at the fit. :func:`bootstrap_fit` refits for each replicate and gives all numbers
-    at once; here each number costs some twenty products with the Hessian. On 3,774 single cells a
-    number took the processor time of five replicates that end by the default rule, or of half a
-    replicate to tol=1e-6. Compared with 200 replicates the jackknife is cheaper for fewer than
-    about 40 numbers; otherwise use the bootstrap.
+    every sample, at the fit. :func:`nmfscale.bootstrap_fit` refits for each replicate and gives all
+    numbers at once; here each number costs some twenty products with the Hessian. On 3,774 single
+    cells a number took the processor time of five replicates that end by the default rule, or of
+    half a replicate to tol=1e-6. Compared with 200 replicates the jackknife is cheaper for fewer
+    than about 40 numbers; otherwise use the bootstrap.
 
     Parameters
     ----------
@@ -78,10 +78,10 @@ def jackknife_fit(
     groups : array-like of shape (n_samples,), default=None
         Groups whose mean proportions to report: one number for each topic and group.
     units, strata : array-like of shape (n_samples,), default=None
-        As in :func:`bootstrap_fit`. Influences of the samples of a unit are added up, and the mean
-        of their stratum is subtracted.
+        As in :func:`nmfscale.bootstrap_fit`. Influences of the samples of a unit are added up, and
+        the mean of their stratum is subtracted.
     weighting : {"units", "samples"}, default="units"
-        As in :func:`bootstrap_fit`.
+        As in :func:`nmfscale.bootstrap_fit`.
     level : float, default=0.95
         Nominal coverage of the intervals, which assume a normal distribution on the log-odds scale.
     tol : float, default=1e-3

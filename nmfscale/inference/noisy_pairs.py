@@ -60,10 +60,10 @@ def noisy_pairs(
     """Rank pairs of a feature and a topic by evidence of noise, with error rates by simulation.
 
     A pair is noisy if the feature is more or less frequent in the topic than on average. All
-    parameters of a :class:`NoisyTopicModel` are simulated given the counts, by Markov chains (Gibbs
-    sampling). The mean over all draws of the probability that a pair has no noise is its local
-    error rate. Unlike ``local_fdr_`` of the fit, it includes the uncertainty of loadings, means and
-    noise shares.
+    parameters of a :class:`nmfscale.NoisyTopicModel` are simulated given the counts, by Markov
+    chains (Gibbs sampling). The mean over all draws of the probability that a pair has no noise is
+    its local error rate. Unlike ``local_fdr_`` of the fit, it includes the uncertainty of loadings,
+    means and noise shares.
 
     Each chain starts from the best of four fits of a random half of the counts, and then uses all
     counts. If the counts determine the topics, every chain finds them again. A topic of the fit
@@ -91,7 +91,7 @@ def noisy_pairs(
     n_threads : int, default=None
         Threads of a chain; by default one for each processor that this process may use.
     client : distributed.Client, default=None
-        Dask cluster whose workers share the chains, as in :func:`bootstrap_fit`.
+        Dask cluster whose workers share the chains, as in :func:`nmfscale.bootstrap_fit`.
     checkpoint, checkpoint_every, resume
         As in :meth:`nmfscale.PoissonNMF.fit`. Finished chains are saved, and a resumed job ends
         with the same bits.

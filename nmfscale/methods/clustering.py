@@ -13,7 +13,7 @@ from .factors import Array
 
 
 class ClusteringScore(NamedTuple):
-    """Result of :func:`clustering_score`.
+    """Result of :func:`nmfscale.clustering_score`.
 
     Attributes
     ----------

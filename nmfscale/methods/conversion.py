@@ -14,7 +14,19 @@ Floats = NDArray[np.floating[Any]]
 
 
 class TopicParameters(NamedTuple):
-    """Parameters of a multinomial topic model, as :func:`poisson_to_multinomial` returns them."""
+    """Result of :func:`nmfscale.likelihood.poisson_to_multinomial`.
+
+    Attributes
+    ----------
+    proportions : ndarray of shape (n_samples, n_components)
+        Topic proportions of the samples.
+    frequencies : ndarray of shape (n_features, n_components)
+        Feature frequencies of the topics.
+    size_factors : ndarray of shape (n_samples,)
+        Expected totals of the samples.
+    scales : ndarray of shape (n_components,)
+        Sums of the factors.
+    """
 
     proportions: Floats
     frequencies: Floats
@@ -108,8 +120,8 @@ def multinomial_to_poisson(
 ) -> tuple[Floats, Floats]:
     r"""Convert the parameters of a multinomial topic model to the factors of a Poisson NMF.
 
-    The inverse of :func:`poisson_to_multinomial`: with :math:`l^*` the proportions and
-    :math:`f^*` the frequencies, :math:`f_{jk} = u_k f^*_{jk}` and
+    The inverse of :func:`nmfscale.likelihood.poisson_to_multinomial`: with :math:`l^*` the
+    proportions and :math:`f^*` the frequencies, :math:`f_{jk} = u_k f^*_{jk}` and
     :math:`l_{ik} = s_i l^*_{ik} / u_k` (equation 4 of [1]_, solved for L and F).
 
     Parameters

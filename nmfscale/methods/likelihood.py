@@ -32,7 +32,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
         Factors, non-negative. The rows of L and F, if they are DataFrames, are matched with the
         samples and features of `X` by name.
     n_threads : int, default=None
-        Threads, as in :class:`PoissonNMF`.
+        Threads, as in :class:`nmfscale.PoissonNMF`.
 
     Returns
     -------

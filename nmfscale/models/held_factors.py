@@ -73,8 +73,8 @@ class HeldFactors(CountModel):
             for features that were not measured, such as genes missing in a different assay: they
             are left out, and loadings are those that best explain the remaining features. "zero" is
             for features whose absence means a count of 0, such as words of texts with a different
-            vocabulary. None means "zero" if the model was fitted to words, or `X` holds words (see
-            :attr:`CountMatrix.of_text`), and "error" otherwise.
+            vocabulary. None means "zero" if the model was fitted to words, or `X` holds words
+            (``counts.of_text``), and "error" otherwise.
         client : distributed.Client, default=None
             Cluster that does the work, as in :meth:`fit`, with the same bits as in this process.
             None means the active client for counts in files. Loadings are returned block by block.

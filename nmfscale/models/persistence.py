@@ -89,7 +89,7 @@ def load_model(
     Parameters
     ----------
     path : str or path-like
-        A file written by :func:`save_model`.
+        A file written by `save` of a model, such as :meth:`PoissonNMF.save`, or by the shell.
     classes : mapping of str to class, default=None
         Estimator classes by name; by default the models of this package, and those of other
         packages that this process has imported, or that have an entry point "nmfscale.models".

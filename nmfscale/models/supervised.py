@@ -38,7 +38,7 @@ _NAMED = 5
 def supervision_from_variances(
     losses: Any, *, data_variance: float | None = None, target_variance: float | None = None
 ) -> float:
-    """Return the `supervision` with which an :class:`SSNMF` maximises a likelihood [1]_.
+    """Return the `supervision` with which an :class:`nmfscale.SSNMF` maximises a likelihood [1]_.
 
     The entries of X and Y are independent with means ``S A^T`` and ``S B^T``. Those whose loss is a
     norm are Gaussian with a known variance, those whose loss is a divergence are Poisson. Then the
@@ -52,7 +52,7 @@ def supervision_from_variances(
     Parameters
     ----------
     losses : {"FF", "FD", "DF", "DD"} or tuple of two of {"frobenius", "kl"}
-        As in :class:`SSNMF`.
+        As in :class:`nmfscale.SSNMF`.
     data_variance : float, default=None
         Variance of an entry of X around its mean, if the loss of the data is a norm.
     target_variance : float, default=None

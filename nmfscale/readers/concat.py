@@ -67,7 +67,7 @@ def concat(
     Notes
     -----
     After an outer join, a feature that a source lacks has no counts there. In texts this is a count
-    of 0. Otherwise the feature was not measured there: :attr:`CountMatrix.measured` says so, and
+    of 0. Otherwise the feature was not measured there: ``counts.measured`` says so, and
     `fit` of :class:`PoissonNMF` and :class:`TopicModel` leaves these entries out of the likelihood.
     Other models take them as 0, with a warning. To count them as 0, set ``counts.measured = None``.
 

@@ -90,7 +90,7 @@ def as_counts(
         The other entries are not checked, and a file is not copied. Arguments of a fit with an
         entry for each sample or feature are those of the chosen ones.
     groups : str, optional
-        Column of ``obs`` that holds a label for each sample, for :attr:`CountMatrix.groups`.
+        Column of ``obs`` that holds a label for each sample, which become ``counts.groups``.
     genome : str, optional
         10x: the genome to read; needed if a Cell Ranger 2 file holds several genomes, or a folder
         has a subfolder for each.

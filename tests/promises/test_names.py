@@ -132,6 +132,9 @@ def test_classes_that_docstrings_name_are_public():
     }
     things = [(thing, "Returns") for thing in public_things().values()]
     results = nmfscale.results
+    for name in set(results.__all__) - {"Corpus"}:  # which has the attributes of Counts
+        docstring = inspect.getdoc(getattr(results, name))
+        assert re.search("^(Attributes|Parameters)$", docstring, re.M), name
     things += [(getattr(results, name), "Attributes") for name in results.__all__]
     types = [text for thing, title in things for text in types_in(inspect.getdoc(thing), title)]
     named = set(re.findall(r"\w+", " ".join(types))) & of_package

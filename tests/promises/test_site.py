@@ -82,6 +82,28 @@ def test_nothing_is_documented_by_reference_alone(docstrings):
         assert set(re.findall(r"\[(\d+)\]_", text)) <= set(numbers), name
 
 
+def test_links_of_docstrings_have_a_target(docstrings):
+    """As Sphinx looks for it: in the class, in the module, or by the full name."""
+    link = re.compile(r":(?:class|func|meth|attr|mod):`~?([\w.]+)`")
+    for name in public_names():
+        thing = docstrings.thing_at(name)
+        if not getattr(thing, "__module__", "nmfscale").startswith("nmfscale"):
+            continue
+        for target in link.findall(inspect.getdoc(thing)):
+            scopes, owner = ["", f"{name}."], name
+            while not inspect.ismodule(docstrings.thing_at(owner)):
+                owner = owner.rpartition(".")[0]
+                scopes.append(f"{owner}.")
+            assert any(exists(docstrings, scope + target) for scope in scopes), f"{name}: {target}"
+
+
+def exists(docstrings, name):
+    try:
+        return name.startswith("nmfscale") and docstrings.thing_at(name) is not None
+    except AttributeError:
+        return False
+
+
 def test_a_docstring_in_full(docstrings):
     """Types, remarks and references of the parameters are there, also of inherited methods."""
     text = "\n".join(docstrings.in_full("nmfscale.SSNMF.predict_proba"))

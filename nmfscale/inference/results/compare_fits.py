@@ -23,8 +23,8 @@ class FitSummary:
         Number of topics.
     objective : str or None
         The column of ``history_`` of the value: "loglik" (Poisson, ``loglik_`` of a
-        :class:`PoissonNMF`), "loglik_multinomial" (``loglik_`` of a :class:`TopicModel`), "elbo",
-        "minus_loss", ...
+        :class:`nmfscale.PoissonNMF`), "loglik_multinomial" (``loglik_`` of a
+        :class:`nmfscale.TopicModel`), "elbo", "minus_loss", ...
     value : float or None
         The objective at the end. Comparable only between fits of one class to the same counts.
     score : float or None
@@ -47,7 +47,7 @@ class FitSummary:
     stability : float or None
         Mean similarity of the topics of fits from several starts, if it was given.
     npmi, exclusivity, diversity, deviance_explained : float or None
-        Means over the topics, or numbers, of :func:`topic_quality`, if `X` was given.
+        Means over the topics, or numbers, of :func:`nmfscale.topic_quality`, if `X` was given.
     sparsity_components, sparsity_loadings : float or None
         Share of the entries that are almost zero: less than 1e-8 of the sum of their row.
     """

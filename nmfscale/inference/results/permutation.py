@@ -73,7 +73,7 @@ class GroupTest:
 
 @dataclass(frozen=True, repr=False)
 class PermutationTest(Result):
-    """Result of :func:`permutation_test`: of all groups, and of each pair of them.
+    """Result of :func:`nmfscale.permutation_test`: of all groups, and of each pair of them.
 
     Attributes
     ----------

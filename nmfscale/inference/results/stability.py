@@ -36,7 +36,7 @@ class Stability(Result):
     matches : ndarray of shape (n_starts, K), int
         Topic of each fit that matches each topic of the best fit.
     similarities : ndarray of shape (n_starts, K)
-        Similarities of these matches, by lift: see :func:`match_topics`.
+        Similarities of these matches, by lift: see :func:`nmfscale.match_topics`.
     consensus : Consensus or None
         Consensus topics; None if too few topics have neighbours.
     model : PoissonNMF or TopicModel, or None

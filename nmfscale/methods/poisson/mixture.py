@@ -48,20 +48,21 @@ def mixture_proportions(
     X : counts of shape (n_samples, n_features)
         Array, sparse matrix, AnnData, DataFrame, path or Counts.
     frequencies : array-like of shape (n_features, n_components)
-        Feature frequencies of each component, such as ``components_.T`` of a :class:`TopicModel`.
-        Columns are divided by their sums. The rows of a DataFrame and the features of `X` are
-        matched by name if both have names.
+        Feature frequencies of each component, such as ``components_.T`` of a
+        :class:`nmfscale.TopicModel`. Columns are divided by their sums. The rows of a DataFrame and
+        the features of `X` are matched by name if both have names.
     start : array-like of shape (n_samples, n_components), default=None
         Proportions to start from; None means equal ones. Zeros are raised to 1e-10 counts.
     n_iter : int, default=None
         Number of EM steps. None continues with Newton steps to the maximum, as
-        :meth:`TopicModel.transform` does.
+        :meth:`nmfscale.TopicModel.transform` does.
     missing : {"error", "restrict", "zero"}, default=None
-        How to treat features of `frequencies` that `X` lacks, as in :meth:`TopicModel.transform`
-        for features of the fit: proportions are always shares of the counts that all features of
-        `frequencies` would have. None means "zero" if `X` holds words, and "error" otherwise.
+        How to treat features of `frequencies` that `X` lacks, as in
+        :meth:`nmfscale.TopicModel.transform` for features of the fit: proportions are always shares
+        of the counts that all features of `frequencies` would have. None means "zero" if `X` holds
+        words, and "error" otherwise.
     n_threads : int, default=None
-        Threads, as in :class:`PoissonNMF`.
+        Threads, as in :class:`nmfscale.PoissonNMF`.
 
     Returns
     -------

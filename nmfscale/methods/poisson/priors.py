@@ -147,7 +147,7 @@ def dirichlet_to_gamma(alpha: ArrayLike, scales: ArrayLike) -> tuple[Array, Arra
         Shapes of the Gamma prior: the same array.
     rate : ndarray of shape (n_components,), float64
         Its rates :math:`\beta_k = \sum_j (\alpha_{jk} - 1) / u_k`. With these, ``(alpha, rate)`` is
-        the parameter `prior_factors` of :class:`PoissonNMF`.
+        the parameter `prior_factors` of :class:`nmfscale.PoissonNMF`.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def logposterior_poisson(
     X, L, F, n_threads
         As in :func:`loglik_poisson`.
     prior_factors, prior_loadings : float, array-like or tuple, default=None
-        Gamma priors, as in :class:`PoissonNMF`.
+        Gamma priors, as in :class:`nmfscale.PoissonNMF`.
 
     Returns
     -------

@@ -66,7 +66,7 @@ def poisson_regression(
         A response is fitted if no :math:`|b_k g_k|`, with g the gradient of the negative
         log-likelihood, exceeds `tol` times the sum of the response.
     n_threads : int, default=None
-        Threads, as in :class:`PoissonNMF`. They change no bit of the result.
+        Threads, as in :class:`nmfscale.PoissonNMF`. They change no bit of the result.
 
     Returns
     -------
