@@ -1,7 +1,15 @@
 /* Products of matrices of doubles.  Every sum is in a fixed order.  Multiplications and additions are rounded separately, so all
- * levels return the same bits, the baseline too.  Rows of B and out have a multiple of WIDE numbers. */
-typedef double wide __attribute__((vector_size(WIDE * sizeof(double))));
-typedef int64_t wide_int __attribute__((vector_size(WIDE * sizeof(int64_t))));
+ * levels return the same bits, the baseline too.  Rows of B and out have a multiple of WIDE numbers.  A vector is as long as a register:
+ * compilers keep the parts of longer ones in memory, which makes products many times slower. */
+#if LEVEL == 3
+#define REGISTER 8
+#elif LEVEL == 2
+#define REGISTER 4
+#else
+#define REGISTER 2
+#endif
+typedef double wide __attribute__((vector_size(REGISTER * sizeof(double))));
+typedef int64_t wide_int __attribute__((vector_size(REGISTER * sizeof(int64_t))));
 
 INLINE wide load_wide(const double *p)
 {
@@ -25,19 +33,19 @@ INLINE wide choose(wide_int chosen, wide x, wide y)
                 sum[r][c] = (wide){0};                                                                                    \
         for (int64_t l = 0; l < k; l++)                                                                                   \
             UNROLL for (int c = 0; c < COLUMNS; c++) {                                                                    \
-                const wide b = load_wide(B + l * m + j + c * WIDE);                                                       \
+                const wide b = load_wide(B + l * m + j + c * REGISTER);                                                   \
                 UNROLL for (int r = 0; r < ROWS; r++)                                                                     \
                     sum[r][c] += A[(i + r) * k + l] * b;                                                                  \
             }                                                                                                             \
         for (int r = 0; r < ROWS; r++)                                                                                    \
             for (int c = 0; c < COLUMNS; c++)                                                                             \
-                memcpy(out + (i + r) * m + j + c * WIDE, &sum[r][c], sizeof(wide));                                       \
+                memcpy(out + (i + r) * m + j + c * REGISTER, &sum[r][c], sizeof(wide));                                   \
     }
 
 static void dense_product(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out)
 {
     for (int64_t j = 0; j < m;) {
-        const int two = m - j >= 2 * WIDE;
+        const int two = m - j >= 2 * REGISTER;
         int64_t i = 0;
         for (; i + 4 <= n; i += 4) {
             if (two)
@@ -51,7 +59,7 @@ static void dense_product(const double *A, const double *B, int64_t n, int64_t k
             else
                 PRODUCT_TILE(1, 1)
         }
-        j += two ? 2 * WIDE : WIDE;
+        j += two ? 2 * REGISTER : REGISTER;
     }
 }
 
@@ -64,19 +72,19 @@ static void dense_product(const double *A, const double *B, int64_t n, int64_t k
                 sum[r][c] = (wide){0};                                                                                    \
         for (int64_t i = 0; i < n; i++)                                                                                   \
             UNROLL for (int c = 0; c < COLUMNS; c++) {                                                                    \
-                const wide b = load_wide(B + i * m + j + c * WIDE);                                                       \
+                const wide b = load_wide(B + i * m + j + c * REGISTER);                                                   \
                 UNROLL for (int r = 0; r < ROWS; r++)                                                                     \
                     sum[r][c] += A[i * k + l + r] * b;                                                                    \
             }                                                                                                             \
         for (int r = 0; r < ROWS; r++)                                                                                    \
             for (int c = 0; c < COLUMNS; c++)                                                                             \
-                memcpy(out + (l + r) * m + j + c * WIDE, &sum[r][c], sizeof(wide));                                       \
+                memcpy(out + (l + r) * m + j + c * REGISTER, &sum[r][c], sizeof(wide));                                   \
     }
 
 static void dense_cross(const double *A, const double *B, int64_t n, int64_t k, int64_t m, double *out)
 {
     for (int64_t j = 0; j < m;) {
-        const int two = m - j >= 2 * WIDE;
+        const int two = m - j >= 2 * REGISTER;
         int64_t l = 0;
         for (; l + 4 <= k; l += 4) {
             if (two)
@@ -90,7 +98,7 @@ static void dense_cross(const double *A, const double *B, int64_t n, int64_t k, 
             else
                 CROSS_TILE(1, 1)
         }
-        j += two ? 2 * WIDE : WIDE;
+        j += two ? 2 * REGISTER : REGISTER;
     }
 }
 
@@ -104,18 +112,18 @@ static void dense_cross(const double *A, const double *B, int64_t n, int64_t k, 
             const double *row = B + (int64_t)index[q] * m + j;                                                            \
             const double y = count[q];                                                                                    \
             UNROLL for (int c = 0; c < COLUMNS; c++)                                                                      \
-                sum[c] += y * load_wide(row + c * WIDE);                                                                  \
+                sum[c] += y * load_wide(row + c * REGISTER);                                                              \
         }                                                                                                                 \
         for (int c = 0; c < COLUMNS; c++)                                                                                 \
-            memcpy(out + j + c * WIDE, &sum[c], sizeof(wide));                                                            \
-        j += COLUMNS * WIDE;                                                                                              \
+            memcpy(out + j + c * REGISTER, &sum[c], sizeof(wide));                                                        \
+        j += COLUMNS * REGISTER;                                                                                          \
     }
 
 static void dense_of_sparse(const int32_t *index, const double *count, int64_t n_entries, const double *B, int64_t m,
                             double *out)
 {
     for (int64_t j = 0; j < m;) {
-        switch ((m - j) / WIDE) {
+        switch ((m - j) / REGISTER) {
         case 1: SPARSE_TILE(1) break;
         case 2: SPARSE_TILE(2) break;
         case 3: SPARSE_TILE(3) break;
@@ -126,22 +134,22 @@ static void dense_of_sparse(const int32_t *index, const double *count, int64_t n
 
 /* out (n): number of the nearest of k centres, the first of several; k is a multiple of GROUP.  A square of a distance is
  * |point|^2 + (point . twice) + square, where twice (d, k) is -2 times the centres: the first term does not matter.  Squares of the
- * padding are infinite.  Eight points are in the lanes; room (d, WIDE) receives their transpose. */
+ * padding are infinite.  Points are in the lanes; room (d, REGISTER) receives their transpose. */
 static void dense_nearest(const double *points, const double *twice, const double *square, int64_t n, int64_t d, int64_t k,
                           double *room, int32_t *out)
 {
-    for (int64_t i = 0; i < n; i += WIDE) {
-        const int64_t n_here = n - i < WIDE ? n - i : WIDE;
+    for (int64_t i = 0; i < n; i += REGISTER) {
+        const int64_t n_here = n - i < REGISTER ? n - i : REGISTER;
         for (int64_t l = 0; l < d; l++)
-            for (int64_t r = 0; r < WIDE; r++)
-                room[l * WIDE + r] = r < n_here ? points[(i + r) * d + l] : 0;
+            for (int64_t r = 0; r < REGISTER; r++)
+                room[l * REGISTER + r] = r < n_here ? points[(i + r) * d + l] : 0;
         wide least = (wide){0} + __builtin_inf();
         wide_int label = {0};
         for (int64_t c = 0; c < k; c += GROUP) {
             wide sum[GROUP] = {{0}};
             for (int64_t l = 0; l < d; l++)
                 UNROLL for (int g = 0; g < GROUP; g++)
-                    sum[g] += load_wide(room + l * WIDE) * twice[l * k + c + g];
+                    sum[g] += load_wide(room + l * REGISTER) * twice[l * k + c + g];
             UNROLL for (int g = 0; g < GROUP; g++) {
                 const wide here = sum[g] + square[c + g];
                 const wide_int less = here < least;
@@ -161,7 +169,7 @@ static void dense_closer(const double *points, const double *squares, const doub
 {
     dense_product(points, twice, n, d, m, out);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t c = 0; c < m; c += WIDE) {
+        for (int64_t c = 0; c < m; c += REGISTER) {
             const wide zero = {0}, limit = zero + closest[i];
             wide square = load_wide(out + i * m + c) + (squares[i] + load_wide(others + c));
             square = choose(square > zero, square, zero);

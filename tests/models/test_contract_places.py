@@ -168,7 +168,7 @@ def test_same_numbers_in_every_place(fit, model, place, n_threads):
     ("place", "model"),
     [
         *with_options("store", OPTIONS),
-        *with_options("store", MORE_OPTIONS),
+        *with_options("store", MORE_OPTIONS, pytest.mark.nightly),
         *with_options("cluster", OPTIONS, pytest.mark.slow),
     ],
 )
