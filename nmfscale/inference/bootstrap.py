@@ -162,8 +162,8 @@ def bootstrap_weights(
     >>> found = bootstrap_weights(loadings, regions, units=breweries, random_state=0)
     >>> found.to_frame("RwT").query("topic == 2").round(1)[["group", "weight", "upper"]]
       group  weight  upper
-    5  west     0.7    0.7
-    4  east     0.4    0.5
+    4  west     0.7    0.7
+    5  east     0.4    0.5
     """
     check_interval(level, interval)
     check_weighting(weighting)
