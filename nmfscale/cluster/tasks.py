@@ -9,17 +9,25 @@ from typing import Any, NamedTuple
 class ClusterError(RuntimeError):
     """A computation on a cluster cannot continue."""
 
+    __module__ = "nmfscale.errors"
+
 
 class NoWorkersError(ClusterError):
     """All workers are gone, and none has come back."""
+
+    __module__ = "nmfscale.errors"
 
 
 class SchedulerLostError(ClusterError):
     """The scheduler is gone, and with it all submitted tasks and results."""
 
+    __module__ = "nmfscale.errors"
+
 
 class BlockFailedError(ClusterError):
     """One task failed repeatedly."""
+
+    __module__ = "nmfscale.errors"
 
     results_lost = False
 

@@ -17,6 +17,8 @@ FEW_COUNTS, LEAST_SAMPLES = 50, 500
 class ShortSamplesWarning(UserWarning):
     """The median sample has so few counts that another model fits them better."""
 
+    __module__ = "nmfscale.errors"
+
 
 def are_short(counts: CountMatrix) -> bool:
     """Whether samples have so few counts that LDA with collapsed inference fits them better."""

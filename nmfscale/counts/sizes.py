@@ -14,6 +14,8 @@ _MARGIN_BYTES = 24
 class MemoryLimitError(MemoryError, ValueError):
     """A table, a fit, or loadings of new rows would need more memory than allowed."""
 
+    __module__ = "nmfscale.errors"
+
 
 def parse_bytes(size: int | float | str) -> int:
     """Convert "2GB", "500 MB", "1.5 GiB" or a plain number to a positive number of bytes."""

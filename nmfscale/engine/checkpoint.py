@@ -55,6 +55,8 @@ _OTHERS = {
 class CheckpointError(ValueError):
     """A folder has no usable checkpoint, or its checkpoints are of a different fit."""
 
+    __module__ = "nmfscale.errors"
+
 
 class Checkpoint:
     """Where and how often (in seconds) a fit saves its state; 0 saves every iteration.

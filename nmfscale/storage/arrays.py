@@ -43,6 +43,8 @@ _BYTE, _PLACE = ("uint8",), ("int64",)
 class DamagedFileError(ValueError):
     """A file of this package is not as it was written: parts are missing or differ."""
 
+    __module__ = "nmfscale.errors"
+
 
 def damaged(group: Any, why: str) -> DamagedFileError:
     """Return the error for damage in the file of a group."""

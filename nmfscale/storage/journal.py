@@ -31,6 +31,8 @@ UNCHANGED, RESTORED, COMPLETE, UNRELATED = "unchanged", "restored", "complete", 
 class JournalError(ValueError):
     """A journal is damaged, or does not belong to the file beside it."""
 
+    __module__ = "nmfscale.errors"
+
 
 @dataclass(frozen=True)
 class Journal:

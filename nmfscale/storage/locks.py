@@ -17,6 +17,8 @@ _locks: set[int] = set()
 class FileInUseError(BlockingIOError):
     """A file is locked by another process, or by another fit in this process."""
 
+    __module__ = "nmfscale.errors"
+
 
 class FileLock:
     """A lock on a file created for this purpose, held inside `with`.

@@ -30,6 +30,8 @@ _ZEROS = memoryview(bytes(1 << 20))
 class DamagedStoreError(DamagedFileError):
     """A file is not a packed store, is incomplete, or differs from what was written."""
 
+    __module__ = "nmfscale.errors"
+
 
 class NoStoreError(DamagedStoreError):
     """A file does not declare the format of a packed store."""

@@ -3,6 +3,7 @@
 import builtins
 import importlib
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -150,3 +151,10 @@ def test_errors_that_docstrings_name_are_public():
             named |= set(re.findall(r"\b[A-Z]\w+(?:Error|Warning)\b", inspect.getdoc(each) or ""))
     assert len(named) > 8
     assert named - set(nmfscale.errors.__all__) <= set(dir(builtins))
+
+
+def test_tracebacks_show_the_public_names_of_errors():
+    for name in nmfscale.errors.__all__:
+        error = getattr(nmfscale.errors, name)
+        assert error.__module__ in ("nmfscale.errors", "sklearn.exceptions")
+        assert type(pickle.loads(pickle.dumps(error("message")))) is error
