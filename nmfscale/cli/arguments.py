@@ -415,7 +415,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "bootstrap": (bootstrap, "how heavy topics are in groups, with intervals", _bootstrap),
     "correspondence": (
         correspondence,
-        "place topics and groups on a map",
+        "place topics and groups on a map (may change in any release)",
         add_correspondence_options,
     ),
     "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),

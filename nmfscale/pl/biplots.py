@@ -39,6 +39,8 @@ def biplot(
 ) -> Any:
     """Draw topics and groups on two axes of a correspondence analysis.
 
+    Like all of :mod:`nmfscale.experimental`, this function may change in any release.
+
     The area of a point grows with the mass of its topic or group. The centre is the profile of the
     whole table: a topic or group far from it has a profile of its own.
 

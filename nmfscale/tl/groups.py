@@ -183,6 +183,8 @@ def correspondence_analysis(
 ) -> Any:
     """Place topics and groups in one space: :func:`nmfscale.experimental.correspondence_analysis`.
 
+    Like all of :mod:`nmfscale.experimental`, this function may change in any release.
+
     Parameters
     ----------
     adata, groupby, units, mask_obs, key, mod, copy
