@@ -318,7 +318,7 @@ def _say_test(found: Any) -> None:
     header = ["groups", "units", "observed", "z", "p", "p of spread"]
     rows = [header + (["max-T p", "BH p"] if found.pairs else [])]
     for test in tests:
-        row = [_named(test, found), " + ".join(f"{n:,}" for n in test.n_units)]
+        row = [_named(test, found), test.shown_units]
         row += [f"{test.observed:.4g}", f"{test.zscore:.2f}", f"{test.pvalue:.2g}"]
         row.append(f"{test.dispersion_pvalue:.2g}")
         if found.pairs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,16 @@ def labels_of(model: Any) -> list[str]:
     """Return the labels of the topics of a fitted model."""
     names = topic_names_of(model, len(model.components_))
     return topic_labels(names, topic_words(model))
+
+
+def all_shortened(names: Sequence[Any], most: int) -> dict[Any, str]:
+    """Shorten names, and those that would become the same by as much less as distinguishes them."""
+    short = {name: shortened(str(name), most) for name in names}
+    counted = Counter(short.values())
+    alike = [name for name in short if counted[short[name]] > 1]
+    if alike and most < max(len(str(name)) for name in alike):
+        short |= all_shortened(alike, most + 4)
+    return short
 
 
 def shortened(name: str, most: int) -> str:

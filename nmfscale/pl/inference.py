@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..models.topic_labels import shortened
+from ..models.topic_labels import all_shortened, shortened
 from .canvas import (
     PALETTE,
     axes_or_new,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ABOVE, _BELOW, _NEUTRAL = PALETTE[0], PALETTE[5], "0.55"
 _ROW = 0.155  # distance of two intervals in inches
+_LONGEST_TITLE = 32  # letters above a panel of a null distribution
 
 
 # Tests ----------------------------------------------------------------------------------------
@@ -94,10 +95,11 @@ def null_plot(
         caption += f"; {n_left_out:,} pairs nearer to their null distribution are not drawn"
     grid = _grid_of_tests(len(tests))
     host = axes_or_new(ax, *grid.size)
+    names = all_shortened([name for each in tests for name in each.groups], 14)
     for panel, each in zip(grid.draw(host, caption), tests, strict=True):
         panel.hist(each.null, bins=bins, color="0.72")
         panel.axvline(each.observed, color=_BELOW, linestyle="--", linewidth=1.4)
-        panel.set_title(_title_of(each), size=8, parse_math=False)
+        panel.set_title(_title_of(each, names), size=8, parse_math=False)
         panel.set_yticks([])
     return finished(host, show, save, return_fig)
 
@@ -130,9 +132,11 @@ def _chosen_tests(test: Any, which: str, max_pairs: int) -> tuple[list[Any], int
     return ([] if which == "pairs" else [test.overall]) + pairs, n_left_out
 
 
-def _title_of(test: Any) -> str:
-    names = [shortened(str(name), 14) for name in test.groups]
+def _title_of(test: Any, short: dict[Any, str]) -> str:
+    names = [short[name] for name in test.groups]
     title = " - ".join(names) if len(names) == 2 else f"all {len(names)} groups"
+    if len(title) > _LONGEST_TITLE:
+        title = title.replace(" - ", " -\n", 1)
     more = f" of {test.null.size:,} labellings" if test.exact else ""
     if test.pvalue_maxt != test.pvalue:
         more = f", max-T {_rounded(test.pvalue_maxt)}"

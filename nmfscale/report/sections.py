@@ -141,7 +141,7 @@ def permutation_section(found: Any, words: Words) -> Section:
         "p": [f"{test.pvalue:.3g}" for test in tests],
         "p, all pairs": ["", *(f"{test.pvalue_maxt:.3g}" for test in found.pairs)],
         "p of spread": [f"{test.dispersion_pvalue:.3g}" for test in tests],
-        "units": [" + ".join(f"{n:,}" for n in test.n_units) for test in tests],
+        "units": [test.shown_units for test in tests],
     }
     if not found.pairs:
         table["groups"] = [_pair(found.overall)]

@@ -483,3 +483,9 @@ def test_spread_is_that_of_residuals():
         for each in oracle.all_labellings(labels, [0] * 9)
     ]
     assert found.dispersion_pvalue == np.mean(np.array(null) >= between(variances) - 1e-9)
+
+
+def test_the_units_of_many_groups_are_shown_as_their_sum():
+    rows = np.random.default_rng(0).dirichlet(np.ones(3), 60)
+    found = permutation_test(rows, np.repeat(list("abcdef"), 10), n_permutations=9, random_state=0)
+    assert found.overall.shown_units == "60" and found.pairs[0].shown_units == "10 + 10"

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 import nmfscale
 from nmfscale import get, pl
-from nmfscale.models.topic_labels import topic_labels
+from nmfscale.models.topic_labels import all_shortened, topic_labels
 
 matplotlib.use("Agg")
 GROUPS = np.repeat(["a", "b"], 30)
@@ -89,3 +89,10 @@ def test_characters_that_no_font_has_give_one_warning():
         ax.figure.canvas.draw()
     assert len(w) == 1 and w[0].filename == __file__
     assert "a□□" in texts(ax) and not any(UNASSIGNED in text for text in texts(ax))
+
+
+def test_short_names_stay_distinct():
+    names = ["comp.sys.ibm.pc.hardware", "comp.sys.mac.hardware", "rec.sport.baseball", "a", 1, "1"]
+    short = all_shortened(names, 14)
+    assert short[names[2]] == "rec.spo\N{HORIZONTAL ELLIPSIS}seball" and short["a"] == "a"
+    assert short[names[0]] != short[names[1]] and max(map(len, short.values())) <= 24

@@ -70,6 +70,13 @@ class GroupTest:
     dispersions: tuple[float, ...] = ()
     dispersion_pvalue: float = 1.0
 
+    @property
+    def shown_units(self) -> str:
+        """The numbers of units as text: of up to four groups, or of all groups together."""
+        if len(self.n_units) > 4:
+            return f"{sum(self.n_units):,}"
+        return " + ".join(f"{n:,}" for n in self.n_units)
+
 
 @dataclass(frozen=True, repr=False)
 class PermutationTest(Result):
