@@ -140,7 +140,7 @@ def noisy_pairs(
     >>> from nmfscale.experimental import noisy_pairs
     >>> X, truth = simulate_noisy_topics(200, 40, 2, noisy_share=0.1, random_state=0)
     >>> model = NoisyTopicModel(n_components=2, random_state=0).fit(X)
-    >>> found = noisy_pairs(model, X, n_chains=2, n_draws=50, n_warmup=50, random_state=0)
+    >>> found = noisy_pairs(model, X, n_chains=2, n_draws=20, n_warmup=20, random_state=0)
     >>> found.to_frame().columns.tolist()
     ['topic', 'feature', 'factor', 'counts', 'expected', 'local_error_rate', 'error_rate']
     """

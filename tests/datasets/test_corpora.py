@@ -15,6 +15,7 @@ def corpus():
     return docstrings()
 
 
+@pytest.mark.nightly
 def test_there_are_thousands_of_documents_of_five_packages(corpus):
     names, sizes = np.unique(corpus.groups, return_counts=True)
     assert set(names) == {"stdlib", "numpy", "scipy", "dask", "sklearn"}
@@ -24,6 +25,7 @@ def test_there_are_thousands_of_documents_of_five_packages(corpus):
     assert corpus.n_empty_rows == corpus.n_empty_columns == 0
 
 
+@pytest.mark.nightly
 def test_words_are_words(corpus):
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
@@ -35,6 +37,7 @@ def test_words_are_words(corpus):
     assert corpus.column_nnz.min() >= 5
 
 
+@pytest.mark.nightly
 def test_documents_are_the_public_ones(corpus):
     names = corpus.sample_names.tolist()
     assert len(set(names)) == len(names)
@@ -149,11 +152,13 @@ def test_markup_is_no_text():
     assert words == ["sum", "see", "dot", "kept"]
 
 
+@pytest.mark.nightly
 def test_counts_unpack_into_what_belongs_to_them(corpus):
     counts, words, packages = corpus
     assert counts is corpus and words is corpus.feature_names and packages is corpus.groups
 
 
+@pytest.mark.nightly
 def test_counts_do_not_pass_for_a_sequence(corpus):
     for function in (np.asarray, lambda counts: "matrix" in counts):
         with pytest.raises(

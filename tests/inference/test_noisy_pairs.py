@@ -65,6 +65,7 @@ def test_noisy_pairs_of_the_truth_are_found(found, model, data):
     assert ((found.factors[certain] > 1) == more).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_the_same_bits_from_files_and_with_threads(found, model, data, tmp_path):
     model.save(tmp_path / "model.h5")
     nmfscale.write_store(data[0], tmp_path / "counts.nmf")
@@ -99,6 +100,7 @@ def test_topics_that_are_not_in_the_counts_have_no_pairs():
     assert "3 topics not reproduced" in repr(found)
 
 
+@pytest.mark.nightly
 def test_names_and_a_model_without_a_mixture(found, data):
     names = [f"gene {j}" for j in range(80)]
     X = nmfscale.as_counts(data[0], feature_names=names)

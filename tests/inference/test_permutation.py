@@ -324,6 +324,7 @@ def test_wrong_arguments_are_named(many, options, match):
         permutation_test(given.pop("loadings"), given.pop("groups"), **given)
 
 
+@pytest.mark.nightly
 def test_the_default_keeps_its_level_where_others_answer_to_spread():
     """A small group that is wide beside a narrow one with the same mean."""
     p = {"welch": [], "hellinger": [], "cosine": []}

@@ -118,6 +118,7 @@ def test_proportions_of_topics_are_of_all_features():
     np.testing.assert_allclose(found, amounts / amounts.sum(axis=1, keepdims=True), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_bits_are_those_in_files_too(tmp_path, monkeypatch, capsys):
     internals.small_blocks(monkeypatch, 60)
     one = fitted(MODELS[1])

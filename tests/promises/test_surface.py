@@ -202,6 +202,7 @@ def test_options_on_the_pages_without_code(tmp_path, monkeypatch, capsys):
     assert [command for command in commands if main(shlex.split(command)) != 1] == []
 
 
+@pytest.mark.slow
 def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     counts, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 10, random_state=0)
