@@ -78,3 +78,16 @@ def test_kernels_have_the_parameters_of_their_stub():
             assert set(described) == set(found), name
     labels = {"up", "down", "quadratic"}
     assert set(functions["update_rows"]) >= set(buffers) - labels - {"n_slices"}
+
+
+@pytest.mark.parametrize("name", [path.stem for path in SOURCES.glob("*.pyi")])
+def test_stubs_describe_all_that_they_declare(name):
+    body = stub(name)
+    assert isinstance(body[0], ast.Expr), "the module has no docstring"
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            assert ast.get_docstring(node), node.name
+    text = (SOURCES / f"{name}.pyx").read_text()
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and name in ("dense", "decompositions"):
+            assert parameters_of(node) == in_source(text, rf"\ndef {node.name}"), node.name

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from clusters import WALL, cluster_of, soon, tasks_known, within
-from contract import LABELS, MODELS, Model, every_model, numbers
-from count_files import write_h5ad
+from contract import LABELS, MODELS, every_model
 from sklearn.base import clone
-from small_fits import StopError, X, stop_at
 
 import nmfscale
+from nmfscale.testing import places
+from nmfscale.testing.case import ModelCase, X, numbers
 
 N, M = X.shape
 rng = np.random.default_rng(2)
@@ -115,7 +115,7 @@ def with_options(place, sets, marks=()):
                 f"{n}={v}" if isinstance(v, str | int | float) else n for n, v in options.items()
             ]
             named = "-".join([estimator.__name__, *words, place])
-            model = Model(estimator, None, variant=variant, given=given)
+            model = ModelCase(estimator, None, variant=variant, given=given)
             yield pytest.param(place, model, id=named, marks=marks)
 
 
@@ -126,27 +126,12 @@ def client():
 
 
 @pytest.fixture
-def fit(request, monkeypatch, tmp_path):
-    """Fit a model to the counts in a place, read there in every iteration."""
-    internals.small_blocks(monkeypatch, 300)
-
-    def fit_in(place, model, fit_options=(), **options):
-        fit_options, source = dict(fit_options), X
-        with pytest.MonkeyPatch.context() as patch:
-            if place == "cluster":
-                fit_options["client"] = request.getfixturevalue("client")
-            if place != "memory":
-                source = tmp_path / ("counts.h5ad" if place == "file" else "counts.nmf")
-                options = {"memory_limit": "1TB"} | options  # else files are read as a whole
-                internals.read_anew(patch)
-            if place == "file" and not source.exists():
-                write_h5ad(source, sp.csr_matrix(X))
-            elif place != "memory" and not source.exists():
-                nmfscale.write_store(X, source)
-            fit_options = model.given | fit_options
-            return within(WALL, lambda: model.make(**options).fit(source, **fit_options))
-
-    return fit_in
+def fits(request, tmp_path, monkeypatch):
+    """Fits in any place, in small blocks; the cluster starts when it is first needed."""
+    internals.small_blocks(monkeypatch, places.BLOCK)
+    return places.Places(
+        tmp_path, lambda: request.getfixturevalue("client"), lambda function: within(WALL, function)
+    )
 
 
 # Fits -----------------------------------------------------------------------------------------
@@ -157,11 +142,9 @@ def fit(request, monkeypatch, tmp_path):
     [("memory", 4), ("file", 2), ("store", 4)],
 )
 @every_model
-def test_same_numbers_in_every_place(fit, model, place, n_threads):
+def test_same_numbers_in_every_place(fits, model, place, n_threads):
     # on a cluster: see those that are resumed
-    one, other = fit("memory", model), fit(place, model, n_threads=n_threads)
-    assert numbers(other) == numbers(one)
-    assert (other.history_["bytes_read"][-1] > 0) == (place != "memory")
+    places.check_place(model, fits, place, n_threads)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +155,17 @@ def test_same_numbers_in_every_place(fit, model, place, n_threads):
         *with_options("cluster", OPTIONS, pytest.mark.slow),
     ],
 )
-def test_same_numbers_with_options_in_every_place(fit, model, place, monkeypatch):
+def test_same_numbers_with_options_in_every_place(fits, model, place, monkeypatch):
     internals.small_blocks(monkeypatch, 600)
     # from its twelfth iteration on, "auto" keeps curvature
     automatic = model.estimator in (nmfscale.PoissonNMF, nmfscale.TopicModel)
     n_iter = 14 if automatic and "solver" not in model.variant else 5
     model = replace(model, options={"max_iter": n_iter, "tol": 0})
-    assert numbers(fit(place, model, n_threads=2)) == numbers(fit("memory", model))
+    assert numbers(fits.fit(place, model, n_threads=2)) == numbers(fits.fit("memory", model))
 
 
 @pytest.mark.parametrize(
-    "places",
+    "order",
     [
         ("memory", "store", "file", "memory"),
         pytest.param(("memory", "cluster", "file", "cluster"), marks=pytest.mark.slow),
@@ -190,66 +173,33 @@ def test_same_numbers_with_options_in_every_place(fit, model, place, monkeypatch
     ids=", ".join,
 )
 @every_model
-def test_same_numbers_when_resumed_in_other_places(fit, model, tmp_path, places):
-    if not model.can("checkpoint") or ("cluster" in places and not model.can("client")):
-        pytest.skip("this model has no checkpoints, or does not fit on a cluster")
-    state = {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
-    with pytest.MonkeyPatch.context() as patch:
-        for n_threads, (place, iteration) in enumerate(zip(places, (5, 9, 14), strict=False), 1):
-            with pytest.raises(StopError):
-                fit(place, model, state, callback=stop_at(iteration), n_threads=n_threads)
-            state["resume"] = True
-            internals.no_start(patch)
-        resumed = fit(places[-1], model, state)
-    assert numbers(resumed) == numbers(fit("memory", model))
-    # the clock goes on, too
-    assert np.all(np.diff(resumed.history_["seconds"]) >= 0)
+def test_same_numbers_when_resumed_in_other_places(fits, model, order):
+    places.check_resumed(model, fits, order)
 
 
 # New samples -----------------------------------------------------------------------------------
 
 
-def of_new_samples(model, fitted, source, out=None, **how):
-    """What a fitted model says of samples, as bytes."""
-    found = [fitted.transform(source, out=out, **how), fitted.score(source, **model.given, **how)]
-    if hasattr(fitted, "perplexity"):
-        found.append(fitted.perplexity(source, **how))
-        found.append(fitted.score(source, completion=0.4, random_state=0, **how))
-    if hasattr(fitted, "predict_proba"):
-        found += [fitted.predict(source, **how) == "a", fitted.predict_proba(source, **how)]
-    return [np.asarray(each).tobytes() for each in found]
-
-
 @pytest.mark.parametrize("place", ["file", "store"])
 @every_model
-def test_new_samples_have_the_same_numbers_in_every_place(fit, model, tmp_path, place):
+def test_new_samples_have_the_same_numbers_in_every_place(fits, model, place):
     # on a cluster: see the next test
-    fitted = fit("memory", model)
-    fit(place, model, max_iter=2)  # which writes it
-    (source,) = tmp_path.iterdir()
-    fitted.set_params(memory_limit="1TB", n_threads=3)  # else files are read as a whole
-    found = of_new_samples(model, fitted, source, tmp_path / "loadings.npy")
-    fitted.set_params(memory_limit=None, n_threads=1)
-    assert found == of_new_samples(model, fitted, X)
+    places.check_new_samples(model, fits, place)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sees", [True, False])
 @every_model
 def test_new_samples_have_the_same_numbers_on_a_cluster(
-    fit, model, client, tmp_path, monkeypatch, sees
+    fits, model, client, tmp_path, monkeypatch, sees
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     sessions = internals.note_sessions(monkeypatch)
-    fitted = fit("memory", model)
-    expected = of_new_samples(model, fitted, X)
-    store = tmp_path / "counts.nmf"
-    nmfscale.write_store(X, store)
     internals.workers_see(monkeypatch, sees, sees)
-    out = tmp_path / "loadings.npy"
-    found = within(WALL, lambda: of_new_samples(model, fitted, store, out, client=client))
-    assert found == expected
+    places.check_new_samples_on_cluster(model, fits)
+    fitted = fits.fit("memory", model)
+    expected = places.of_new_samples(model, fitted, X)
     # all but document completion
     assert len(sessions) == len(expected) - hasattr(fitted, "perplexity")
     if sees:
@@ -264,10 +214,10 @@ def test_new_samples_have_the_same_numbers_on_a_cluster(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["memory", "cluster"])
-def test_ctrl_c_in_a_transform_leaves_nothing_behind(fit, client, tmp_path, monkeypatch, place):
+def test_ctrl_c_in_a_transform_leaves_nothing_behind(fits, client, tmp_path, monkeypatch, place):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    fitted, out = fit("memory", MODELS[0]), tmp_path / "loadings.npy"
+    fitted, out = fits.fit("memory", MODELS[0]), tmp_path / "loadings.npy"
     how = {"client": client if place == "cluster" else None}
     where = internals.around_results if place == "cluster" else internals.around_row_blocks
     with pytest.MonkeyPatch.context() as patch:
@@ -288,7 +238,7 @@ def interrupted(function, *args, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("sees", [True, False])
 def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
-    fit, client, monkeypatch, sees
+    fits, client, monkeypatch, sees
 ):
     """What is sent along with each block: priors, sizes, batches, weights of entries."""
     internals.workers_see(monkeypatch, sees, sees)
@@ -298,7 +248,9 @@ def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
     counts = X * there[groups]
     priors = {"prior_loadings": (1 + rng.random((len(X), 3)), 0.5)}
     poisson = nmfscale.PoissonNMF(3, max_iter=8, tol=0, random_state=0, n_threads=1)
-    ssnmf = {kind: Model(nmfscale.SSNMF, None, variant={"losses": kind}) for kind in ("FF", "DD")}
+    ssnmf = {
+        kind: ModelCase(nmfscale.SSNMF, None, variant={"losses": kind}) for kind in ("FF", "DD")
+    }
     batches = {"measured": there, "batch": groups}
     of_weights = {"data_weights": rng.integers(0, 3, X.shape) * 1.0}
     for one, calls in (

@@ -41,6 +41,9 @@ MAY_IMPORT = {
         "models", "inference", "methods", "engine", "storage", "counts", "annotated", "pl",
         "markup",
     },
+    "testing": {
+        "models", "inference", "engine", "readers", "counts", "pl", "tl", "get", "__init__",
+    },
     "cli": {
         "__init__", "models", "inference", "methods", "engine", "readers", "storage",
         "cluster", "counts", "datasets", "pl", "report", "tl", "terminal",

@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from count_files import write_h5ad, write_tenx
 
 import nmfscale
+from nmfscale import testing
 from nmfscale.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +162,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
 @pytest.mark.parametrize(
     ("name", "least"),
     [
-        ("engine", 9), ("report", 5), ("languages", 30), ("files", 20), ("where_counts_live", 5),
+        ("engine", 24), ("report", 5), ("languages", 30), ("files", 20), ("where_counts_live", 5),
         ("papers/carbonetto_2021", 12), ("papers/geiger_park_2024", 10),
         ("papers/haddock_2020", 5), ("papers/noisy_topics_note", 5),
         pytest.param("papers/phelan_thesis", 8, marks=pytest.mark.nightly),
@@ -329,6 +330,7 @@ def test_examples(name):
 def public_functions():
     """Yield (name, object, docstring, signature) of everything public that takes parameters."""
     found = {name: getattr(nmfscale, name) for name in nmfscale.__all__}
+    found |= {f"testing.{name}": getattr(testing, name) for name in testing.__all__}
     rooms = {name: found.pop(name) for name in [*found] if inspect.ismodule(found[name])}
     for room in sorted(rooms.keys() - {"errors", "results"}):
         found |= {f"{room}.{name}": getattr(rooms[room], name) for name in rooms[room].__all__}
