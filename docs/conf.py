@@ -7,6 +7,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from numpydoc.xref import DEFAULT_LINKS
 
 import nmfscale
 
@@ -35,9 +36,10 @@ html_math_renderer = "mathml"
 autosummary_generate = True
 templates_path = ["_templates"]
 autodoc_typehints = "none"
-# Methods of scikit-learn, whose docstrings link to its own pages.
-_OF_SKLEARN = ["get_metadata_routing", "get_params", "set_params", "set_output"]
-_OF_SKLEARN += [
+# Methods of scikit-learn, whose docstrings link to its own pages, of tuples and of exceptions.
+_INHERITED = ["count", "index", "add_note", "with_traceback"]
+_INHERITED += ["get_metadata_routing", "get_params", "set_params", "set_output"]
+_INHERITED += [
     f"set_{name}_request"
     for name in (
         "fit",
@@ -50,14 +52,23 @@ _OF_SKLEARN += [
         "predict_proba",
     )
 ]
-autosummary_context = {"of_sklearn": _OF_SKLEARN}
+autosummary_context = {"inherited": _INHERITED}
 autodoc_default_options = {
     "members": True,
     "inherited-members": True,
-    "exclude-members": ", ".join(_OF_SKLEARN),
+    "exclude-members": ", ".join(_INHERITED),
 }
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
+# Types of arguments and results are links if they are classes of this package; those of others, to
+# which numpydoc has links, are text.
+numpydoc_xref_param_type = True
+numpydoc_xref_ignore = "all"
+numpydoc_xref_aliases = {name: name for name in DEFAULT_LINKS} | {
+    name: f"nmfscale.{room}.{name}"
+    for room in ("results", "errors")
+    for name in getattr(nmfscale, room).__all__
+}
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -104,7 +115,7 @@ def reference_page():
     modules = {
         "pl": "Plots",
         "tl": "Functions of AnnData",
-        "get": "Tables of AnnData",
+        "get": "What is in a fit",
         "likelihood": "Likelihoods",
         "datasets": "Example data",
         "results": "Classes of results",
@@ -114,14 +125,17 @@ def reference_page():
     functions = sorted(set(nmfscale.__all__) - set(classes) - set(modules))
     parts = [("Classes", "nmfscale", classes), ("Functions", "nmfscale", functions)]
     parts += [
-        (title, f"nmfscale.{name}", getattr(nmfscale, name).__all__)
+        (f"{title}: nmfscale.{name}", f"nmfscale.{name}", getattr(nmfscale, name).__all__)
         for name, title in modules.items()
     ]
     text = "Reference\n=========\n"
     for title, module, names in parts:
-        text += f"\n{title}\n{'-' * len(title)}\n\n.. currentmodule:: {module}\n\n"
-        if module not in ("nmfscale", "nmfscale.pl"):
-            text += f"{inspect.getdoc(getattr(nmfscale, module.rpartition('.')[2]))}\n\n"
+        text += f"\n{title}\n{'-' * len(title)}\n\n"
+        if module == "nmfscale":
+            text += f".. currentmodule:: {module}\n\n"
+        else:
+            docstring = inspect.getdoc(getattr(nmfscale, module.removeprefix("nmfscale.")))
+            text += f".. module:: {module}\n\n{docstring}\n\n"
         text += ".. autosummary::\n   :toctree: generated\n   :nosignatures:\n\n"
         text += "".join(f"   {name}\n" for name in names)
     return text
