@@ -122,6 +122,14 @@ class Looks(Odd):
 
 
 @dataclass(frozen=True)
+class SharesWords(Looks):
+    """It has a shared field that is no array."""
+
+    words: tuple = ("one", "two")
+    shared = ("words",)
+
+
+@dataclass(frozen=True)
 class Puts(Odd):
     """Makes an array of a name and a number of entries, or a value that is no number."""
 

@@ -58,11 +58,15 @@ PIECE, N_STEPS, CHANGE = 1 << 18, 100, 1e-3
 
 
 @dataclass(frozen=True)
-class Dropout:
-    """Topics F (m, K) and dropout d (m,) in lane order, and what a piece of a block has of them."""
+class DenseRows(Step):
+    """A step that sees all entries of some rows at a time, in slices of the block."""
 
-    F: Array
-    d: Array
+    F: Array  # topics in lane order (lanes, stride)
+    d: Array  # dropout in lane order (m,)
+    n_components: int
+
+    reads = "rows"
+    shared = ("F", "d")
 
     def pieces(self, counts: SellBlock) -> Iterator[tuple[SellBlock, slice]]:
         """Yield some slices at a time, whose dense counts are small, and their lanes."""
@@ -71,13 +75,17 @@ class Dropout:
             here = slice(first, min(first + size, n_slices))
             yield counts.slices(here), lanes_of(here)
 
+    @property
+    def topics(self) -> Array:
+        """Topics (m, K) without padding."""
+        return self.F[: len(self.d), : self.n_components]
+
     def kept(self, counts: SellBlock, L: Array, n_threads: int) -> tuple[Array, Array]:
         """Return w (lanes, m), and log p(x) of the rows without sums of x log mu and log x!."""
-        mu = dense.product(L[:, : self.F.shape[1]], self.F.T, n_threads=n_threads)
+        mu = dense.product(L[:, : self.n_components], self.topics.T, n_threads=n_threads)
         there = np.zeros(mu.shape, bool)
-        entries = np.arange(len(counts.index)).reshape(-1, LANES)
         of_slice = np.repeat(np.arange(len(counts.offset) - 1), np.diff(counts.offset))
-        lanes = (of_slice[:, None] * LANES + entries % LANES).reshape(-1)
+        lanes = (of_slice[:, None] * LANES + np.arange(LANES)).reshape(-1)
         some = counts.count > 0  # a large count is several entries: this sets one place repeatedly
         there[lanes[some], counts.index[some]] = True
         poisson = (1 - self.d) * exp(-mu, n_threads=n_threads)
@@ -86,50 +94,43 @@ class Dropout:
         logs = np.where(there, log(1 - self.d) - mu, np.where(self.d > 0, log(zero), -mu))
         return w, logs.sum(axis=1)
 
-
-def updated(
-    counts: SellBlock, F: Array, L: Array, w: Array, like: Dropout, n_threads: int, **out: Array
-) -> Array:
-    """Return rows after an EM step: numerators by a kernel, denominators from all of the zeros."""
-    K = like.F.shape[1]
-    rate, end = np.zeros_like(L), aligned_copy(L)
-    rate[:, :K] = dense.product(w, like.F, n_threads=n_threads)
-    kernels.update_rows(
-        sliced_counts(counts, len(F)),
-        kernels.RowProblem(F, np.zeros(F.shape[1], F.dtype), K, floor=MINVAL, em_steps=1),
-        aligned_copy(L), end, n_threads=n_threads, rate=aligned_copy(rate),
-        pseudo=aligned_copy(np.zeros_like(L)), **out,
-    )  # fmt: skip
-    return end
+    def moved(self, counts: SellBlock, L: Array, w: Array, n_threads: int, **out: Array) -> Array:
+        """Return rows after an EM step: sums over nonzeros by a kernel, denominators of zeros."""
+        K, stride = self.n_components, self.F.shape[1]
+        rate, end = np.zeros_like(L), aligned_copy(L)
+        rate[:, :K] = dense.product(w, self.topics, n_threads=n_threads)
+        total = np.zeros(stride, self.F.dtype)
+        kernels.update_rows(
+            sliced_counts(counts, len(self.F)),
+            kernels.RowProblem(self.F, total, K, floor=MINVAL, em_steps=1),
+            aligned_copy(L), end, n_threads=n_threads, rate=aligned_copy(rate),
+            pseudo=aligned_copy(np.zeros_like(L)), **out,
+        )  # fmt: skip
+        return end
 
 
 @dataclass(frozen=True)
-class UpdateLoadings(Step):
+class UpdateLoadings(DenseRows):
     """Makes ``next`` of ``L``; sums what the objective, the topics and dropout need."""
 
-    F: Array  # in lane order (lanes, stride)
-    like: Dropout
-
-    reads = "rows"
-    shared = ("F", "like")
     arrays = RowArrays(uses=("L",), makes=("next",), saves=("next",))
 
     def empty_sums(self) -> Sums:
         """Return zeros for sums of w l (m, K) and of 1 - w (m,)."""
-        return [np.zeros(self.like.F.shape), np.zeros(len(self.like.d))]
+        return [np.zeros((len(self.d), self.n_components)), np.zeros(len(self.d))]
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Update the rows of a block."""
-        L, made, K = block["L"], block.empty("next", block["L"]), self.like.F.shape[1]
+        L, made, K = block["L"], block.empty("next", block["L"]), self.n_components
         log_mu, logs, kkt = (np.zeros(len(L)) for _ in range(3))
         here = self.empty_sums()
-        for counts, lanes in self.like.pieces(block.counts):
+        for counts, lanes in self.pieces(block.counts):
             rows = slice(lanes.start, min(lanes.stop, block.n_rows))  # other lanes have no row
             n_rows = max(0, rows.stop - rows.start)
-            w, of_rows = self.like.kept(counts, L[lanes], n_threads)
+            w, of_rows = self.kept(counts, L[lanes], n_threads)
             logs[rows] = of_rows[:n_rows]
             out = {"loglik_start": log_mu[lanes], "kkt_start": kkt[lanes]}
-            made[lanes] = updated(counts, self.F, L[lanes], w, self.like, n_threads, **out)
+            made[lanes] = self.moved(counts, L[lanes], w, n_threads, **out)
             here[0] += dense.cross(w[:n_rows], made[rows, :K], n_threads=n_threads)
             here[1] += (1 - w[:n_rows]).sum(axis=0)
         for total, of_block in zip(sums, here, strict=True):
@@ -139,26 +140,21 @@ class UpdateLoadings(Step):
 
 
 @dataclass(frozen=True)
-class InferLoadings(Step):
+class InferLoadings(DenseRows):
     """Makes ``found``, loadings of rows with fixed topics and dropout."""
 
-    F: Array
-    like: Dropout
-
-    reads = "rows"
-    shared = ("F", "like")
     arrays = RowArrays(uses=("totals",), makes=("found",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move each row until it changes little, whatever the others do."""
-        K, totals = self.like.F.shape[1], block["totals"]
+        K, totals = self.n_components, block["totals"]
         found = aligned_copy(np.zeros((len(totals), self.F.shape[1])))
         found[:, :K] = np.maximum(totals[:, None] / K, MINVAL)
-        for counts, lanes in self.like.pieces(block.counts):
+        for counts, lanes in self.pieces(block.counts):
             L, moving = found[lanes], np.ones(lanes.stop - lanes.start, bool)
             for _ in range(N_STEPS):
-                w, _ = self.like.kept(counts, L, n_threads)
-                end = updated(counts, self.F, L, w, self.like, n_threads)
+                w, _ = self.kept(counts, L, n_threads)
+                end = self.moved(counts, L, w, n_threads)
                 change = np.abs(end - L).max(axis=1)
                 L[moving] = end[moving]
                 moving &= change > CHANGE * totals[lanes]
@@ -205,7 +201,7 @@ class ZeroInflatedECM(DeclaredMethod):
         F = self.lanes_of_columns(self.F, LEAST, least=LEAST)
         parts = (Part(0, len(F) // LANES, kernels.SUM_GRADIENT),)
         (seen, (weights, dropped)), (_, sums) = self.executor.run(
-            UpdateLoadings(F, Dropout(F[: len(self.F), : self.n_components], self.dropout)),
+            UpdateLoadings(F, self.dropout, self.n_components),
             SumColumns(F, self.n_components, parts),
         )
         expected = self.F * rows_of_sums(sums[0], len(self.F))
@@ -359,12 +355,9 @@ class ZeroInflatedNMF(CountModel):
         layout, F = counts.layout(n_threads), np.float64(self.components_.T)
         order, K = layout.column_order, F.shape[1]
         lanes = to_lanes(F, order, kernels.row_stride(K), np.float64, LEAST, LEAST)
-        m = counts.shape[1]
-        like = Dropout(lanes[:m, :K], self.dropout_[order[:m]])
+        step = InferLoadings(lanes, self.dropout_[order[: counts.shape[1]]], K)
         totals = per_lane(counts.row_totals, layout.row_order)
-        return RowsPass(
-            counts, (InferLoadings(lanes, like),), "found", K, {"totals": totals}, needs, n_threads
-        )
+        return RowsPass(counts, (step,), "found", K, {"totals": totals}, needs, n_threads)
 
     @property
     def _seen_factors(self) -> Array:

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.aligned import aligned_empty
@@ -387,6 +388,13 @@ def check_step(step: Step, way: str = "run") -> None:
     name, arrays = type(step).__name__, step.arrays
     if step.reads not in (None, "rows", "columns"):
         raise ValueError(f"{name} reads {step.reads!r}: a step reads 'rows', 'columns' or None.")
+    for field in step.shared:
+        value = getattr(step, field)
+        if not (value is None or isinstance(value, np.ndarray)):
+            raise ValueError(
+                f"{name} shares {field!r}, which is a {type(value).__name__}: a cluster gets "
+                "arrays once, so that fields in `shared` are arrays of NumPy, or None."
+            )
     if lost := set(arrays.saves) - set(arrays.makes):
         raise ValueError(f"{name} saves {min(lost)!r}, which it does not make.")
     for alias, source in arrays.aliases:

@@ -14,6 +14,7 @@ from odd_steps import (
     Puts,
     PutsAny,
     SaysSame,
+    SharesWords,
 )
 from small_fits import X
 
@@ -167,6 +168,10 @@ REFUSED = {
         "Looks makes no row array, so that apply has no effect: use run",
     ),
     "another order": (lambda e: e.run(Odd(reads="lanes")), "Odd reads 'lanes': a step reads"),
+    "no array is shared": (
+        lambda e: e.run(SharesWords()),
+        "SharesWords shares 'words', which is a tuple: a cluster gets arrays once",
+    ),
     "saves": (
         lambda e: e.run(MakesTwo(saves=("made",))),
         "MakesTwo saves 'made', which it does not make",

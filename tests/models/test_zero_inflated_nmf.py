@@ -186,7 +186,7 @@ def test_models_that_cannot_be_found_are_named(installed, simulated, tmp_path, c
             "cannot be imported from no_such_module:ZeroInflatedNMF",
         ),
         ("collections:ZeroInflatedNMF", "AttributeError"),
-        ("zero_inflated_nmf:Dropout", "is no class derived from nmfscale.models.CountModel"),
+        ("zero_inflated_nmf:DenseRows", "is no class derived from nmfscale.models.CountModel"),
     ):
         installed(value)
         error = failure(capsys, *words)
