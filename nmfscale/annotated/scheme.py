@@ -226,7 +226,7 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
         if (kind := model_class(state["class"])) is None:
             raise ValueError(
                 f"adata.uns[{key!r}] holds a {state['class']}, a model that this nmfscale does not "
-                "have: if another package defines it, import that first."
+                "have: if another package defines it, install or import that first."
             )
     except KeyError as error:
         raise ValueError(

@@ -255,7 +255,7 @@ def _find_class(name: str, classes: Mapping[str, Any] | None, path: Any) -> type
     if not (isinstance(found, type) and issubclass(found, BaseEstimator)):
         raise ValueError(
             f"{path} holds a {name}, a model that this nmfscale does not have: if another package "
-            "defines it, import that first."
+            "defines it, install or import that first."
         )
     return found
 
