@@ -237,7 +237,7 @@ def reads_part(options) -> list[dict]:
         model = nmfscale.PoissonNMF(
             K, dtype="float32", random_state=0, n_threads=options.threads,
             memory_limit=held().rss + max(7 * counts.nnz, 10**9 * options.smoke),
-        ).fit(counts, F=F)  # fmt: skip
+        ).fit(counts, components=F.T)  # fmt: skip
         # enough for several fits that share reads, but not for the counts
         model.set_params(memory_limit=held().rss + max(10 * counts.nnz, 10**9 * options.smoke))
         how = {"random_state": 0, "n_threads": options.threads, "resume": True}
@@ -290,7 +290,7 @@ def jackknife_part(options) -> list[dict]:
         begun, seen = time.process_time(), []
         for drawn in weights:
             again = nmfscale.PoissonNMF(K, **how, **stop).fit(
-                counts, L=model.loadings_, F=model.components_.T, row_weights=drawn
+                counts, loadings=model.loadings_, components=model.components_, row_weights=drawn
             )
             seen.append((frequencies_of(again)[at] - known.estimate) / known.std_error)
         of_replicate = (time.process_time() - begun) / n_replicates

@@ -52,7 +52,7 @@ def seconds_of(path: Path, K: int, client=None, n_iter: int = N_ITER, threads: i
     counts = StoredCounts(path)
     L, F = start_of(counts, K, "float32")
     model = PoissonNMF(K, max_iter=n_iter, tol=0, dtype="float32", n_threads=threads)
-    model.fit(counts, L=L, F=F, client=client)
+    model.fit(counts, loadings=L, components=F.T, client=client)
     seconds = model.history_["seconds"]
     return {
         "seconds_per_iteration": float(seconds[-1] - seconds[0]) / (len(seconds) - 1),

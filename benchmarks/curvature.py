@@ -52,7 +52,7 @@ def run(X, L, F, what: str, max_iter: int) -> np.ndarray:
     }
     with patches[what]:
         model = PoissonNMF(L.shape[1], max_iter=max_iter, tol=0, dtype="float32")
-        return model.fit(X, L=L, F=F).history_
+        return model.fit(X, loadings=L, components=F.T).history_
 
 
 def draw(found: dict[str, dict[str, np.ndarray]], path: Path) -> None:

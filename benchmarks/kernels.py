@@ -175,7 +175,7 @@ def timed_fit(counts, start: dict, dtype, threads: int, weights) -> tuple[np.nda
     """Return the seconds of all iterations except the first and last, and of the rest of a fit."""
     from nmfscale import PoissonNMF
 
-    n_components, began = start["F"].shape[1], time.perf_counter()
+    n_components, began = start["loadings"].shape[1], time.perf_counter()
     model = PoissonNMF(
         n_components, max_iter=WEIGHTED_ITERATIONS, tol=0, dtype=dtype, n_threads=threads
     )
@@ -200,10 +200,8 @@ def measure_weights(X, n_components: int, dtype, threads: int, repeats: int) -> 
         "bootstrap": rng.multinomial(n, np.full(n, 1 / n)),
         "fractions": rng.dirichlet(np.ones(n)) * n,
     }
-    start = {
-        name: rng.uniform(0.1, 1, (size, n_components))
-        for name, size in zip("LF", X.shape, strict=True)
-    }
+    loadings, factors = (rng.uniform(0.1, 1, (size, n_components)) for size in X.shape)
+    start = {"loadings": loadings, "components": factors.T}
     rows = []
     for counts, state in ((X, "plain matrix"), (as_counts(X), "arranged before")):
         found = {kind: [] for kind in kinds}

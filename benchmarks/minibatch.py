@@ -36,7 +36,9 @@ def loglik_of(counts, F, threads: int) -> float:
     fixed = np.ones(F.shape[1], bool)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.set_params(max_iter=15).fit(counts, F=np.maximum(F, 1e-10), fixed_topics=fixed)
+        model.set_params(max_iter=15).fit(
+            counts, components=np.maximum(F, 1e-10).T, fixed_topics=fixed
+        )
     return model.loglik_
 
 
@@ -50,7 +52,7 @@ def ours(path: Path, F, n_iter: tuple[int, ...], threads: int, limit: str) -> li
         model = PoissonNMF(F.shape[1], max_iter=n, tol=0, n_threads=threads, dtype="float32",
                            memory_limit=limit)  # fmt: skip
         begun = time.perf_counter()
-        model.fit(StoredCounts(path), F=F)
+        model.fit(StoredCounts(path), components=F.T)
         seconds = time.perf_counter() - begun
         loglik = loglik_of(StoredCounts(path), model.components_.T, threads)
         rows.append({"program": "nmfscale", "passes": n, "seconds": seconds, "loglik": loglik})

@@ -145,7 +145,7 @@ def measure(setting: Setting, prior: str, features: int, seed: int) -> dict[str,
         noisy_variance=NOISY_VARIANCE, loadings_concentration=setting.concentration,
         random_state=seed,
     )  # fmt: skip
-    known = {"L": truth.L, "mu": truth.mu}
+    known = {"loadings": truth.L, "mu": truth.mu}
     hold = {"fixed_samples": np.ones(setting.samples, bool),
             "fixed_features": np.ones(features, bool)}  # fmt: skip
     found, elbo = ceilings(truth, setting, np.random.default_rng(seed)), {}

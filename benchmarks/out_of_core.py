@@ -119,7 +119,8 @@ L = (counts.row_totals[:, None] / F.sum() * rng.uniform(0.5, 1.5, (n, {K}))).ast
 memory = Memory()
 begun = time.perf_counter()
 model = PoissonNMF({K}, max_iter=int(n_iter), tol=0, dtype=dtype, n_threads=int(threads),
-                   memory_limit=None if where == "memory" else limit).fit(counts, L=L, F=F)
+                   memory_limit=None if where == "memory" else limit).fit(
+    counts, loadings=L, components=F.T)
 seconds = time.perf_counter() - begun
 history = model.history_
 print(json.dumps({{

@@ -80,7 +80,7 @@ def fit_nmfscale(problem: Problem, n_iter: int, n_threads: int, *, dtype, **sett
     arranging = time.perf_counter() - began
     model = nmfscale.PoissonNMF(
         problem.n_components, max_iter=n_iter, tol=0, n_threads=n_threads, dtype=dtype, **settings
-    ).fit(counts, L=problem.L, F=problem.F)
+    ).fit(counts, loadings=problem.L, components=problem.F.T)
     seconds, loglik = model.history_["seconds"], model.history_["loglik"].tolist()
     points = list(zip((seconds + arranging).tolist(), loglik, strict=True))
     version = f"{nmfscale.__version__} ({level()})"

@@ -44,7 +44,7 @@ def fit_all(problem: problems.Problem, seed: int, options) -> list[dict]:
         with warnings.catch_warnings():
             # The table has a column for fits that have not converged.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(problem.X, L=L, F=F)
+            model.fit(problem.X, loadings=L, components=F.T)
         rows.append(
             {
                 "problem": problem.name,

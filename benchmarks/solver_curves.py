@@ -32,7 +32,7 @@ def curve(problem, options: dict, n_iter: int, threads: int) -> tuple[np.ndarray
 
     model = PoissonNMF(
         problem.n_components, max_iter=n_iter, tol=0, n_threads=threads, **options
-    ).fit(problem.X, L=problem.L, F=problem.F)
+    ).fit(problem.X, loadings=problem.L, components=problem.F.T)
     return model.history_["seconds"], model.history_["loglik"]
 
 

@@ -56,8 +56,11 @@ LABELS = np.array(["a", "b", None, "c"], dtype=object)[np.arange(72) // 18]
 WEIGHTS = 0.25 * (1 + np.arange(72) % 7)
 ENTRIES = {"data_weights": 0.25 * (_integers(7, 72, 50) % 6)}
 TARGETS = 1.0 + _integers(8, 72, 20) / 2**13
-START = {"L": 1.0 + _integers(5, 72, 4) / 2**12, "F": 1.0 + _integers(6, 50, 4) / 2**12}
-THREE = {name: array[:, :3] for name, array in START.items()}
+START = {
+    "loadings": 1.0 + _integers(5, 72, 4) / 2**12,
+    "components": 1.0 + _integers(6, 50, 4).T / 2**12,
+}
+THREE = {"loadings": START["loadings"][:, :3], "components": START["components"][:3]}
 
 
 def _attributes(estimator):
@@ -180,7 +183,7 @@ def _fits():
 
 def _results():
     """Return the jobs that begin with a fit or with given factors."""
-    L, F = START["L"], START["F"]
+    L, F = START["loadings"], START["components"].T
     drawn = {"random_state": 0, "n_threads": 1}
     model = nmfscale.TopicModel(4, **FEW).fit(X, **START)
     tested = drawn | {"n_permutations": 99}
@@ -211,7 +214,7 @@ def _results():
     yield nmfscale.differential_features, (model, X), given | {"family": "quasi-poisson"}
     short = nmfscale.TopicModel(3, max_iter=3, n_threads=1)
     yield nmfscale.select_k, (short, X, range(2, 4)), drawn
-    noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, L=THREE["L"])
+    noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, loadings=THREE["loadings"])
     few_draws = drawn | {"n_chains": 2, "n_draws": 3, "n_warmup": 3}
     yield nmfscale.experimental.noisy_pairs, (noisy, X), few_draws
     yield nmfscale.stability, (short, X), drawn | {"n_starts": 3, "density_threshold": 2.0}

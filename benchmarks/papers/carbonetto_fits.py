@@ -80,7 +80,7 @@ def fit(
             model = PoissonNMF(
                 L.shape[1], solver=solver, inner_iter=inner_iter, extrapolate=extrapolate,
                 max_iter=end, tol=0, n_threads=threads,
-            ).fit(counts, L=L, F=F, checkpoint=folder, resume=True)  # fmt: skip
+            ).fit(counts, loadings=L, components=F.T, checkpoint=folder, resume=True)  # fmt: skip
             kkt.append(max(model.history_[["kkt_loadings", "kkt_factors"]][-1].tolist()))
     F = np.ascontiguousarray(model.components_.T)
     loglik = model.history_["loglik_multinomial"]

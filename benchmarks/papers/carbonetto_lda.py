@@ -52,7 +52,7 @@ def lda_from(counts: Any, L: np.ndarray, F: np.ndarray, n_iter: int, threads: in
         L.shape[1], doc_topic_prior=1.0, topic_word_prior=0.0, extrapolate=False, max_iter=n_iter,
         tol=0, n_threads=threads,
     )  # fmt: skip
-    lda.fit(counts, topic_word_posterior=topics.T, doc_topic_posterior=1 + totals * proportions)
+    lda.fit(counts, components=topics.T, loadings=1 + totals * proportions)
     return lda.history_["elbo"]
 
 

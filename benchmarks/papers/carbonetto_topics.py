@@ -67,7 +67,7 @@ def fit(name: str, K: int, n_clusters: int, n_start: int, options: Any) -> Found
     L, F = problems.em_start(counts, K, n_iter=n_start)
     model = TopicModel(
         K, solver="scd", max_iter=10 if options.smoke else 1_000, n_threads=options.threads
-    ).fit(counts, L=L, F=F)
+    ).fit(counts, loadings=L, components=F.T)
     model = model.rename_topics([f"topic {k + 1}" for k in range(K)])
     clusters = cluster_samples(model, n_clusters, random_state=1)
     widespread = int((model.loadings_ > PRESENT).mean(axis=0).argmax())

@@ -47,7 +47,7 @@ class Side:
     def model(self, make: Any, n_iter: int | None = None, start: dict | None = None, **how) -> Any:
         """Fit a model of the package from the start for a number of iterations."""
         how |= {"max_iter": n_iter or self.n_iter, "tol": 0, "n_threads": self.threads}
-        start = {"L": self.P, "F": self.W} if start is None else start
+        start = {"loadings": self.P, "components": self.W.T} if start is None else start
         return make(self.P.shape[1], **how).fit(self.X, **start)
 
     def steps(self, step: Any, start: Factors) -> Factors:
@@ -127,11 +127,11 @@ def of_posteriors(side: Side) -> list[tuple[str, str, float]]:
     beta = ALPHA + side.totals * side.P
     how = {"extrapolate": False}
     lda = side.model(
-        LDA, start={"topic_word_posterior": side.W.T, "doc_topic_posterior": beta},
+        LDA, start={"components": side.W.T, "loadings": beta},
         doc_topic_prior=ALPHA, topic_word_prior=0.0, **how,
     )  # fmt: skip
     gap = side.model(
-        GammaPoisson, start={"components_shape": side.W.T, "loadings_shape": beta},
+        GammaPoisson, start={"components": side.W.T, "loadings": beta},
         shape_loadings=ALPHA, rate_loadings=RATE, **how,
     )  # fmt: skip
     by_5 = side.steps(

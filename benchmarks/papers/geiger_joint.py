@@ -48,7 +48,7 @@ def fit(counts: Any, start: tuple[np.ndarray, np.ndarray], method: str, n_iter: 
     model = PoissonNMF(
         start[0].shape[1], solver=METHODS[method][0], max_iter=n_iter, tol=0, n_threads=1, **how
     )
-    return model.fit(counts, L=start[0], F=start[1])
+    return model.fit(counts, loadings=start[0], components=start[1].T)
 
 
 def seconds_of(counts: Any, start: Any, method: str, n_iter: int) -> float:

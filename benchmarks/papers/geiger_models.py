@@ -35,15 +35,14 @@ def fitted(counts: Any, start: tuple[np.ndarray, np.ndarray], options: Any) -> d
     beta = ALPHA + counts.row_totals[:, None] * P
     how = {"max_iter": 20 if options.smoke else 5_000, "n_threads": options.threads}
     joint = {"solver": "joint-em", "tol": 1e-5, "gain_tol": 0.0} | how
-    of_lda = {"topic_word_posterior": W.T, "doc_topic_posterior": beta}
-    of_gap = {"components_shape": W.T, "loadings_shape": beta}
+    of_posteriors = {"components": W.T, "loadings": beta}
     K, made = P.shape[1], {}
     for name, model, begin in (
-        ("NMF", PoissonNMF(K, **joint), {"L": L, "F": F}),
-        ("PLSA", TopicModel(K, **joint), {"L": L, "F": F}),
-        ("LDA", LDA(K, doc_topic_prior=ALPHA, topic_word_prior=0.0, **how), of_lda),
+        ("NMF", PoissonNMF(K, **joint), {"loadings": L, "components": F.T}),
+        ("PLSA", TopicModel(K, **joint), {"loadings": L, "components": F.T}),
+        ("LDA", LDA(K, doc_topic_prior=ALPHA, topic_word_prior=0.0, **how), of_posteriors),
         ("Gamma-Poisson",
-         GammaPoisson(K, shape_loadings=ALPHA, rate_loadings=RATE, **how), of_gap),
+         GammaPoisson(K, shape_loadings=ALPHA, rate_loadings=RATE, **how), of_posteriors),
     ):  # fmt: skip
         began = time.process_time()
         model.fit(counts, **begin)

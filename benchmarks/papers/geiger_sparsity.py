@@ -39,7 +39,7 @@ def fit(
         penalty_exponent=norm[1], penalty_on=FACTORS[factor], n_threads=options.threads,
         max_iter=20 if options.smoke else 1_000,
     )  # fmt: skip
-    return model.fit(counts, L=L, F=F)
+    return model.fit(counts, loadings=L, components=F.T)
 
 
 def divergence_of(counts: Any, model: Any) -> float:

@@ -71,7 +71,7 @@ class Fits(NamedTuple):
 def fit_both(draw: Draw, seed: int, threads: int) -> Fits:
     """Fit all counts twice."""
     n, m = draw.counts.shape
-    known = {"L": draw.truth.L, "mu": draw.truth.mu, "fixed_samples": np.ones(n, bool),
+    known = {"loadings": draw.truth.L, "mu": draw.truth.mu, "fixed_samples": np.ones(n, bool),
              "fixed_features": np.ones(m, bool)}  # fmt: skip
     fixed, free = (
         NoisyTopicModel(K, noise_prior="none", random_state=seed, n_threads=threads).fit(

@@ -227,6 +227,13 @@ def of_topics(values: Any, topics: Any) -> Any:
     return matched(values, topics, "factors", axis=axis, of="topics", subject="loadings")
 
 
+def transposed(values: Any) -> Any:
+    """Return a matrix or table, if there is one, with rows in place of columns."""
+    if values is None or hasattr(values, "T"):
+        return None if values is None else values.T
+    return np.asarray(values).T
+
+
 def names_of_topics(L: Any, F: Any) -> Array | None:
     """Return the names of the topics of two factors in their common order, or None."""
     found = names_of(same_topics(L, F), 1)

@@ -70,7 +70,7 @@ def fitted_to_part(
         L, F = model.poisson_factors()
         weights = None if getattr(model, "row_weights_", None) is None else given.weights
         L = np.ascontiguousarray(L[given.rows]) * float(share)
-        start = {"L": L, "F": F, "row_weights": weights, **given.fixed}
+        start = {"loadings": L, "components": F.T, "row_weights": weights, **given.fixed}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShortSamplesWarning)  # of a part of the counts
         again.fit(fit_part, **start)

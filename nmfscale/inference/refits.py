@@ -246,7 +246,8 @@ class WeightedRefits(RefitTask):
         self, times: Array, n_threads: int, counts: CountMatrix, **options: Any
     ) -> dict[str, Array]:
         model = with_options(self.estimator, n_threads=n_threads, **options)
-        model.fit(counts, L=self.L, F=self.F, row_weights=self.weights * times, **self.fixed)
+        start = {"loadings": self.L, "components": self.F.T}
+        model.fit(counts, **start, row_weights=self.weights * times, **self.fixed)
         shares, frequencies = shares_of(model)
         match, cosine = match_columns(self.F, model._held()[0])
         found = self.drawing.numbers_of(shares[:, match], frequencies[:, match], times)

@@ -277,4 +277,4 @@ def _with_loadings(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", ShortSamplesWarning)
-        return model.fit(counts, F=consensus.topics.T, fixed_topics=np.ones(K, bool))
+        return model.fit(counts, components=consensus.topics, fixed_topics=np.ones(K, bool))

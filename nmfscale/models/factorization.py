@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.base import CountMatrix
-from ..counts.names import matched, names_of_topics, warn_of_surplus
+from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.entries import memory_of_entries
 from ..methods.factors import Constraints
@@ -87,8 +87,8 @@ class CountFactorization(HeldFactors):
         X: Any,
         y: Any = None,
         *,
-        L: ArrayLike | None = None,
-        F: ArrayLike | None = None,
+        loadings: ArrayLike | None = None,
+        components: ArrayLike | None = None,
         row_weights: ArrayLike | None = None,
         size_factors: ArrayLike | None = None,
         fixed_topics: ArrayLike | None = None,
@@ -114,21 +114,24 @@ class CountFactorization(HeldFactors):
             a count file or packed store, or what :func:`as_counts` made of them.
         y : None
             Ignored.
-        L : array-like of shape (n_samples, n_components), default=None
-            Loadings to start from; by default `init` determines them. Zeros are raised to 1e-10, a
-            value that EM alone ("em", "joint-em") is slow to leave.
-        F : array-like of shape (n_features, n_components), default=None
-            Factors to start from; the same holds for them.
+        loadings : array-like of shape (n_samples, n_components), default=None
+            Loadings L to start from, such as `loadings_` of another fit; by default `init`
+            determines them. Zeros are raised to 1e-10, a value that EM alone ("em", "joint-em") is
+            slow to leave.
+        components : array-like of shape (n_components, n_features), default=None
+            Transpose of the factors F to start from, such as `components_`; the same holds for
+            them. Expected counts are ``loadings @ components``, also for a :class:`TopicModel`: see
+            :meth:`poisson_factors`.
         row_weights : array-like of shape (n_samples,), default=None
             Non-negative weight of each sample: a sample of weight 2 counts like two equal samples.
         size_factors : array-like of shape (n_samples,), default=None
             Known positive sizes s_i: the expected counts are ``s_i (L F^T)_ij``.
         fixed_topics : array-like of bool of shape (n_components,), default=None
-            Topics whose factors stay as given in `F`.
+            Topics that stay as given in `components`.
         fixed_features : array-like of bool of shape (n_features,), default=None
-            Features whose rows of `F` stay as given.
+            Features whose columns of `components` stay as given.
         fixed_samples : array-like of bool of shape (n_samples,), default=None
-            Samples whose rows of `L` stay as given.
+            Samples whose rows of `loadings` stay as given.
         measured : array-like of bool of shape (n_batches, n_features), default=None
             Which features were measured in each batch of samples, for example if donors with
             different gene panels were combined by an outer join. Entries of unmeasured features are
@@ -201,8 +204,8 @@ class CountFactorization(HeldFactors):
             If `max_iter` iterations were not enough, or Ctrl-C ended the fit; the model is the best
             so far. A second Ctrl-C raises KeyboardInterrupt at once.
         UserWarning
-            If there are more components than samples or features; if topics of `F` are fixed, and
-            it has features that `X` lacks, which are left out.
+            If there are more components than samples or features; if topics are fixed, and
+            `components` has features that `X` lacks, which are left out.
 
         Notes
         -----
@@ -217,33 +220,36 @@ class CountFactorization(HeldFactors):
         >>> import numpy as np
         >>> from nmfscale import PoissonNMF
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
-        >>> F = np.array([[2.0, 1.0], [0.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
+        >>> H = np.array([[2.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
         >>> model = PoissonNMF(n_components=2, random_state=0)
-        >>> model.fit(X, F=F, fixed_topics=[True, False]).components_[0]
+        >>> model.fit(X, components=H, fixed_topics=[True, False]).components_[0]
         array([2., 0., 1., 0.])
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(
-            X, options, L=L, F=F, row_weights=row_weights, size_factors=size_factors,
-            fixed_topics=fixed_topics, fixed_features=fixed_features,
+            X, options, loadings=loadings, components=components, row_weights=row_weights,
+            size_factors=size_factors, fixed_topics=fixed_topics, fixed_features=fixed_features,
             fixed_samples=fixed_samples, measured=measured, batch=batch,
             data_weights=data_weights,
         )  # fmt: skip
         return self
 
     def _fit_counts(
-        self, X: Any, options: FitOptions, *, L: Any, F: Any, row_weights: Any, size_factors: Any,
-        fixed_topics: Any, fixed_features: Any, fixed_samples: Any, measured: Any, batch: Any,
-        data_weights: Any,
+        self, X: Any, options: FitOptions, *, loadings: Any, components: Any, row_weights: Any,
+        size_factors: Any, fixed_topics: Any, fixed_features: Any, fixed_samples: Any,
+        measured: Any, batch: Any, data_weights: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         penalty = self._penalty
         check_penalty(penalty, self.solver)
         counts, options = self._counts_of_fit(X, options, is_nan(data_weights))
+        L, F = loadings, transposed(components)
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
-        fixed_topics = matched(fixed_topics, topics, "fixed_topics", of="topics", subject="F")
+        fixed_topics = matched(
+            fixed_topics, topics, "fixed_topics", of="topics", subject="components"
+        )
         if fixed_topics is not None:
-            warn_of_surplus(F, counts.feature_names, "F")
+            warn_of_surplus(F, counts.feature_names, "components")
         L, F = check_factors(L, F, counts, self.n_components)
         sizes = sizes_of(size_factors, counts)
         constraints = constraints_of(
@@ -325,7 +331,7 @@ class CountFactorization(HeldFactors):
         if found and self.n_components > 1:
             raise ValueError(
                 f"{argument} cannot be combined with init={self.init!r}, which treats unmeasured "
-                "entries as 0: use init='random', or give L and F."
+                "entries as 0: use init='random', or give loadings and components."
             )
 
     def _check_moves(self, constraints: Constraints) -> None:

@@ -209,6 +209,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "feature_rates_": "m",
     }
     _of_topics = "shape_loadings", "rate_loadings"
+    _start_arguments: ClassVar[dict[str, str]] = {
+        "loadings": "loadings_shape_",
+        "components": "components_shape_",
+    }
     _why_not_merged = "the posterior of a sum of loadings with rates of their own is no Gamma"
 
     def fit(
@@ -216,8 +220,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         X: Any,
         y: Any = None,
         *,
-        components_shape: ArrayLike | None = None,
-        loadings_shape: ArrayLike | None = None,
+        loadings: ArrayLike | None = None,
+        components: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
@@ -234,12 +238,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             As in :meth:`PoissonNMF.fit`.
         y : None
             Ignored.
-        components_shape : array-like of shape (n_components, n_features), default=None
-            Positive shapes of the posterior of factors to start from (the factors themselves if not
-            hierarchical); by default `init` determines the start.
-        loadings_shape : array-like of shape (n_samples, n_components), default=None
-            Positive shapes of the posterior of loadings to start from; by default they are inferred
-            if `components_shape` is given.
+        loadings : array-like of shape (n_samples, n_components), default=None
+            Positive shapes of the posterior of loadings to start from, such as `loadings_shape_`;
+            by default they are inferred if `components` is given.
+        components : array-like of shape (n_components, n_features), default=None
+            Positive shapes of the posterior of factors to start from, such as `components_shape_`
+            (the factors themselves if not hierarchical); by default `init` determines the start.
         checkpoint, checkpoint_every, resume
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
@@ -264,11 +268,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
         >>> one = GammaPoisson(2, init="random", random_state=1, tol=0, max_iter=3).fit(X)
         >>> before = one.elbo_
-        >>> one.fit(X, components_shape=one.components_shape_).elbo_ > before
+        >>> one.fit(X, components=one.components_shape_).elbo_ > before
         True
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(X, options, components_shape=components_shape, loadings_shape=loadings_shape)
+        self._fit(X, options, loadings=loadings, components=components)
         return self
 
     def _check_priors(self) -> tuple[Array, Array | None]:
@@ -293,15 +297,13 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return drawn_priors(shape, float(self.shape_factors), shapes, means)
 
     def _fit_counts(
-        self, X: Any, options: FitOptions, *, components_shape: Any, loadings_shape: Any
+        self, X: Any, options: FitOptions, *, loadings: Any, components: Any
     ) -> tuple[CountMatrix, Fitted]:
         self._check_priors()
         counts, options = self._counts_of_fit(X, options)
         dtype, K, deep = self._dtype(), self.n_components, self.hierarchical
         of_rows, of_columns = self._priors(counts)
-        factors, gamma = checked_posteriors(
-            counts, K, deep, components_shape=components_shape, loadings_shape=loadings_shape
-        )
+        factors, gamma = checked_posteriors(counts, K, deep, loadings, components)
         eta = float(self.shape_factors) if deep else 0.0
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalGammaPoisson:

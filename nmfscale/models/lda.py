@@ -235,8 +235,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     }
     _of_topics = ("doc_topic_prior",)
     _start_arguments: ClassVar[dict[str, str]] = {
-        "topic_word_posterior": "topic_word_posterior_",
-        "doc_topic_posterior": "doc_topic_posterior_",
+        "loadings": "doc_topic_posterior_",
+        "components": "topic_word_posterior_",
     }
 
     _mean_field: ClassVar[type[VariationalLDA]] = VariationalLDA
@@ -252,8 +252,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         X: Any,
         y: Any = None,
         *,
-        topic_word_posterior: ArrayLike | None = None,
-        doc_topic_posterior: ArrayLike | None = None,
+        loadings: ArrayLike | None = None,
+        components: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
@@ -270,12 +270,13 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             As in :meth:`PoissonNMF.fit`.
         y : None
             Ignored.
-        topic_word_posterior : array-like of shape (n_components, n_features), default=None
-            Positive parameters lambda to start from (topics if there is no prior); by default
-            `init` determines the start.
-        doc_topic_posterior : array-like of shape (n_samples, n_components), default=None
-            Positive parameters gamma to start from; by default they are inferred if
-            `topic_word_posterior` is given.
+        loadings : array-like of shape (n_samples, n_components), default=None
+            Positive parameters gamma of the posterior of proportions to start from, such as
+            `doc_topic_posterior_`; by default they are inferred if `components` is given.
+        components : array-like of shape (n_components, n_features), default=None
+            Positive parameters lambda of the posterior of topics to start from, such as
+            `topic_word_posterior_` (topics if there is no prior); by default `init` determines the
+            start.
         checkpoint, checkpoint_every, resume
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
@@ -301,15 +302,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> one = LDA(n_components=2, doc_topic_prior=0.1, tol=0, max_iter=5).fit(X)
         >>> posterior = one.topic_word_posterior_
         >>> other = LDA(n_components=2, doc_topic_prior=0.1, tol=0, max_iter=5)
-        >>> other = other.fit(X, topic_word_posterior=posterior)
+        >>> other = other.fit(X, components=posterior)
         >>> bool(other.elbo_ > one.elbo_)
         True
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(
-            X, options, topic_word_posterior=topic_word_posterior,
-            doc_topic_posterior=doc_topic_posterior,
-        )  # fmt: skip
+        self._fit(X, options, loadings=loadings, components=components)
         return self
 
     def _priors(self) -> tuple[Array, Any]:
@@ -347,16 +345,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return {"doc_topic_prior": self.doc_topic_prior_, "estimate_prior": self._estimated}
 
     def _fit_counts(
-        self, X: Any, options: FitOptions, *, topic_word_posterior: Any, doc_topic_posterior: Any
+        self, X: Any, options: FitOptions, *, loadings: Any, components: Any
     ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
         self._check_validation()
         counts, options = self._counts_of_fit(X, options)
         eta = prior_of_topics(eta, counts, len(alpha))
         start = checked_posteriors(
-            counts, self.n_components, lda.has_prior(eta),
-            topic_word_posterior=topic_word_posterior, doc_topic_posterior=doc_topic_posterior,
-        )  # fmt: skip
+            counts, self.n_components, lda.has_prior(eta), loadings, components
+        )
         if self.validation_fraction is None:
             fitted = self._fit_samples(counts, options, alpha, eta, start)
             self._keep_samples(fitted.arrays["gamma"], fitted.arrays["proportions"])

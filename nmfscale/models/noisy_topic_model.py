@@ -175,7 +175,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         X: Any,
         y: Any = None,
         *,
-        L: ArrayLike | None = None,
+        loadings: ArrayLike | None = None,
         mu: ArrayLike | None = None,
         fixed_samples: ArrayLike | None = None,
         fixed_features: ArrayLike | None = None,
@@ -195,12 +195,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             As in :meth:`PoissonNMF.fit`.
         y : None
             Ignored.
-        L : array-like of shape (n_samples, n_components), default=None
+        loadings : array-like of shape (n_samples, n_components), default=None
             Loadings to start from, with u = 1; by default `init` determines the start.
         mu : array-like of shape (n_features,), default=None
             Means of the features to start from; by default the shares of features in the counts.
         fixed_samples : array-like of bool of shape (n_samples,), default=None
-            Samples whose rows of `L` stay as given.
+            Samples whose rows of `loadings` stay as given.
         fixed_features : array-like of bool of shape (n_features,), default=None
             Features whose `mu` stays as given.
         checkpoint, checkpoint_every, resume
@@ -234,24 +234,25 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> from nmfscale.datasets import simulate_noisy_topics
         >>> counts, truth = simulate_noisy_topics(400, 60, 2, noisy_share=0.2, random_state=0)
         >>> model = NoisyTopicModel(n_components=2).fit(
-        ...     counts, L=truth.L, mu=truth.mu, fixed_samples=np.ones(400, bool),
+        ...     counts, loadings=truth.L, mu=truth.mu, fixed_samples=np.ones(400, bool),
         ...     fixed_features=np.ones(60, bool))
         >>> bool((model.loadings_ == truth.L).all())
         True
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self._fit(
-            X, options, L=L, mu=mu, fixed_samples=fixed_samples, fixed_features=fixed_features
-        )
+            X, options, loadings=loadings, mu=mu, fixed_samples=fixed_samples,
+            fixed_features=fixed_features,
+        )  # fmt: skip
         return self
 
     def _fit_counts(
-        self, X: Any, options: FitOptions, *, L: Any, mu: Any, fixed_samples: Any,
+        self, X: Any, options: FitOptions, *, loadings: Any, mu: Any, fixed_samples: Any,
         fixed_features: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         counts, options = self._counts_of_fit(X, options)
         dtype, K = self._dtype(), self.n_components
-        L, mu, fixed = self._given(counts, L, mu, fixed_samples, fixed_features)
+        L, mu, fixed = self._given(counts, loadings, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0
         if mu is not None and mu.any():
             # a power of two, which keeps all digits: floors assume means that sum to about one
@@ -275,7 +276,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         if not fixed.free:
             found["L"] /= np.asarray(scale, dtype)
             found["means"] *= scale
-        if fixed.samples is not None:  # exactly as given: not raised to the floor
+        if fixed.samples is not None and given is not None:
+            # exactly as given: not raised to the floor
             found["L"][fixed.samples] = given[fixed.samples]
         self.loadings_, self.mu_ = found["L"], found["means"]
         self.theta_, self.topic_counts_, self.expected_counts_ = (
@@ -305,17 +307,18 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             checked_mask(fixed_samples, n, "fixed_samples"),
             checked_mask(fixed_features, m, "fixed_features"),
         )
-        L, mu = of_samples(L, counts, "L"), of_features(mu, counts, "mu")
+        L, mu = of_samples(L, counts, "loadings"), of_features(mu, counts, "mu")
         for name, mask, given, what in (
-            ("fixed_samples", fixed.samples, L, "L"), ("fixed_features", fixed.features, mu, "mu"),
+            ("fixed_samples", fixed.samples, L, "loadings"),
+            ("fixed_features", fixed.features, mu, "mu"),
         ):  # fmt: skip
             if mask is not None and given is None:
                 raise ValueError(f"{name} holds entries of {what}: pass {what}= to fit.")
         if L is not None:
-            L = checked_start(L, (n, self.n_components), "L", positive=False)
+            L = checked_start(L, (n, self.n_components), "loadings", positive=False)
             if not L.any():
-                raise ValueError("L: all loadings are 0; without L a start is found by init.")
-            checked_size(L.sum(), "L: the sum of all loadings", LEAST_PRIOR, np.inf)
+                raise ValueError("loadings: all are 0; without loadings= a start is found by init.")
+            checked_size(L.sum(), "the sum of loadings", LEAST_PRIOR, np.inf)
         if mu is not None:
             mu = checked_start(mu, (m,), "mu", positive=False)
             impossible = np.flatnonzero((mu == 0) & (counts.column_totals > 0))

@@ -38,7 +38,7 @@ class PoissonNMF(CountFactorization):
         - "joint-em": both factors from the same expected counts (PLSA) [3]_; supports neither
           priors nor fixed parameters.
     init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
-        Start of the fit; `L` and `F` of :meth:`fit` take its place.
+        Start of the fit; `loadings` and `components` of :meth:`fit` take its place.
 
         - "auto": if there are at least 3 K samples and 3 K features, "topic-score" up to K = 100
           unless it fails, and "clusters" above; otherwise "random".
@@ -107,8 +107,9 @@ class PoissonNMF(CountFactorization):
         as in a fit of the transposed counts. Other solvers refuse it.
     penalty_exponent : float, default=1.0
         Exponent of the penalty, above 0 and at most 1. Below 1, it is not convex: a fit that starts
-        from the factors of a fit without a penalty (``fit(X, L=L, F=F)``) often ends higher. At the
-        end of a fit and in :meth:`transform`, each sample (or feature) then searches which of its
+        from the factors of a fit without a penalty (`loadings` and `components` of :meth:`fit`)
+        often ends higher. At the end of a fit and in :meth:`transform`, each sample (or feature)
+        then searches which of its
         parameters are zero: no parameter that becomes zero, or positive, by itself improves the
         optimum. With few components this is the best of all subsets in tests with up to 5; with
         many, a better one may exist. The search takes about `n_components` times as long.
@@ -271,7 +272,8 @@ class PoissonNMF(CountFactorization):
     def poisson_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the loadings and factors of the fitted Poisson NMF.
 
-        A further fit of either model can start from these factors: ``model.fit(X, L=L, F=F)``.
+        A further fit of either model can start from these factors:
+        ``model.fit(X, loadings=L, components=F.T)``.
 
         Returns
         -------

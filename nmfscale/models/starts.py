@@ -15,7 +15,7 @@ class StartsMixin:
     """What functions that fit a model again ask of it: the bootstrap of fits, and splits of counts.
 
     The default is right for models whose `fit` takes arguments `loadings` and `components` in the
-    shapes of the attributes. Others name their arguments in `_start_arguments`.
+    meaning of the attributes. Others name the attributes in `_start_arguments`.
     """
 
     # Arguments of `fit` that start it at another fit, and the attributes that they take.

@@ -246,21 +246,20 @@ def check_penalty(penalty: Penalty, solver: str) -> None:
 
 
 def checked_posteriors(
-    counts: CountMatrix, n_components: int, positive: bool, **given: Any
+    counts: CountMatrix, n_components: int, positive: bool, loadings: Any, components: Any
 ) -> tuple[Array | None, Array | None]:
     """Return parameters of topics (m, K) and of samples (n, K) to start from, as far as given.
 
-    `given` are those of topics (K, m), then those of samples, under their names in messages. Topics
-    that need not be `positive` are points, whose columns sum to one.
+    Components (K, m) that need not be `positive` are points, whose rows sum to one.
     """
-    (n, m), ((name, topics), (of_rows, gamma)) = counts.shape, given.items()
-    if topics is not None:
-        topics = of_features(topics, counts, name, axis=1)
-        topics = checked_start(topics, (n_components, m), name, positive=positive).T
-        topics = topics if positive else points_of(topics)
-    if gamma is not None:
-        gamma = checked_start(of_samples(gamma, counts, of_rows), (n, n_components), of_rows)
-    return topics, gamma
+    (n, m), K = counts.shape, n_components
+    if components is not None:
+        components = of_features(components, counts, "components", axis=1)
+        components = checked_start(components, (K, m), "components", positive=positive).T
+        components = components if positive else points_of(components)
+    if loadings is not None:
+        loadings = checked_start(of_samples(loadings, counts, "loadings"), (n, K), "loadings")
+    return components, loadings
 
 
 def constraints_of(
@@ -273,9 +272,9 @@ def constraints_of(
     features = of_features(features, counts, "fixed_features")
     samples = of_samples(samples, counts, "fixed_samples")
     masks = {
-        "fixed_topics": (checked_mask(topics, n_components, "fixed_topics"), F, "F"),
-        "fixed_features": (checked_mask(features, m, "fixed_features"), F, "F"),
-        "fixed_samples": (checked_mask(samples, n, "fixed_samples"), L, "L"),
+        "fixed_topics": (checked_mask(topics, n_components, "fixed_topics"), F, "components"),
+        "fixed_features": (checked_mask(features, m, "fixed_features"), F, "components"),
+        "fixed_samples": (checked_mask(samples, n, "fixed_samples"), L, "loadings"),
     }
     for name, (mask, given, factor) in masks.items():
         if mask is not None and given is None:
@@ -309,7 +308,7 @@ def constraints_of(
 
 
 def check_topics_of_priors(topics: Any, prior_factors: Any, prior_loadings: Any) -> None:
-    """Refuse priors whose topics are in a different order from those of L and F.
+    """Refuse priors whose topics are in a different order from those of the start.
 
     Priors are parameters of an estimator without names: other fits use them by position.
     """
@@ -317,9 +316,9 @@ def check_topics_of_priors(topics: Any, prior_factors: Any, prior_loadings: Any)
         for values in prior if isinstance(prior, tuple) else (prior,):
             if of_topics(values, topics) is not values:
                 raise ValueError(
-                    f"{name} has the topics of L and F in another order, {such_as(topics)}, ...: "
-                    "priors of an estimator are taken by position. Give the columns of all in one "
-                    "order."
+                    f"{name} has the topics of loadings and components in another order, "
+                    f"{such_as(topics)}, ...: priors of an estimator are taken by position. Give "
+                    "the topics of all in one order."
                 )
 
 

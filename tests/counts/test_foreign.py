@@ -138,7 +138,7 @@ ONES = np.ones((2, 3))
         ("F", lambda A: nmfscale.likelihood.poisson_to_multinomial(ONES, A)),
         ("L", lambda A: nmfscale.likelihood.loglik_poisson(TABLE, A, ONES)),
         ("frequencies", lambda A: nmfscale.likelihood.mixture_proportions(TABLE, A)),
-        ("L", lambda A: nmfscale.PoissonNMF(2).fit(TABLE, L=A)),
+        ("loadings", lambda A: nmfscale.PoissonNMF(2).fit(TABLE, loadings=A)),
         ("init", lambda A: nmfscale.TopicModel(2, init=A).fit(TABLE)),
         ("prior_factors: alpha", lambda A: nmfscale.PoissonNMF(2, prior_factors=A).fit(TABLE)),
         ("row_weights", lambda A: nmfscale.PoissonNMF(2).fit(TABLE, row_weights=A)),

@@ -26,11 +26,11 @@ def model(request):
     return exact(prior_factors=request.param)
 
 
-def exact(weights=None, model=PoissonNMF, F=None, **options):
+def exact(weights=None, model=PoissonNMF, components=None, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         estimator = model(K, **EXACT | options)
-        return estimator.fit(X, row_weights=weights, F=F)
+        return estimator.fit(X, row_weights=weights, components=components)
 
 
 def entries_of(model):
@@ -87,7 +87,7 @@ def test_influences_are_derivatives_of_fits_again(model):
         for sign in (1, -1):
             weights = np.ones(N)
             weights[sample] += sign * eps
-            again = exact(weights, F=model.components_.T, prior_factors=model.prior_factors)
+            again = exact(weights, components=model.components_, prior_factors=model.prior_factors)
             frequencies, shares = numbers(again, entries)
             means = [
                 np.average(shares[GROUPS == g], axis=0, weights=weights[GROUPS == g])

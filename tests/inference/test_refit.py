@@ -35,7 +35,7 @@ def test_a_replicate_is_a_fit_of_copied_samples(data):
     (drawn,) = draws_below(child(np.random.SeedSequence(4), 0).generate_state(4, np.uint64), [45])
     rows = np.concatenate([np.flatnonzero(units == u) for u in drawn])
     L, F = model.poisson_factors()
-    copied = TopicModel(3, tol=1e-6).fit(X[rows], L=L[rows], F=F)
+    copied = TopicModel(3, tol=1e-6).fit(X[rows], loadings=L[rows], components=F.T)
     np.testing.assert_allclose(found.components.replicates[0], copied.components_, atol=2e-3)
     assert found.n_reordered == 0 and found.proportions.estimate.shape == (1, 3)
 
@@ -273,7 +273,7 @@ def test_replicates_keep_weights_and_what_the_fit_held(data, tmp_path):
     X, _, plain = data
     F = plain.poisson_factors()[1]
     weights = np.where(np.arange(90) < 45, 0.1, 3.0)
-    held = {"F": F, "fixed_topics": [False, True, False], "row_weights": weights}
+    held = {"components": F.T, "fixed_topics": [False, True, False], "row_weights": weights}
     TopicModel(3, random_state=0).fit(X, **held).save(tmp_path / "model.h5")
     model = load(tmp_path / "model.h5")
     found = bootstrap_fit(model, X, n_replicates=40, random_state=0, groups=np.zeros(90)).components

@@ -46,8 +46,8 @@ def test_a_replicate_is_a_fit_to_the_drawn_samples(name, tmp_path):
         again.fit(COUNTS[rows], loadings=model.loadings_[rows], components=model.components_)
     else:
         again.fit(
-            COUNTS[rows], topic_word_posterior=model.topic_word_posterior_,
-            doc_topic_posterior=model.doc_topic_posterior_[rows],
+            COUNTS[rows], components=model.topic_word_posterior_,
+            loadings=model.doc_topic_posterior_[rows],
         )  # fmt: skip
     sizes = again.components_.sum(axis=1)
     topics, shares = again.components_ / sizes[:, None], again.loadings_ * sizes

@@ -40,7 +40,7 @@ def model(X):
 
 def with_topics(X, topics):
     every = np.ones(len(topics), bool)
-    return PoissonNMF(len(topics), max_iter=200).fit(X, F=topics.T, fixed_topics=every)
+    return PoissonNMF(len(topics), max_iter=200).fit(X, components=topics, fixed_topics=every)
 
 
 def test_coherences_of_gensim():

@@ -28,7 +28,7 @@ def test_an_iteration_is_that_of_the_oracle(counts):
     found = nmfscale.LDA(
         3, inference="collapsed", doc_topic_prior=0.2, topic_word_prior=0.1, max_iter=1, tol=0,
         integer="allow",
-    ).fit(counts, topic_word_posterior=topics, doc_topic_posterior=gamma)  # fmt: skip
+    ).fit(counts, components=topics, loadings=gamma)  # fmt: skip
     shares, _ = oracle.share_out(counts, gamma - 0.2, topics.T - 0.1, np.full(3, 0.2), 0.1)
     shares *= counts[..., None]
     assert_allclose(found.doc_topic_posterior_, shares.sum(axis=1) + 0.2, rtol=1e-12)

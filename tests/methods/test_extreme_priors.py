@@ -30,7 +30,7 @@ def check_finite(model):
 def test_a_topic_that_is_left_without_counts(eta, dtype):
     start = np.full((TOPICS, X.shape[1]), eta)
     start[0] += 5 * X.mean(axis=0)
-    model = fit(LDA, {"topic_word_posterior": start}, topic_word_prior=eta, dtype=dtype)
+    model = fit(LDA, {"components": start}, topic_word_prior=eta, dtype=dtype)
     check_finite(model)
     posteriors = model.doc_topic_posterior_.astype(float), model.topic_word_posterior_
     expected = oracle.elbo_lda(X, *posteriors, model.doc_topic_prior_, eta, None)
@@ -86,19 +86,19 @@ def test_priors_beyond_their_limits_are_refused(kind, name, options, size):
 @pytest.mark.parametrize(
     ("kind", "name", "options"),
     [
-        (LDA, "topic_word_posterior", {}),
-        (LDA, "topic_word_posterior", {"topic_word_prior": 0}),
-        (LDA, "doc_topic_posterior", {}),
-        (GammaPoisson, "components_shape", {}),
-        (GammaPoisson, "components_shape", DEEP),
-        (GammaPoisson, "loadings_shape", DEEP),
-        (NoisyTopicModel, "L", {}),
+        (LDA, "components", {}),
+        (LDA, "components", {"topic_word_prior": 0}),
+        (LDA, "loadings", {}),
+        (GammaPoisson, "components", {}),
+        (GammaPoisson, "components", DEEP),
+        (GammaPoisson, "loadings", DEEP),
+        (NoisyTopicModel, "loadings", {}),
         (NoisyTopicModel, "mu", {}),
     ],
 )
 def test_starts(kind, name, options, dtype):
     n, m = X.shape
-    shape = {"mu": (m,)}.get(name, (TOPICS, m) if name[0] in "tc" else (n, TOPICS))
+    shape = {"mu": (m,)}.get(name, (TOPICS, m) if name == "components" else (n, TOPICS))
     start = np.random.default_rng(0).uniform(0.5, 1, shape)
     start[0] = TINY
     check_finite(fit(kind, {name: start}, **options, dtype=dtype))
@@ -108,5 +108,5 @@ def test_starts(kind, name, options, dtype):
 
 
 def test_loadings_that_are_all_tiny_are_refused():
-    with pytest.raises(ValueError, match="L: the sum of all loadings is"):
-        fit(NoisyTopicModel, {"L": np.full((len(X), TOPICS), TINY)})
+    with pytest.raises(ValueError, match="the sum of loadings is"):
+        fit(NoisyTopicModel, {"loadings": np.full((len(X), TOPICS), TINY)})

@@ -105,7 +105,7 @@ def test_plain_iterations_are_those_of_the_oracle(small_blocks):
     model = nmfscale.GammaPoisson(
         3, shape_loadings=shape, rate_loadings=rate, max_iter=4, tol=0, n_threads=1,
         extrapolate=False,
-    ).fit(X, components_shape=3 * W.T, loadings_shape=gamma)  # fmt: skip
+    ).fit(X, components=3 * W.T, loadings=gamma)  # fmt: skip
     for _ in range(4):
         gamma, W = oracle.step_plain(X, gamma, W, shape, rate)
     assert_allclose(model.loadings_shape_, gamma, rtol=1e-9)
@@ -119,7 +119,7 @@ def test_hierarchical_iterations_are_those_of_the_oracle(small_blocks):
     model = nmfscale.GammaPoisson(
         3, **DEEP, shape_loadings=[0.1, 0.5, 1.0], shape_rates=[1.2, 0.6], mean_rates=[3.0, 0.5],
         max_iter=4, tol=0, n_threads=1, extrapolate=False,
-    ).fit(X, components_shape=shapes, loadings_shape=gamma)  # fmt: skip
+    ).fit(X, components=shapes, loadings=gamma)  # fmt: skip
     a, c, of_xi, of_eta = priors_of(model)
     shapes, (n, m) = shapes.T, X.shape
     expected_sizes = shapes.sum(axis=0) - m * c
@@ -287,9 +287,9 @@ def test_depth_is_no_topic():
         ({"rate_loadings": 1.0, **DEEP}, {}, "rates are drawn: give mean_rates"),
         ({"mean_rates": [1.0, 2.0, 3.0], **DEEP}, {}, "mean_rates has shape"),
         ({"shape_rates": [1.0, -2.0], **DEEP}, {}, r"shape_rates\[1\] is -2.0; positive"),
-        ({}, {"components_shape": np.ones((3, 4))}, "components_shape has shape"),
-        (DEEP, {"components_shape": np.zeros((3, 60))}, r"shape\[0, 0\] is 0.0; positive"),
-        ({}, {"loadings_shape": -np.ones((90, 3))}, r"shape\[0, 0\] is -1.0; positive"),
+        ({}, {"components": np.ones((3, 4))}, "components has shape"),
+        (DEEP, {"components": np.zeros((3, 60))}, r"components\[0, 0\] is 0.0; positive"),
+        ({}, {"loadings": -np.ones((90, 3))}, r"loadings\[0, 0\] is -1.0; positive"),
         ({"memory_limit": 1000}, {}, "raise memory_limit"),
     ],
 )

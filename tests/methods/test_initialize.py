@@ -209,7 +209,10 @@ def test_clusters_in_the_order_of_their_labels(labels):
             "init='novel' is not one of 'auto', 'topic-score', 'clusters', 'random', 'nndsvd'",
         ),
         ([0, 1], r"array of shape \(2,\); cluster labels need shape \(n_samples,\) = \(4,\)"),
-        ((np.ones((4, 3)), np.ones((5, 3))), r"pair of matrices.* fit\(X, L=L, F=F\)"),
+        (
+            (np.ones((4, 3)), np.ones((5, 3))),
+            r"pair of matrices.* fit\(X, loadings=L, components=F.T\)",
+        ),
         (np.ones((4, 3)), "Give factors to start from as L and F"),
         ([0, 1, 1, 0], "2 different cluster labels, but n_components is 3"),
         ([0, 1, np.nan, 2], r"init\[2\] is missing"),
@@ -372,12 +375,16 @@ def test_given_factors_are_read_once_and_floored_by_the_fit():
 @pytest.mark.parametrize(
     ("L", "F", "message"),
     [
-        (np.ones((4, 3)), None, r"L has shape \(4, 3\).*\(n_samples, n_components\) = \(4, 2\)"),
-        (None, np.ones((4, 2)), r"F has shape \(4, 2\).*\(n_features, n_components\) = \(5, 2\)"),
-        ([[1, 1], [1, -3], [1, 1], [1, 1]], None, r"L\[1, 1\] is -3"),
-        (None, np.full((5, 2), np.nan), r"F\[0, 0\] is nan"),
-        (np.full((4, 2), 1e300), None, r"L\[0, 0\] is 1e\+300.*below 1e\+15"),
-        (np.full((4, 2), 1j), None, "L has type complex128"),
+        (
+            np.ones((4, 3)),
+            None,
+            r"loadings has shape \(4, 3\).*\(n_samples, n_components\) = \(4, 2\)",
+        ),
+        (None, np.ones((4, 2)), r"components has .* \(n_components, n_features\) = \(2, 5\)"),
+        ([[1, 1], [1, -3], [1, 1], [1, 1]], None, r"loadings\[1, 1\] is -3"),
+        (None, np.full((5, 2), np.nan), r"components\[0, 0\] is nan"),
+        (np.full((4, 2), 1e300), None, r"loadings\[0, 0\] is 1e\+300.*below 1e\+15"),
+        (np.full((4, 2), 1j), None, "loadings has type complex128"),
     ],
 )
 def test_bad_given_factors_are_named(L, F, message):

@@ -48,7 +48,7 @@ def test_a_prior_of_each_feature_or_of_each_topic(eta, tmp_path):
     assert loaded.transform(X).tobytes() == model.transform(X).tobytes()
     assert loaded.score(X) == model.score(X)
     turned = model.reorder_topics([2, 0, 1])
-    again = turned.fit(X, topic_word_posterior=turned.topic_word_posterior_)
+    again = turned.fit(X, components=turned.topic_word_posterior_)
     assert again.elbo_ >= model.elbo_ - 1e-6 * abs(model.elbo_)
     assert_allclose(again.components_, model.components_[[2, 0, 1]], atol=0.05)
     batches = nmfscale.LDA(3, topic_word_prior=eta, random_state=0, total_samples=len(X))
@@ -169,7 +169,7 @@ def test_plain_iterations_are_those_of_the_oracle(eta, small_blocks):
     )
     if eta == 0:
         topics /= topics.sum(axis=1, keepdims=True)
-    start = {"doc_topic_posterior": gamma, "topic_word_posterior": topics}
+    start = {"loadings": gamma, "components": topics}
     model = nmfscale.LDA(
         3, doc_topic_prior=[0.1, 0.5, 1.0], topic_word_prior=eta, max_iter=4, tol=0, n_threads=1,
         extrapolate=False,
@@ -242,8 +242,8 @@ def test_points_go_on_from_points(scale):
     counts = rng.poisson(3.0, (30, 8)) * (rng.uniform(size=8) > 0.3)
     one = fit(counts, topic_word_prior=0, max_iter=5)
     assert (one.topic_word_posterior_ == 0).any()
-    given = {"topic_word_posterior": scale * one.topic_word_posterior_,
-             "doc_topic_posterior": one.doc_topic_posterior_}  # fmt: skip
+    given = {"components": scale * one.topic_word_posterior_,
+             "loadings": one.doc_topic_posterior_}  # fmt: skip
     again = nmfscale.LDA(3, doc_topic_prior=1 / 3, topic_word_prior=0, max_iter=1, tol=0)
     other = again.fit(counts, **given)
     assert 0 <= other.elbo_ - one.elbo_ < 1e-2 * abs(one.elbo_)
@@ -435,10 +435,10 @@ def test_batches_learn(tmp_path):
     [
         ({"doc_topic_prior": [1.0, 2.0]}, {}, "doc_topic_prior has shape"),
         ({"doc_topic_prior": [1.0, 0.0, 1.0]}, {}, r"doc_topic_prior\[1\] is 0.0; positive"),
-        ({}, {"topic_word_posterior": np.ones((3, 4))}, "topic_word_posterior has shape"),
-        ({}, {"topic_word_posterior": 1.0}, "topic_word_posterior has shape"),
-        ({}, {"topic_word_posterior": np.zeros((3, 60))}, r"posterior\[0, 0\] is 0.0; positive"),
-        ({}, {"doc_topic_posterior": -np.ones((90, 3))}, r"posterior\[0, 0\] is -1.0; positive"),
+        ({}, {"components": np.ones((3, 4))}, "components has shape"),
+        ({}, {"components": 1.0}, "components has shape"),
+        ({}, {"components": np.zeros((3, 60))}, r"components\[0, 0\] is 0.0; positive"),
+        ({}, {"loadings": -np.ones((90, 3))}, r"loadings\[0, 0\] is -1.0; positive"),
         ({"doc_topic_prior": [1.0, 2.0, 1.0], "estimate_prior": "symmetric"}, {}, "estimates one"),
         ({"memory_limit": 1000}, {}, "raise memory_limit"),
     ],

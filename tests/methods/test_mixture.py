@@ -54,7 +54,7 @@ def test_steps_climb_to_the_maximum():
     reached = [loglik_multinomial(X, mixture_proportions(X, W, n_iter=n), W) for n in (1, 10, 1000)]
     assert (reached[0] <= reached[1] + 1e-9).all() and (reached[1] <= reached[2] + 1e-9).all()
     assert_allclose(reached[2], loglik_multinomial(X, best, W), atol=1e-3)
-    model = PoissonNMF(4, max_iter=1, tol=0).fit(X, F=F, fixed_topics=[True] * 4)
+    model = PoissonNMF(4, max_iter=1, tol=0).fit(X, components=F.T, fixed_topics=[True] * 4)
     assert_allclose(best, poisson_to_multinomial(model.transform(X), F).proportions, atol=1e-7)
 
 
@@ -71,7 +71,7 @@ def test_features_that_counts_lack_are_treated_as_by_transform(missing):
     names, there = np.array([f"gene{j}" for j in range(40)]), np.arange(40) % 3 > 0
     topics = pd.DataFrame(W, index=names).iloc[::-1]
     model = TopicModel(4, max_iter=1, tol=0).fit(
-        pd.DataFrame(X, columns=names), F=topics, fixed_topics=[True] * 4
+        pd.DataFrame(X, columns=names), components=topics.T, fixed_topics=[True] * 4
     )
     few = pd.DataFrame(X[:, there], columns=names[there]).assign(other=7)
     with pytest.raises(ValueError, match="X lacks 14 of the 40 features of frequencies.*restrict"):

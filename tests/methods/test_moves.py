@@ -38,7 +38,7 @@ def simulated():
 X, L, F = simulated()
 # A local optimum: a topic is two, and two are one.
 LOCAL = nmfscale.PoissonNMF(K, init="random", random_state=4, n_threads=1).fit(X)
-BAD = {"L": LOCAL.loadings_, "F": LOCAL.components_.T}
+BAD = {"loadings": LOCAL.loadings_, "components": LOCAL.components_}
 
 
 def fit(n_moves=3, n_components=K, counts=X, estimator=nmfscale.PoissonNMF, **options):
@@ -56,7 +56,7 @@ def end(fitted):
 @pytest.mark.parametrize("solver", ["auto", "scd"])
 @pytest.mark.parametrize("estimator", [nmfscale.PoissonNMF, nmfscale.TopicModel])
 def test_a_known_local_optimum_is_left(estimator, solver):
-    best = estimator(K, random_state=0).fit(X, L=L + 1e-3, F=F)
+    best = estimator(K, random_state=0).fit(X, loadings=L + 1e-3, components=F.T)
     plain = fit(0, estimator=estimator, solver=solver)
     assert end(plain) < end(best) - 1000 and not len(plain.moves_)
     left = fit(3, estimator=estimator, solver=solver)
@@ -71,7 +71,13 @@ def test_a_known_local_optimum_is_left(estimator, solver):
 @pytest.mark.parametrize("kind", ["merge-split", "merge-add", "delete-split", "delete-add"])
 def test_every_kind_of_move_leaves_a_known_local_optimum(kind):
     less, more = kind.split("-")
-    sample = _Sample(as_counts(X), BAD["L"] + 1e-9, BAD["F"] + 1e-9, None, np.random.RandomState(0))
+    sample = _Sample(
+        as_counts(X),
+        BAD["loadings"] + 1e-9,
+        BAD["components"].T + 1e-9,
+        None,
+        np.random.RandomState(0),
+    )
     losses = merge_losses(sample) if less == "merge" else delete_losses(sample)
     removed = tuple(losses[0][1:])
     splits = [(*halved(sample.expected(k), np.random.RandomState(0)), k) for k in range(K)]
@@ -82,8 +88,9 @@ def test_every_kind_of_move_leaves_a_known_local_optimum(kind):
         (_, shares), split = added(sample), None
     move = Move(removed, split, shares)
     assert move.kind == kind and gain > 0
-    start = dict(zip("LF", moved(BAD["L"], BAD["F"], move), strict=True))
-    best = nmfscale.PoissonNMF(K, random_state=0).fit(X, L=L + 1e-3, F=F)
+    begin, F_begin = moved(BAD["loadings"], BAD["components"].T, move)
+    start = {"loadings": begin, "components": F_begin.T}
+    best = nmfscale.PoissonNMF(K, random_state=0).fit(X, loadings=L + 1e-3, components=F.T)
     assert end(nmfscale.PoissonNMF(K).fit(X, **start)) > end(best) - 2
     assert end(LOCAL) < end(best) - 1000
 
@@ -96,19 +103,22 @@ def test_topics_are_exchanged_between_two_fits_with_different_errors():
     L = rng.dirichlet(np.full(6, 0.02), 200) * 6
     counts = rng.poisson(L @ F.T)
     half = np.arange(60) % 2 == 0
-    best = nmfscale.PoissonNMF(6).fit(counts, L=L + 1e-3, F=F)
+    best = nmfscale.PoissonNMF(6).fit(counts, loadings=L + 1e-3, components=F.T)
     ends = []
     for a, b, k in ((0, 1, 2), (3, 4, 5)):  # topics a and b are one, and topic k is two
         wrong, loadings = F.copy(), L.copy()
         wrong[:, a], wrong[:, b] = F[:, a] + F[:, b], F[:, k] * (half + 0.01)
         wrong[:, k] = F[:, k] * (~half + 0.01)
         loadings[:, a], loadings[:, b] = (L[:, a] + L[:, b]) / 2, L[:, k]
-        ends.append(nmfscale.PoissonNMF(6).fit(counts, L=loadings + 1e-3, F=wrong))
+        ends.append(
+            nmfscale.PoissonNMF(6).fit(counts, loadings=loadings + 1e-3, components=wrong.T)
+        )
     assert max(map(end, ends)) < end(best) - 1000
     ours, theirs = ((each.loadings_, each.components_.T) for each in ends)
     move, *_ = ranked_exchanges(as_counts(counts), ours, {4: theirs}, np.random.RandomState(0))
     assert move.source == 4 and len(move.here) == len(move.there) == 3
-    start = dict(zip("LF", exchanged(*ours, *theirs, move), strict=True))
+    L, F = exchanged(*ours, *theirs, move)
+    start = {"loadings": L, "components": F.T}
     assert end(nmfscale.PoissonNMF(6).fit(counts, **start)) > end(best) - 2
 
 
@@ -168,7 +178,7 @@ def test_one_component_and_one_sample_have_no_moves():
 def test_something_fixed_is_refused_before_any_work():
     model = nmfscale.PoissonNMF(K, n_moves=2)
     with pytest.raises(ValueError, match="n_moves=2 cannot be combined with fixed_topics"):
-        model.fit(X, F=F, fixed_topics=np.arange(K) == 1)
+        model.fit(X, components=F.T, fixed_topics=np.arange(K) == 1)
     with pytest.raises(ValueError, match="n_moves"):
         nmfscale.PoissonNMF(K, n_moves=-1).fit(X)
 

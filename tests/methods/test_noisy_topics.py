@@ -38,7 +38,7 @@ def elbo_of(model, counts):
 def start_of(seed, counts=X, n_components=3):
     rng = np.random.default_rng(seed)
     L = rng.gamma(1.0, size=(len(counts), n_components)) + 0.1
-    return {"L": L, "mu": rng.dirichlet(np.ones(counts.shape[1])) + 1e-3}
+    return {"loadings": L, "mu": rng.dirichlet(np.ones(counts.shape[1])) + 1e-3}
 
 
 # The bound ------------------------------------------------------------------------------------
@@ -86,15 +86,15 @@ def test_bound_by_integration():
 
 def test_bound_of_one_topic_is_the_evidence():
     """Counts of a feature are then a negative binomial, spread over the samples."""
-    given = {"L": X.sum(axis=1, keepdims=True) * 1.5, "mu": start_of(1)["mu"],
+    given = {"loadings": X.sum(axis=1, keepdims=True) * 1.5, "mu": start_of(1)["mu"],
              "fixed_samples": np.ones(len(X), bool),
              "fixed_features": np.ones(X.shape[1], bool)}  # fmt: skip
     model = fit(X, 1, given)
     theta, m = model.theta_[0], model.expected_counts_[0]
-    assert_allclose(m, given["mu"] * given["L"].sum())
+    assert_allclose(m, given["mu"] * given["loadings"].sum())
     assert ((theta > LEAST_THETA) & (theta < MOST_THETA)).any()
     evidence = nbinom.logpmf(X.sum(axis=0), theta, theta / (theta + m)).sum()
-    spread = given["L"][:, 0] / given["L"].sum()
+    spread = given["loadings"][:, 0] / given["loadings"].sum()
     evidence += sum(multinomial.logpmf(column, column.sum(), spread) for column in X.T)
     assert_allclose(model.elbo_, evidence, rtol=1e-10)
 
@@ -177,7 +177,7 @@ def test_plain_iterations_are_those_of_the_oracle(held, small_blocks):
     features = np.arange(X.shape[1]) % 4 == 0
     given = start | ({"fixed_samples": mask, "fixed_features": features} if held else {})
     model = fit(given=given, max_iter=4, extrapolate=False)
-    L, mu, totals = start["L"], start["mu"], start["L"].sum(axis=0)
+    L, mu, totals = start["loadings"], start["mu"], start["loadings"].sum(axis=0)
     n, theta, bounds = np.outer(mu, totals), np.ones((X.shape[1], 3)), []
     for _ in range(4):
         L, mu, theta, n, totals = oracle.step(
@@ -193,7 +193,7 @@ def test_plain_iterations_are_those_of_the_oracle(held, small_blocks):
     mean, _ = oracle.expectations(theta, n, np.outer(mu, totals))
     assert_allclose(model.components_.T, mu[:, None] * mean / scale, rtol=1e-6)
     if held:
-        assert model.loadings_[mask].tobytes() == start["L"][mask].tobytes()
+        assert model.loadings_[mask].tobytes() == start["loadings"][mask].tobytes()
         assert model.mu_[features].tobytes() == start["mu"][features].tobytes()
 
 
@@ -267,7 +267,7 @@ def test_goes_back_to_the_best(noise_prior):
 def test_what_loadings_gain_in_scale_means_lose():
     start = start_of(2)
     one = fit(given=start)
-    other = fit(given={"L": start["L"] * 8, "mu": start["mu"] / 8})
+    other = fit(given={"loadings": start["loadings"] * 8, "mu": start["mu"] / 8})
     assert_allclose(other.history_["elbo"], one.history_["elbo"], rtol=1e-10)
     assert_allclose(other.loadings_, one.loadings_, rtol=1e-6)
     assert_allclose(other.mu_, one.mu_, rtol=1e-8)
@@ -297,7 +297,7 @@ def test_what_is_held_stays_held_in_a_fit_that_is_resumed(tmp_path, small_blocks
     resumed = fit(given=given | state | {"resume": True}, max_iter=12)
     for name in ("loadings_", "mu_", "theta_", "topic_counts_"):
         assert getattr(resumed, name).tobytes() == getattr(whole, name).tobytes()
-    other = given | {"L": given["L"] + 1, "resume": True}
+    other = given | {"loadings": given["loadings"] + 1, "resume": True}
     with pytest.raises(ValueError, match="start"):
         fit(given=other | state, max_iter=12)
 
@@ -305,11 +305,11 @@ def test_what_is_held_stays_held_in_a_fit_that_is_resumed(tmp_path, small_blocks
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"fixed_samples": np.ones(len(X), bool)}, "pass L= to fit"),
+        ({"fixed_samples": np.ones(len(X), bool)}, "pass loadings= to fit"),
         ({"fixed_features": np.ones(X.shape[1], bool)}, "pass mu= to fit"),
-        ({"L": np.ones((3, 3))}, "L has shape"),
-        ({"L": np.zeros((len(X), 3))}, "all loadings are 0"),
-        ({"L": -np.ones((len(X), 3))}, "non-negative"),
+        ({"loadings": np.ones((3, 3))}, "loadings has shape"),
+        ({"loadings": np.zeros((len(X), 3))}, "loadings: all are 0"),
+        ({"loadings": -np.ones((len(X), 3))}, "non-negative"),
         ({"mu": np.zeros(X.shape[1])}, r"mu\[0\] is 0"),
         ({"mu": np.full(X.shape[1], np.nan)}, "finite"),
     ],
@@ -364,7 +364,7 @@ def test_finds_noisy_pairs():
 def test_finds_noisy_pairs_of_many_cells():
     """Areas under the curve, theta ranked, with loadings and means known, and all estimated."""
     counts, truth = nmfscale.datasets.simulate_noisy_topics(5000, 10000, 5, random_state=0)
-    held = {"L": truth.L, "mu": truth.mu, "fixed_samples": np.ones(5000, bool),
+    held = {"loadings": truth.L, "mu": truth.mu, "fixed_samples": np.ones(5000, bool),
             "fixed_features": np.ones(10000, bool)}  # fmt: skip
     known = nmfscale.NoisyTopicModel(5, noise_prior="none").fit(counts, **held)
     assert roc_auc_score(truth.noisy.ravel(), -known.theta_.T.ravel()) >= 0.90

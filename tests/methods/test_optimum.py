@@ -27,7 +27,8 @@ def counts(n=30, m=20, seed=0):
 
 def start(X, K, seed=0):
     rng = np.random.default_rng(seed)
-    return {"L": rng.gamma(1, 1, (X.shape[0], K)), "F": rng.gamma(1, 1, (X.shape[1], K))}
+    loadings = rng.gamma(1, 1, (X.shape[0], K))
+    return {"loadings": loadings, "components": rng.gamma(1, 1, (X.shape[1], K)).T}
 
 
 # Deep counts ----------------------------------------------------------------------------------
@@ -39,7 +40,9 @@ def test_deep_counts_are_fitted_to_the_optimum(depth):
     X = topics(depth)
     first = PoissonNMF(4, tol=1e-6, random_state=0).fit(X)
     L, F = (np.maximum(factor, 1e-8) for factor in (first.loadings_, first.components_.T))
-    again = PoissonNMF(4, tol=1e-7).fit(X, L=L, F=F, fixed_topics=[False] * 4)  # float64 throughout
+    again = PoissonNMF(4, tol=1e-7).fit(
+        X, loadings=L, components=F.T, fixed_topics=[False] * 4
+    )  # float64 throughout
     assert first.converged_
     assert again.loglik_ - first.loglik_ < 1
 
@@ -61,9 +64,9 @@ def test_loadings_of_deep_rows_are_optimal(dtype, depth):
 
 
 def test_a_loading_next_to_zero_comes_back():
-    F = [[807.2829, 0.0033], [355.1306, 0.4611], [0.0251, 0.0038], [0.0803, 898.8685], [1.7, 882.0]]
+    rows = [807.2829, 355.1306, 0.0251, 0.0803, 1.7], [0.0033, 0.4611, 0.0038, 898.8685, 882.0]
     x = np.array([[3, 13, 88966, 717167, 5]])
-    options = {"F": F, "fixed_topics": [True, True]}
+    options = {"components": rows, "fixed_topics": [True, True]}
     single, double = (
         PoissonNMF(2, dtype=dtype, max_iter=1, tol=0).fit(x, **options).transform(x)
         for dtype in ("float32", "float64")
@@ -99,12 +102,12 @@ def test_what_is_held_has_no_residual(solver):
 def test_held_samples_are_the_same_to_the_bit_whatever_their_sizes(dtype):
     X = np.random.default_rng(0).poisson(3, (20, 6))
     given, held = start(X, 2), np.arange(20) < 10
-    given["L"][:2] = [[0, 1], [1e-12, 1]]
+    given["loadings"][:2] = [[0, 1], [1e-12, 1]]
     for seed in range(4):
         sizes = np.random.default_rng(seed).gamma(2, 1, 20)
         model = PoissonNMF(2, dtype=dtype, max_iter=20, tol=0)
         model.fit(X, size_factors=sizes, fixed_samples=held, **given)
-        assert_array_equal(model.loadings_[:10], given["L"][:10].astype(dtype))
+        assert_array_equal(model.loadings_[:10], given["loadings"][:10].astype(dtype))
 
 
 # Zeros ----------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ def test_what_alone_explains_a_count_is_not_set_to_zero(solver, seed):
 
 
 def test_a_sample_of_size_zero_has_a_finite_share():
-    given = {"L": [[0.0], [1.0]], "F": [[1.0], [1.0]]}
+    given = {"loadings": [[0.0], [1.0]], "components": [[1.0, 1.0]]}
     model = TopicModel(1, max_iter=3, tol=0)
     assert model.fit([[3, 1], [2, 5]], fixed_samples=[True, False], **given).loglik_ < 0
 
@@ -154,7 +157,7 @@ def test_a_sample_of_size_zero_has_a_finite_share():
 def test_a_component_without_factors_has_the_loadings_of_its_prior():
     X, F = [[5, 1], [2, 7]], np.array([[1.0, 1, 0], [1, 1, 0]])
     options = {"prior_loadings": (2.0, 4.0), "max_iter": 200, "tol": 0}
-    held = {"L": np.ones((2, 3)), "F": F, "fixed_topics": [False, False, True]}
+    held = {"loadings": np.ones((2, 3)), "components": F.T, "fixed_topics": [False, False, True]}
     model = PoissonNMF(3, **options).fit(X, **held)
     assert_allclose(model.loadings_[:, 2], 1 / 4)
     assert_allclose(model.transform(X)[:, 2], 1 / 4)
@@ -173,7 +176,10 @@ def test_the_scale_of_what_is_held_changes_nothing(solver, scale):
     L, F = rng.gamma(0.5, size=(60, 3)) + 1e-3, rng.gamma(0.5, size=(40, 3)) + 1e-3
     X = rng.poisson(3 * L @ F.T)
 
-    held = {"F": ("fixed_topics", [True] * 3, F), "L": ("fixed_samples", [True] * 60, L)}
+    held = {
+        "components": ("fixed_topics", [True] * 3, F.T),
+        "loadings": ("fixed_samples", [True] * 60, L),
+    }
     for name, (mask, everything, factor) in held.items():
         best, model = (
             PoissonNMF(3, solver=solver, tol=1e-6, random_state=0).fit(
@@ -185,7 +191,7 @@ def test_the_scale_of_what_is_held_changes_nothing(solver, scale):
         assert_allclose(model.loglik_, best.loglik_, rtol=1e-3 if solver == "em" else 1e-7)
         found = loglik_poisson(X, model.loadings_, model.components_.T).sum()
         assert_allclose(found, model.loglik_, rtol=1e-9)
-        if name == "F":
+        if name == "components":
             assert_allclose(model.transform(X) * scale, best.transform(X), rtol=1e-4, atol=1e-6)
 
 
@@ -194,7 +200,7 @@ def test_the_log_posterior_is_that_of_the_factors_at_any_scale(scale):
     X = counts()
     given = start(X, 3)
     model = PoissonNMF(3, prior_factors=1.5, prior_loadings=(1.2, 0.1), max_iter=50, tol=0)
-    model.fit(X, L=given["L"] / scale, F=given["F"] * scale)
+    model.fit(X, loadings=given["loadings"] / scale, components=given["components"] * scale)
     L, F = model.loadings_, model.components_.T
     prior = (0.5 * np.log(F) - F).sum() + (0.2 * np.log(L) - 0.1 * L).sum()
     assert_allclose(model.loglik_, loglik_poisson(X, L, F).sum() + prior, rtol=1e-8)

@@ -15,7 +15,10 @@ K = 3
 COUNTS, TRUTH = nmfscale.datasets.simulate_topic_counts(80, 40, 4, size=60.0, random_state=0)
 X = COUNTS.toarray().astype(float)
 _rng = np.random.default_rng(0)
-START = {"L": _rng.uniform(5, 20, (80, K)), "F": _rng.uniform(0.5, 1, (40, K))}
+START = {
+    "loadings": _rng.uniform(5, 20, (80, K)),
+    "components": _rng.uniform(0.5, 1, (40, K)).T,
+}
 NORMS = {"l1": 1, "l2": 2}
 # Exponents and norms that do more than rescale a factor.
 SPARSE = [("l1", 0.5), ("l2", 1.0), ("l2", 0.5)]
@@ -48,7 +51,7 @@ def factors_of(on, model):
 @for_each_penalty
 def test_steps_and_objective_are_those_of_the_oracle(norm, q, on):
     weight, p = 2.0, NORMS[norm]
-    Y, A, B = turned(on, START["L"], START["F"])
+    Y, A, B = turned(on, START["loadings"], START["components"].T)
     norms = np.linalg.norm(B, p, axis=0)
     A, B = A * norms, B / norms
     model = fit(weight, norm, q, on, max_iter=6)
@@ -100,7 +103,9 @@ def test_only_rescales_with_the_defaults(on):
 @for_each_penalty
 def test_sparse_components_are_sparse_loadings_of_the_transposed_counts(norm, q):
     one = fit(1.5, norm, q, "components")
-    other = model_of(1.5, norm, q).fit(X.T, L=START["F"], F=START["L"])
+    other = model_of(1.5, norm, q).fit(
+        X.T, loadings=START["components"].T, components=START["loadings"].T
+    )
     for found, expected in (
         (one.components_.T, other.loadings_), (one.loadings_, other.components_.T),
     ):  # fmt: skip

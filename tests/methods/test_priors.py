@@ -75,7 +75,7 @@ def test_map_of_a_poisson_nmf_is_that_of_the_topic_model(seed, solver):
     X, L, F, alpha, rate = problem(seed)
     model = nmfscale.PoissonNMF(
         3, solver=solver, prior_factors=(alpha, rate), tol=1e-9, gain_tol=0, max_iter=5000
-    ).fit(X, L=L, F=F)
+    ).fit(X, loadings=L, components=F.T)
     P, W, s, u = nmfscale.likelihood.poisson_to_multinomial(model.loadings_, model.components_.T)
     assert_allclose(s, X.sum(axis=1), rtol=1e-6)
     assert_allclose(u, nmfscale.likelihood.gamma_to_dirichlet(alpha, rate)[1], rtol=1e-6)

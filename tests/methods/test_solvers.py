@@ -46,13 +46,14 @@ def make_counts(n=50, m=40, K=3, seed=0, size=3.0):
 
 def start(X, K=3, seed=0):
     rng = np.random.default_rng(seed)
-    return {"L": rng.uniform(0.1, 1, (X.shape[0], K)), "F": rng.uniform(0.1, 1, (X.shape[1], K))}
+    loadings = rng.uniform(0.1, 1, (X.shape[0], K))
+    return {"loadings": loadings, "components": rng.uniform(0.1, 1, (X.shape[1], K)).T}
 
 
 def fit(X, K=3, model=nmfscale.PoissonNMF, **options):
     names = (
-        "L",
-        "F",
+        "loadings",
+        "components",
         "row_weights",
         "size_factors",
         "fixed_topics",
@@ -119,8 +120,11 @@ def test_the_last_record_is_of_the_model_handed_back(solver, extrapolate, dtype)
 def test_residuals_on_the_way_are_relative_to_the_mean_total(solver):
     """After an EM step on L, of F as it was: sample and feature totals differ tenfold."""
     X = make_counts(60, 6)
-    L, F = start(X).values()
-    model = fit(X, solver=solver, inner_iter=1, extrapolate=False, max_iter=5, L=L, F=F)
+    L, H = start(X).values()
+    F = H.T
+    model = fit(
+        X, solver=solver, inner_iter=1, extrapolate=False, max_iter=5, loadings=L, components=F.T
+    )
     moved = L * ((X / (L @ F.T)) @ F) / F.sum(axis=0)
     _, residual = oracle.kkt_residuals(X.astype(float), moved, F)
     expected = np.abs(residual).max() / X.sum(axis=0).mean()
@@ -330,7 +334,7 @@ def test_a_start_with_zeros_is_left():
     X = make_counts()
     L = np.eye(3)[np.arange(len(X)) % 3]
     F = np.stack([X[k::3].mean(axis=0) for k in range(3)], axis=1)
-    ended = fit(X, L=L, F=F, max_iter=2000, tol=1e-5)
+    ended = fit(X, loadings=L, components=F.T, max_iter=2000, tol=1e-5)
     free = fit(X, max_iter=2000, tol=1e-5)
     assert ended.converged_
     assert ended.loglik_ > free.loglik_ - 1e-3 * abs(free.loglik_)
@@ -396,7 +400,8 @@ def test_methods_with_a_guarantee_never_descend(seed, solver, K):
     X = make_counts(15, 12, seed=seed)
     model = fit(X, K, solver=solver, extrapolate=False, max_iter=25, **start(X, K, seed))
     loglik = model.history_["loglik"]
-    before = oracle.loglik_poisson(X, *start(X, K, seed).values()).sum()
+    loadings, components = start(X, K, seed).values()
+    before = oracle.loglik_poisson(X, loadings, components.T).sum()
     assert np.all(np.diff(np.append(before, loglik)) >= -1e-9 * np.abs(loglik).max())
 
 
@@ -424,7 +429,7 @@ def test_every_solver_reaches_a_stationary_point(solver, dtype):
 def test_given_factors_are_the_start(solver):
     X = make_counts()
     best = fit(X, solver="scd", max_iter=300)
-    again = fit(X, solver=solver, max_iter=1, L=best.loadings_, F=best.components_.T)
+    again = fit(X, solver=solver, max_iter=1, loadings=best.loadings_, components=best.components_)
     assert again.loglik_ >= best.loglik_ - 1e-6 * abs(best.loglik_)
     one, other = (fit(X, solver=solver, init=init, **start(X)) for init in ("random", "nndsvd"))
     assert_array_equal(one.components_, other.components_)
@@ -433,11 +438,11 @@ def test_given_factors_are_the_start(solver):
 def test_only_one_factor_given():
     X = make_counts()
     best = fit(X, solver="scd", max_iter=300)
-    for given_factors in ({"L": best.loadings_}, {"F": best.components_.T}):
+    for given_factors in ({"loadings": best.loadings_}, {"components": best.components_}):
         assert_usable(fit(X, **given_factors), X)
     # a component of zeros is one that is yet to be found
     F = best.components_.T * [1, 0, 1]
-    model = fit(X, F=F, max_iter=100)
+    model = fit(X, components=F.T, max_iter=100)
     assert_usable(model, X)
     assert model.components_[1].any() and model.loglik_ > best.loglik_ - 0.01 * abs(best.loglik_)
 
@@ -471,7 +476,8 @@ def test_held_factors_stay_as_they_are(what, solver, dtype):
         return
     model = fit(X, **options, **given_factors)
     L, F = model.loadings_, model.components_.T
-    after, before = (L, given_factors["L"]) if what == "fixed_samples" else (F, given_factors["F"])
+    before = given_factors["components"].T
+    after, before = (L, given_factors["loadings"]) if what == "fixed_samples" else (F, before)
     if what == "fixed_topics":
         after, before = after.T, before.T
     held, free = after[mask], after[~mask]
@@ -484,12 +490,12 @@ def test_held_factors_stay_as_they_are(what, solver, dtype):
 @pytest.mark.parametrize("what", ["fixed_topics", "fixed_features"])
 def test_what_is_held_may_be_tiny(what, solver):
     X, given_factors = make_counts(), start(make_counts())
-    given_factors["F"][[2, 5, 8], 0] = 3e-11, 0, 1e-300
+    given_factors["components"][0, [2, 5, 8]] = 3e-11, 0, 1e-300
     mask = np.arange(40 if what == "fixed_features" else 3) % 3 != 1
     model = fit(X, solver=solver, **{what: mask}, **given_factors)
     F = model.components_.T
     stays = np.broadcast_to(mask[:, None] if what == "fixed_features" else mask, F.shape)
-    assert_array_equal(F[stays], given_factors["F"][stays])
+    assert_array_equal(F[stays], given_factors["components"].T[stays])
     assert_usable(model, X)
 
 
@@ -505,17 +511,17 @@ def test_everything_free_improves_around_what_is_held():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fixed_topics": [True, False, False]}, "pass F="),
-        ({"fixed_samples": np.ones(50, bool)}, "pass L="),
-        ({"fixed_topics": [1, 0, 0], "F": np.ones((40, 3))}, "booleans"),
-        ({"fixed_features": [True], "F": np.ones((40, 3))}, "40 booleans"),
+        ({"fixed_topics": [True, False, False]}, "pass components="),
+        ({"fixed_samples": np.ones(50, bool)}, "pass loadings="),
+        ({"fixed_topics": [1, 0, 0], "components": np.ones((3, 40))}, "booleans"),
+        ({"fixed_features": [True], "components": np.ones((3, 40))}, "40 booleans"),
         ({"row_weights": np.ones(3)}, r"row_weights has shape \(3,\)"),
         ({"row_weights": -np.ones(50)}, r"row_weights\[0\] is -1"),
         ({"row_weights": np.zeros(50)}, "all are 0"),
         ({"size_factors": np.zeros(50)}, r"size_factors\[0\] is 0"),
         ({"size_factors": np.full(50, np.nan)}, "nan"),
-        ({"L": np.ones((50, 2))}, "L"),
-        ({"F": -np.ones((40, 3))}, "F"),
+        ({"loadings": np.ones((50, 2))}, "loadings has shape"),
+        ({"components": -np.ones((3, 40))}, "components"),
     ],
 )
 def test_what_cannot_be_held_is_refused(options, message):
@@ -598,7 +604,13 @@ def test_size_factors(solver):
     X = make_counts(40, 30)
     sizes = np.random.default_rng(0).uniform(0.2, 5.0, 40)
     model = fit(X, solver=solver, max_iter=200, size_factors=sizes, **start(X))
-    plain = fit(X, solver=solver, max_iter=200, F=start(X)["F"], L=start(X)["L"] * sizes[:, None])
+    plain = fit(
+        X,
+        solver=solver,
+        max_iter=200,
+        components=start(X)["components"],
+        loadings=start(X)["loadings"] * sizes[:, None],
+    )
     assert_allclose(model.loadings_ * sizes[:, None], plain.loadings_, rtol=1e-6, atol=1e-9)
     assert model.loglik_ == plain.loglik_
 
@@ -618,7 +630,8 @@ def test_integer_weights_are_repeated_samples(solver, prior):
     factors = start(X)
     repeated = fit(
         np.repeat(X, weights, axis=0), **options,
-        L=np.repeat(factors["L"], weights, axis=0), F=factors["F"],
+        loadings=np.repeat(factors["loadings"], weights, axis=0),
+        components=factors["components"],
     )  # fmt: skip
     assert weighted.loglik_ == pytest.approx(repeated.loglik_, rel=1e-7)
     if solver != "auto":
@@ -666,7 +679,7 @@ def test_residuals_do_not_depend_on_the_scale_of_the_weights():
 @pytest.mark.parametrize("solver", ["em", "ccd", "scd"])
 def test_a_start_far_too_large_is_left(solver, scale):
     X = make_counts(40, 30)
-    given = start(X) | {"L": scale * start(X)["L"]}
+    given = start(X) | {"loadings": scale * start(X)["loadings"]}
     model = fit(X, solver=solver, max_iter=500, tol=1e-4, **given)
     best = fit(X, solver="em", extrapolate=False, max_iter=200, **given)
     assert model.loglik_ > best.loglik_ - 0.02 * abs(best.loglik_)

@@ -20,7 +20,7 @@ from nmfscale.testing.case import ModelCase, X, numbers
 
 N, M = X.shape
 rng = np.random.default_rng(2)
-START = {"L": rng.uniform(0.1, 1, (N, 3)), "F": rng.uniform(0.1, 1, (M, 3))}
+START = {"loadings": rng.uniform(0.1, 1, (N, 3)), "components": rng.uniform(0.1, 1, (3, M))}
 BATCH = np.resize(["one", "two"], N)
 MEASURED = {
     "measured": np.array([X[BATCH == name].any(axis=0) for name in ("one", "two")]),
@@ -53,12 +53,12 @@ OPTIONS = {
     ],
     nmfscale.LDA: [
         {"estimate_prior": "vector"}, {"doc_topic_prior": 0.3, "inner_iter": 3},
-        {"topic_word_prior": START["F"].T},
+        {"topic_word_prior": START["components"]},
         {"dtype": "float32", "n_init": 2}, {"inference": "collapsed", "validation_fraction": 0.3},
     ],
     nmfscale.GammaPoisson: [{"hierarchical": True, "dtype": "float32"}],
     nmfscale.NoisyTopicModel: [
-        {"L": START["L"], "mu": X.mean(axis=0) + 0.1} | FIXED,
+        {"loadings": START["loadings"], "mu": X.mean(axis=0) + 0.1} | FIXED,
         {"dtype": "float32", "noise_prior": "none"},
     ],
     nmfscale.AnchorNMF: [
@@ -67,7 +67,7 @@ OPTIONS = {
     ],
     nmfscale.FrobeniusNMF: [
         {"weighting": "tf-idf", "init": "random", "alpha_W": 1e-4, "l1_ratio": 0.5, "n_init": 2},
-        {"loadings": START["L"], "components": START["F"].T, "alpha_W": 0.05, "l1_ratio": 1.0},
+        START | {"alpha_W": 0.05, "l1_ratio": 1.0},
     ],
     nmfscale.SSNMF: [
         TARGETS | {"losses": "FD", "solver": "mu"}, TARGETS | {"losses": "FD", "solver": "cd"},
@@ -82,7 +82,7 @@ MORE_OPTIONS = {
         EM, EM | NOT_AHEAD | ROW_WEIGHTS, NOT_AHEAD, {"dtype": "float32"},
         SPARSE | {"factor_norm": "l1"} | ROW_WEIGHTS,
         {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS, PRIORS | ROW_WEIGHTS,
-        MEASURED, MISSING | {"F": START["F"], "dtype": "float32"}, MISSING | EM,
+        MEASURED, MISSING | {"components": START["components"], "dtype": "float32"}, MISSING | EM,
     ],
     nmfscale.TopicModel: [EM, ENTRIES, {"solver": "joint-em"}, PRIORS, MEASURED, ROW_WEIGHTS],
     nmfscale.LDA: [
@@ -94,7 +94,7 @@ MORE_OPTIONS = {
     nmfscale.NoisyTopicModel: [{"init": "random", "n_init": 2}, NOT_AHEAD],
     nmfscale.AnchorNMF: [{"weighting": "tf-idf"}, {"projection": 20}],
     nmfscale.FrobeniusNMF: [
-        {"loadings": START["L"], "components": START["F"].T}, {"dtype": "float32"},
+        START, {"dtype": "float32"},
     ],
     nmfscale.SSNMF: [
         TARGETS | {"losses": losses, "solver": solver} | entries

@@ -331,7 +331,10 @@ def test_warnings_of_the_fit_are_kept(tmp_path):
 def test_a_component_without_factors_has_no_loadings(model):
     F = np.array([[5.0, 0], [3, 0], [1e-3, 0], [1e-3, 0]])
     one = model(2, max_iter=50, tol=0).fit(
-        [[5, 3, 0, 0], [4, 2, 0, 0]], L=np.ones((2, 2)), F=F, fixed_topics=[True, True]
+        [[5, 3, 0, 0], [4, 2, 0, 0]],
+        loadings=np.ones((2, 2)),
+        components=F.T,
+        fixed_topics=[True, True],
     )
     new = [[5, 3, 1, 0], [0, 0, 0, 2]]
     L = one.transform(new)

@@ -103,8 +103,10 @@ def test_one_batch_is_a_fit_of_its_features():
     L, F = (np.random.default_rng(0).random((size, K)) for size in (N, M))
     how = {"max_iter": 400, "tol": 1e-7}
     counts = FULL * features
-    one = nmfscale.PoissonNMF(K, **how).fit(counts, L=L, F=F, measured=features)
-    other = nmfscale.PoissonNMF(K, **how).fit(counts[:, features], L=L, F=F[features])
+    one = nmfscale.PoissonNMF(K, **how).fit(counts, loadings=L, components=F.T, measured=features)
+    other = nmfscale.PoissonNMF(K, **how).fit(
+        counts[:, features], loadings=L, components=F[features].T
+    )
     assert one.loglik_ == pytest.approx(other.loglik_, rel=1e-9)
     assert_allclose(one.inverse_transform(one.loadings_)[:, features],
                     other.inverse_transform(other.loadings_), atol=1e-2)  # fmt: skip
@@ -144,7 +146,7 @@ def test_topics_without_a_feature_in_a_batch():
     F = np.zeros((M, 2))
     F[:20, 0], F[20:45, 1] = 1, 1
     model = nmfscale.PoissonNMF(2, max_iter=3, tol=0)
-    model.fit(X, F=F, fixed_topics=np.ones(2, bool), **GIVEN)
+    model.fit(X, components=F.T, fixed_topics=np.ones(2, bool), **GIVEN)
     unknown = BATCH == "a"
     assert (model.loadings_[unknown, 0] == 0).all() and (model.loadings_[~unknown, 0] > 0).any()
     with pytest.warns(UserWarning, match="left out"):

@@ -95,7 +95,7 @@ def test_entries_and_batches_are_the_same_likelihood():
 def test_weights_of_whole_samples_and_features():
     rows, columns = rng.choice([0.5, 1, 2], N), rng.choice([0.25, 3.0], M)
     how = ONE | {"max_iter": 400, "tol": 1e-6}
-    start = {"L": rng.uniform(1, 2, (N, K)), "F": rng.uniform(1, 2, (M, K))}
+    start = {"loadings": rng.uniform(1, 2, (N, K)), "components": rng.uniform(1, 2, (K, M))}
     plain = nmfscale.PoissonNMF(K, **how).fit(X, **start)
     of_columns = {"data_weights": np.tile(columns, (N, 1))}
     for given, other, factor in (
@@ -211,7 +211,7 @@ def test_loadings_and_scores_of_samples(weights):
     )
     found, F = one.fit_transform(X, **given), one.components_.T
     assert_allclose(found, one.loadings_, atol=1e-2)
-    L = nmfscale.PoissonNMF(K).fit(X, F=F, fixed_topics=[True] * K).transform(X, **given)
+    L = nmfscale.PoissonNMF(K).fit(X, components=F.T, fixed_topics=[True] * K).transform(X, **given)
     slopes = (weights * (1 - X / np.maximum(L @ F.T, 1e-300))) @ F  # of a convex problem
     assert abs(L * slopes).max() < 1e-6 * X.sum() / N and slopes.min() > -1e-6
     assert_allclose(L / L.sum(axis=1, keepdims=True), found, atol=1e-6)
@@ -243,7 +243,7 @@ def test_topics_without_an_observed_feature_in_a_sample():
     F, seen = np.zeros((M, 2)), np.ones((N, M), bool)
     F[:20, 0], F[20:45, 1], seen[:9, :20] = 1, 1, False
     model = nmfscale.PoissonNMF(2, max_iter=3, tol=0)
-    model.fit(X, F=F, fixed_topics=np.ones(2, bool), data_weights=seen)
+    model.fit(X, components=F.T, fixed_topics=np.ones(2, bool), data_weights=seen)
     assert_array_equal(model.loadings_[:9, 0], 0)
     assert (model.loadings_[9:, 0] > 0).any()
     with pytest.warns(UserWarning, match="left out"):

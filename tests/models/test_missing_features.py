@@ -99,7 +99,7 @@ def test_scores_and_predictions_know_of_it(model):
 def test_a_poisson_nmf_is_that_of_the_rows_of_its_factors():
     one = fitted(MODELS[0])
     limited = nmfscale.PoissonNMF(3, max_iter=1, tol=0).fit(
-        X[:, THERE], F=one.components_.T[THERE], fixed_topics=np.ones(3, bool)
+        X[:, THERE], components=one.components_[:, THERE], fixed_topics=np.ones(3, bool)
     )
     assert (limited.components_ == one.components_[:, THERE]).all()
     found = quietly(one.transform, table(NEW, THERE), missing="restrict")
@@ -111,7 +111,7 @@ def test_a_poisson_nmf_is_that_of_the_rows_of_its_factors():
 def test_proportions_of_topics_are_of_all_features():
     one = fitted(nmfscale.TopicModel(3, **LONG))
     limited = nmfscale.PoissonNMF(3, max_iter=1, tol=0).fit(
-        X[:, THERE], F=one.components_.T[THERE], fixed_topics=np.ones(3, bool)
+        X[:, THERE], components=one.components_[:, THERE], fixed_topics=np.ones(3, bool)
     )
     amounts = limited.transform(NEW[:, THERE])
     found = quietly(one.transform, table(NEW, THERE), missing="restrict")
@@ -163,14 +163,13 @@ def test_topics_of_which_nothing_is_there_have_no_loadings():
     F[LACKING, 0], F[THERE[:10], 1], F[THERE[10:], 2] = 1, 1, 1
     counts = nmfscale.as_counts(table(np.maximum(X, 1)))
     for kind in (nmfscale.PoissonNMF, nmfscale.TopicModel):
-        one = kind(3, max_iter=1, tol=0).fit(counts, F=F, fixed_topics=np.ones(3, bool))
+        one = kind(3, max_iter=1, tol=0).fit(counts, components=F.T, fixed_topics=np.ones(3, bool))
         found = quietly(one.transform, table(NEW, THERE), missing="restrict")
         assert np.isfinite(found).all() and (found[:, 0] == 0).all()
         assert np.isfinite(quietly(one.score, table(NEW, THERE), missing="restrict"))
     for kind in (nmfscale.LDA, nmfscale.GammaPoisson):
-        start = {"topic_word_posterior": F.T} if kind is nmfscale.LDA else {"components_shape": F.T}
         prior = {"topic_word_prior": 0.0} if kind is nmfscale.LDA else {}
-        one = quietly(kind(3, max_iter=1, tol=0, **prior).fit, counts, **start)
+        one = quietly(kind(3, max_iter=1, tol=0, **prior).fit, counts, components=F.T)
         found = quietly(one.transform, table(NEW, THERE), missing="restrict")
         assert np.isfinite(found).all()
         assert (found[:, 0] < 0.1 * found.sum(axis=1)).all()

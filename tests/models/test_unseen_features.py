@@ -88,7 +88,7 @@ def test_what_is_known_of_them_otherwise_counts():
     F = np.full((M, 2), 1.0)
     F[2] = 5.0, 0.0
     held, count = np.arange(M) == 2, np.eye(M)[[2]]
-    model = nmfscale.PoissonNMF(2, **SHORT).fit(X, F=F, fixed_features=held)
+    model = nmfscale.PoissonNMF(2, **SHORT).fit(X, components=F.T, fixed_features=held)
     assert np.flatnonzero(model.unseen_features_).tolist() == [7]
     assert model.transform(count).argmax() == 0
     prior = np.full((M, 2), 1.1)

@@ -124,8 +124,8 @@ def test_without_dropout_it_is_a_poisson_nmf(simulated):
     model = ZeroInflatedNMF(3, dropout=0.0, random_state=0, tol=0, max_iter=50).fit(X)
     assert not model.dropout_.any()
     same = nmfscale.PoissonNMF(3, solver="em", inner_iter=1, tol=0, max_iter=1, extrapolate=False)
-    L, F = model.loadings_, model.components_.T
-    gain = same.fit(X, L=L, F=F).loglik_ - model.loglik_
+    start = {"loadings": model.loadings_, "components": model.components_}
+    gain = same.fit(X, **start).loglik_ - model.loglik_
     assert 0 <= gain < 1e-2 * abs(model.loglik_)
 
 

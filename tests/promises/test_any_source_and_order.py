@@ -51,25 +51,26 @@ SOURCES = {  # and the names that they can have
 SAMPLES, FEATURES = (0,), (1,)
 FITS = {
     nmfscale.PoissonNMF: dict(
-        L=(L, SAMPLES), F=(F, FEATURES), row_weights=(SIZES, SAMPLES),
+        loadings=(L, SAMPLES), components=(F.T, (None, 1)), row_weights=(SIZES, SAMPLES),
         size_factors=(SIZES, SAMPLES),
     ),
     nmfscale.TopicModel: dict(
-        F=(F, FEATURES), fixed_features=(np.arange(M) < 2, FEATURES), row_weights=(SIZES, SAMPLES)
+        components=(F.T, (None, 1)), fixed_features=(np.arange(M) < 2, FEATURES),
+        row_weights=(SIZES, SAMPLES),
     ),
     nmfscale.LDA: dict(
-        topic_word_posterior=(F.T, (None, 1)), doc_topic_posterior=(L, SAMPLES)
+        components=(F.T, (None, 1)), loadings=(L, SAMPLES)
     ),
-    nmfscale.GammaPoisson: dict(components_shape=(F.T, (None, 1)), loadings_shape=(L, SAMPLES)),
+    nmfscale.GammaPoisson: dict(components=(F.T, (None, 1)), loadings=(L, SAMPLES)),
     nmfscale.NoisyTopicModel: dict(
-        L=(L, SAMPLES), mu=(F[:, 0], FEATURES), fixed_samples=(MASK, SAMPLES)
+        loadings=(L, SAMPLES), mu=(F[:, 0], FEATURES), fixed_samples=(MASK, SAMPLES)
     ),
     nmfscale.SSNMF: dict(
         y=(GROUPS, SAMPLES), label_weights=(SIZES, SAMPLES), loadings=(L, SAMPLES),
         components=(F.T, (None, 1)),
     ),
 }  # fmt: skip
-NEEDS = {"fixed_features": "F", "fixed_samples": "L", "label_weights": "y"}
+NEEDS = {"fixed_features": "components", "fixed_samples": "loadings", "label_weights": "y"}
 QUESTIONS = {
     nmfscale.permutation_test: (
         dict(groups=(GROUPS, SAMPLES), units=(UNITS, SAMPLES)), dict(n_permutations=20)

@@ -87,7 +87,7 @@ def fit(X, L, F, solver, n_iter, *, extrapolate=False, inner_iter=None):
         extrapolate=extrapolate,
         max_iter=n_iter,
         tol=0,
-    ).fit(X, L=L, F=F)
+    ).fit(X, loadings=L, components=F.T)
     assert model.n_iter_ == len(model.history_) == n_iter
     return model
 

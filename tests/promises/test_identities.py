@@ -48,7 +48,7 @@ def fit(X, L, F, solver, n_iter, **options):
     """Run n_iter plain outer iterations from given factors."""
     options = {"extrapolate": False, "n_threads": 1} | options
     model = nmfscale.PoissonNMF(L.shape[1], solver=solver, max_iter=n_iter, tol=0, **options)
-    return model.fit(csr_array(X), L=L, F=F)
+    return model.fit(csr_array(X), loadings=L, components=F.T)
 
 
 def settled(X, L, F):
@@ -217,7 +217,7 @@ def test_joint_em_takes_the_steps_of_plsa(problem):
 @FEW
 def test_optimum_of_the_topic_model_is_a_fixed_point_of_plsa(problem):
     X, L, F = problem
-    model = nmfscale.TopicModel(L.shape[1], tol=1e-7).fit(X, L=L, F=F)
+    model = nmfscale.TopicModel(L.shape[1], tol=1e-7).fit(X, loadings=L, components=F.T)
     P, W = oracle.step_plsa(X, model.loadings_ + 1e-12, model.components_.T + 1e-12)
     assert_allclose(P, model.loadings_, atol=1e-4)
     assert_allclose(W, model.components_.T, atol=1e-4)

@@ -100,7 +100,8 @@ FITS = {
     "PoissonNMF": (
         nmfscale.PoissonNMF(K, prior_factors=shuffled(PRIOR, FEATURES), **FEW),
         nmfscale.PoissonNMF(K, prior_factors=PRIOR, **FEW),
-        dict(L=(L, SAMPLES, TOPICS), F=(F, FEATURES, TOPICS), row_weights=(SIZES, SAMPLES),
+        dict(loadings=(L, SAMPLES, TOPICS), components=(F.T, TOPICS, FEATURES),
+             row_weights=(SIZES, SAMPLES),
              size_factors=(SIZES, SAMPLES), fixed_topics=(np.array([True, False]), TOPICS),
              fixed_features=(np.arange(M) < 3, FEATURES), fixed_samples=(UNITS < 4, SAMPLES)),
     ),
@@ -112,15 +113,15 @@ FITS = {
     ),
     "LDA": (
         nmfscale.LDA(K, **FEW), nmfscale.LDA(K, **FEW),
-        dict(topic_word_posterior=(F.T, None, FEATURES), doc_topic_posterior=(L, SAMPLES)),
+        dict(components=(F.T, None, FEATURES), loadings=(L, SAMPLES)),
     ),
     "GammaPoisson": (
         nmfscale.GammaPoisson(K, **FEW), nmfscale.GammaPoisson(K, **FEW),
-        dict(components_shape=(F.T, None, FEATURES), loadings_shape=(L, SAMPLES)),
+        dict(components=(F.T, None, FEATURES), loadings=(L, SAMPLES)),
     ),
     "NoisyTopicModel": (
         nmfscale.NoisyTopicModel(K, **FEW), nmfscale.NoisyTopicModel(K, **FEW),
-        dict(L=(L, SAMPLES), mu=(F[:, 0], FEATURES), fixed_samples=(UNITS < 4, SAMPLES),
+        dict(loadings=(L, SAMPLES), mu=(F[:, 0], FEATURES), fixed_samples=(UNITS < 4, SAMPLES),
              fixed_features=(np.arange(M) < 3, FEATURES)),
     ),
     "SSNMF": (
@@ -156,9 +157,10 @@ def test_arguments_of_fits(model):
     np.testing.assert_array_equal(found.components_, expected.components_)
     np.testing.assert_array_equal(found.loadings_, expected.loadings_)
     for name, (values, *names) in arguments.items():
-        old = shuffled(values, names[0]) if names[0] is not None else None
+        axis = int(name == "components")  # that of samples or features
+        old = shuffled(values, names[axis], axis=axis) if names[axis] is not None else None
         if old is not None:
-            renamed = old.rename("old_{}".format)
+            renamed = old.rename("old_{}".format, axis=axis)
             with pytest.raises(ValueError, match=f"{name} has no entry for .* such as '"):
                 of_tables.fit(COUNTS, **tables | {name: renamed})
 
@@ -176,8 +178,8 @@ def test_topics_of_priors():
             expected = ask(X, L, F, prior_factors=prior.to_numpy())
             assert ask(X, *factors, prior_factors=prior[turned]) == expected
             assert ask(X, factors[0], F, prior_factors=prior[turned]) == expected
-            with pytest.raises(ValueError, match="prior_factors has the topics of L and F in anot"):
-                nmfscale.PoissonNMF(K, prior_factors=prior[turned]).fit(X, F=factors[1])
+            with pytest.raises(ValueError, match="prior_factors has the topics of load"):
+                nmfscale.PoissonNMF(K, prior_factors=prior[turned]).fit(X, components=factors[1].T)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -246,7 +248,7 @@ def test_arguments_of_functions(function):
 
 SURPLUS = FUNCTIONS | {
     "fixed topics": lambda X, L, F, start: nmfscale.TopicModel(K, **FEW).fit(
-        X, F=F, fixed_topics=[True] * K
+        X, components=F.T, fixed_topics=[True] * K
     ),
     "poisson_regression": lambda X, L, F, start: nmfscale.likelihood.poisson_regression(F, X.T),
 }

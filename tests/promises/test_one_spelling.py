@@ -20,6 +20,31 @@ OF_MODELS = [
 ]
 
 
+# The attributes in whose shape and meaning a fit takes its start.
+STARTS = {
+    "PoissonNMF": ("loadings_", "components_"), "TopicModel": ("loadings_", "components_"),
+    "LDA": ("doc_topic_posterior_", "topic_word_posterior_"), "SSNMF": ("loadings_", "components_"),
+    "GammaPoisson": ("loadings_shape_", "components_shape_"),
+    "FrobeniusNMF": ("loadings_", "components_"), "NoisyTopicModel": ("loadings_", None),
+    "AnchorNMF": (None, None),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", STARTS)
+def test_a_fit_starts_at_loadings_and_components(name):
+    how = {} if name == "AnchorNMF" else {"max_iter": 2, "tol": 0}
+    model = getattr(nmfscale, name)(2, random_state=0, **how)
+    labels = {"y": np.arange(30) % 2} if name == "SSNMF" else {}
+    model.fit(X, **labels)
+    arguments = dict(zip(("loadings", "components"), STARTS[name], strict=True))
+    start = {each: getattr(model, kept) for each, kept in arguments.items() if kept}
+    taken = inspect.signature(model.fit).parameters.keys()
+    assert taken & arguments.keys() == start.keys()
+    assert not taken & {"L", "F", "W", "H", *STARTS["LDA"], *STARTS["GammaPoisson"]}
+    model.fit(X, **labels, **start)
+
+
 @pytest.mark.parametrize("name", OF_MODELS)
 def test_the_model_comes_first(name):
     function, model = FUNCTIONS[name], nmfscale.TopicModel(2)

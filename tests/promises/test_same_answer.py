@@ -239,7 +239,7 @@ def test_anndata():
 def test_order_of_entries_that_are_not_whole():
     fractions = sp.csr_matrix(X / 7.0)
     rng = np.random.default_rng(1)
-    start = {"L": rng.uniform(size=(90, 3)), "F": rng.uniform(size=(60, 3))}
+    start = {"loadings": rng.uniform(size=(90, 3)), "components": rng.uniform(size=(3, 60))}
     one, other = (fit(form, integer="allow", **start) for form in (fractions, unsorted(fractions)))
     assert_array_equal(one.components_, other.components_)
     assert_array_equal(one.loadings_, other.loadings_)

@@ -27,7 +27,7 @@ class Experiment:
         """Return (L, F) after n_iter plain iterations."""
         model = nmfscale.PoissonNMF(
             6, solver=solver, inner_iter=inner_iter, extrapolate=False, max_iter=n_iter, tol=0
-        ).fit(self.X, L=factors[0], F=factors[1])
+        ).fit(self.X, loadings=factors[0], components=factors[1].T)
         assert model.n_iter_ == n_iter
         return model.loadings_, model.components_.T
 
@@ -93,5 +93,5 @@ def test_correlated_topics_with_single_em_steps(correlated):
 def test_default_method_ends_at_least_as_high(name, data_dir, reference_dir):
     experiment = Experiment(name, data_dir, reference_dir)
     model = nmfscale.PoissonNMF(6, max_iter=400, tol=0)
-    model.fit(experiment.X, L=experiment.start[0], F=experiment.start[1])
+    model.fit(experiment.X, loadings=experiment.start[0], components=experiment.start[1].T)
     assert experiment.gap((model.loadings_, model.components_.T)) < 0.1

@@ -410,7 +410,7 @@ def test_names_of_an_estimator(model):
 def test_names_of_a_fit(solver):
     counts, truth = nmfscale.datasets.simulate_poisson_nmf(20, 15, 2, random_state=0)
     model = nmfscale.TopicModel(2, solver=solver, max_iter=4, tol=0, inner_iter=1)
-    model.fit(counts, L=truth.L + 0.1, F=truth.F + 0.1)
+    model.fit(counts, loadings=truth.L + 0.1, components=truth.F.T + 0.1)
     assert model.components_.shape == (2, 15)
     assert model.loadings_.shape == (20, 2)
     assert model.size_factors_.shape == (20,)

@@ -28,8 +28,8 @@ ON_CLUSTER = [("em", 1), ("ccd", 1), ("scd", 1), ("sn", 3), ("newton", 1)]
 rng = np.random.default_rng(1)
 N, M = X.shape
 HELD = {
-    "L": rng.uniform(0.1, 1, (N, 3)),
-    "F": rng.uniform(0.1, 1, (M, 3)),
+    "loadings": rng.uniform(0.1, 1, (N, 3)),
+    "components": rng.uniform(0.1, 1, (3, M)),
     "row_weights": np.arange(N) % 3,
     "size_factors": rng.uniform(0.5, 2, N),
     "fixed_topics": np.arange(3) == 1,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...counts.base import CountMatrix
-from ...counts.names import is_missing, of_features, of_samples, same_topics, shown
+from ...counts.names import is_missing, of_features, of_samples, same_topics, shown, transposed
 from ...counts.structure import non_negative
 from ...counts.warn import warn_caller
 from ...engine import progress
@@ -114,26 +114,25 @@ def check_factors(
     counts: CountMatrix,
     n_components: int,
 ) -> tuple[Array | None, Array | None]:
-    """Check factors given as a start: non-negative, and below 1e15.
+    """Check factors L (n, K) and F (m, K) given as a start: non-negative, and below 1e15.
 
-    Rows of tables are matched with samples and features by name, columns of both with each other.
+    Messages name them as arguments of `fit`: loadings, and components (K, m). Rows of tables are
+    matched with samples and features by name, columns of both with each other.
 
-    An array of floats is returned itself: a fit reads it once, and copies it then.
+    Loadings in an array of floats are returned themselves: a fit reads it once, and copies it then.
     """
-    n_samples, n_features = counts.shape
-    F = same_topics(L, of_features(F, counts, "F"))
-    return (
-        _checked_factor(of_samples(L, counts, "L"), "L", "n_samples", (n_samples, n_components)),
-        _checked_factor(F, "F", "n_features", (n_features, n_components)),
-    )
-
-
-def _checked_factor(
-    values: ArrayLike | None, name: str, axis: str, shape: tuple[int, int]
-) -> Array | None:
-    if values is None:
-        return None
-    return non_negative(values, name, shape, most=LARGEST, axes=f"({axis}, n_components)")
+    (n, m), K = counts.shape, n_components
+    if L is not None:
+        L = of_samples(L, counts, "loadings")
+    if F is not None:
+        F = same_topics(L, of_features(F, counts, "components"))
+        axes = "(n_components, n_features)"
+        F = non_negative(transposed(F), "components", (K, m), most=LARGEST, axes=axes)
+        F = np.ascontiguousarray(F.T)
+    if L is not None:
+        axes = "(n_samples, n_components)"
+        L = non_negative(L, "loadings", (n, K), most=LARGEST, axes=axes)
+    return L, F
 
 
 def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) -> Array:
@@ -141,8 +140,8 @@ def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) ->
     if isinstance(init, tuple | list) and len(init) == 2 and np.ndim(init[0]) == 2:
         raise ValueError(
             "init is a pair of matrices, and takes a name or labels of clusters: give factors to "
-            "start from to fit, as fit(X, L=L, F=F), with a row of L for each sample and a row of "
-            "F for each feature."
+            "start from to fit, as fit(X, loadings=L, components=F.T), with a row of L for each "
+            "sample and a row of F for each feature."
         )
     labels = np.asarray(of_samples(init, counts, "init"))
     if labels.shape != (counts.shape[0],):
