@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import wraps
-from inspect import signature
+from inspect import cleandoc, signature
+from itertools import pairwise
 from typing import Any, Self, TypeVar, dataclass_transform
 
 Class = TypeVar("Class", bound=type)
@@ -49,10 +50,19 @@ def unknown_parameter(model: str, name: str, parameters: Collection[str]) -> str
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 def estimator(cls: Class) -> Class:
-    """Make an estimator of a class: its fields are parameters, which `__init__` checks by name."""
+    """Make an estimator of a class: its fields are parameters, which `__init__` checks by name.
+
+    The signature has them in the order of the docstring. A dataclass would show the parameters of
+    its bases first, that is, the number of threads before the solver.
+    """
     dataclass(kw_only=True, eq=False, repr=False)(cls)  # changes the class itself
     generated: Callable[..., None] = cls.__init__  # type: ignore[misc]
-    _, *names = signature(generated).parameters
+    of_fields = signature(generated)
+    self_, *of_class = of_fields.parameters.values()
+    names = [parameter.name for parameter in of_class]
+    documented = _documented(cls.__doc__ or "")
+    # stable: fields without documentation keep their order, after the others
+    of_class.sort(key=lambda each: (*documented, each.name).index(each.name))
 
     @wraps(generated)
     def __init__(self: Any, *args: Any, **parameters: Any) -> None:  # noqa: N807
@@ -67,8 +77,23 @@ def estimator(cls: Class) -> Class:
                 raise TypeError(unknown_parameter(model, name, names))
         generated(self, *args, **parameters)
 
+    __init__.__signature__ = of_fields.replace(parameters=[self_, *of_class])  # type: ignore[attr-defined]
     cls.__init__ = __init__  # type: ignore[misc]
     return cls
+
+
+def _documented(docstring: str) -> list[str]:
+    """Return the names in the section "Parameters" of a docstring, in their order."""
+    lines = iter(cleandoc(docstring).splitlines())
+    names = list[str]()
+    if "Parameters" in lines:  # the iterator is then behind the heading
+        next(lines, "")
+        for line, following in pairwise(lines):
+            if set(following) == {"-"}:  # the heading of the next section
+                break
+            if line and not line.startswith(" "):
+                names += line.partition(" :")[0].split(", ")
+    return names
 
 
 class CheckedParameters:

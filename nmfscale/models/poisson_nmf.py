@@ -12,8 +12,10 @@ from ..methods.conversion import poisson_to_multinomial
 from ..methods.merging import merged_factors
 from .factorization import CountFactorization
 from .fitted import Fitted
+from .parameters import estimator
 
 
+@estimator
 class PoissonNMF(CountFactorization):
     """Poisson non-negative matrix factorization by maximum likelihood.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
 from ..methods.merging import averaged, summed
 from .fitted import Fitted
+from .parameters import estimator
 from .poisson_nmf import PoissonNMF
 
 
+@estimator
 class TopicModel(PoissonNMF):
     """Multinomial topic model (PLSA) by maximum likelihood.
 
@@ -22,8 +24,7 @@ class TopicModel(PoissonNMF):
 
     Parameters
     ----------
-    n_components, solver, init, max_iter, tol, gain_tol, n_init, n_moves, inner_iter, \
-extrapolate, integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+    n_components, solver, init, max_iter, tol, gain_tol, n_init, n_moves, inner_iter, extrapolate
         As in :class:`PoissonNMF`.
     prior_factors : float or array-like, default=None
         Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma
@@ -34,6 +35,8 @@ extrapolate, integer, dtype, n_threads, memory_limit, random_state, verbose, cal
         As in :class:`PoissonNMF`. The penalty applies to the fit before it is converted, which
         keeps zeros. With an exponent of 1 and "l1", it changes only `size_factors_` and the
         deviance.
+    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+        As in :class:`PoissonNMF`.
 
     Attributes
     ----------
@@ -77,7 +80,7 @@ fixed_features_, fixed_samples_, measured_, batch_, has_missing_entries_, moves_
     _reported = "loglik_multinomial"
 
     # in a restricted copy: sums of the topics over all features of the fit, (K, 1)
-    _whole: NDArray[Any] | None = None
+    _whole = cast("NDArray[Any] | None", None)  # not annotated: that would make it a parameter
 
     def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
         super()._keep(fitted, sizes)

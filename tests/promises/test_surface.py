@@ -362,6 +362,8 @@ def test_docstring_matches_the_signature(thing):
     taken = [name for name in signature.parameters if name != "self"]
     written = documented(docstring, "Parameters") or []
     assert sorted(written) == sorted(taken)
+    if inspect.isclass(thing):
+        assert written == taken, "the parameters are in another order"
     if inspect.isfunction(thing) and signature.return_annotation not in (None, "None"):
         assert documented(docstring, "Returns"), "no Returns section"
 
@@ -401,7 +403,7 @@ def test_names_of_an_estimator(model):
     names = "solver init max_iter tol inner_iter extrapolate n_threads random_state verbose"
     assert all(given[name].kind is given[name].KEYWORD_ONLY for name in names.split())
     fit = inspect.signature(model.fit).parameters
-    assert [*fit][:3] == ["self", "X", "y"] and {"L", "F"} <= set(fit)
+    assert [*fit][:3] == ["self", "X", "y"] and {"loadings", "components"} <= set(fit)
     for name in "transform fit_transform inverse_transform score perplexity save".split():
         assert callable(getattr(model, name))
 
