@@ -56,8 +56,8 @@ def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
     it. The counts have names where the steps have them. Without a pipeline, both are returned
     unchanged.
     """
-    refuse_annotated(fit, "model", _GET_MODEL)
     refuse_swapped(fit, X, "the counts")
+    refuse_annotated(fit, "model", _GET_MODEL)
     if not is_pipeline(fit):
         return fit, X
     model = _last_step(fit)

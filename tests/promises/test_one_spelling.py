@@ -50,9 +50,12 @@ def test_the_model_comes_first(name):
     function, model = FUNCTIONS[name], nmfscale.TopicModel(2)
     first, second, *_ = inspect.signature(function).parameters
     assert first in ("model", "models", "estimator")
-    swapped = {first: X, second: model}
-    if name == "write_report":
-        swapped = {first: X, "path": "report.html", "X": model}
-    message = "models is ndarray" if first == "models" else "swapped: the TopicModel comes first"
-    with pytest.raises(ValueError, match=message):
-        function(**swapped)
+    adata = pytest.importorskip("anndata").AnnData(np.asarray(X, float))
+    for counts in (X, adata):
+        swapped = {first: counts, second: model}
+        if name == "write_report":
+            swapped = {first: counts, "path": "report.html", "X": model}
+        kind = "models is (ndarray|AnnData|an AnnData)"
+        message = kind if first == "models" else "swapped: the TopicModel comes first"
+        with pytest.raises(ValueError, match=message):
+            function(**swapped)
