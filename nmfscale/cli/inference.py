@@ -120,7 +120,7 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
 
 
 def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
-    """Return the bootstrap of whole fits, and the same as `_weights`."""
+    """Bootstrap whole fits; return the result, the replicates done, and the outputs' contents."""
     from ..counts.names import name_array
     from ..inference.refit import bootstrap_fit
 

@@ -112,7 +112,7 @@ class Layout:
         if self.kept or len(self.blocks) == 1:
             yield slice(0, len(self.column_order) // LANES), self.whole_columns
             return
-        panels = cut_panels(self._column_file.steps())
+        panels = cut_panels(self._column_file.entries_of_slices())
         yield from zip(panels, prefetched(map(self._panel, panels)), strict=True)
 
     def panel_bytes(self, per_count: int = 0) -> int:

@@ -90,10 +90,10 @@ class ColumnFile:
             )
             self._places.append((at, none))
 
-    def steps(self) -> Array:
-        """Return the steps of every slice, over all blocks."""
-        steps = [np.diff(columns.offset) for _, columns in self._places]
-        return np.asarray(np.sum(steps, axis=0))
+    def entries_of_slices(self) -> Array:
+        """Return the number of SELL entries of each slice, summed over the blocks, (n_slices,)."""
+        entries = [np.diff(columns.offset) for _, columns in self._places]
+        return np.asarray(np.sum(entries, axis=0))
 
     def read(self, panel: slice) -> Iterator[SellBlock]:
         """Read some slices of every block, one block after the other."""

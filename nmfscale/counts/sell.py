@@ -137,6 +137,7 @@ class SellBuilder:
             return indptr, indices, data.astype(self.count_dtype, copy=False), _Pieces(none, none)
         large = _above(data, largest_of(self.count_dtype))
         whole, rest = pieces_of(data[large], self.count_dtype)
+        # the rest takes the place of the large count; the pieces, `whole` of them, follow the row
         narrow = aligned_empty(data.shape, self.count_dtype)
         np.copyto(narrow, data, casting="unsafe")
         narrow[large] = rest
@@ -150,6 +151,7 @@ class SellBuilder:
         indptr, indices, data, pieces = self._csr(start, stop)
         length = np.diff(indptr)
         n_pieces = np.bincount(pieces.row, minlength=len(length))
+        # lengths in lane order; lanes of the padding (order < 0) are the last ones, of length 0
         offset = offsets_of((length + n_pieces)[order[order >= 0]], len(order))
         rows = empty_block(offset, self.shape[1], self.count_dtype)
         place_rows(
@@ -201,6 +203,7 @@ class SellBuilder:
         # the number of each piece within its lane
         first = np.flatnonzero(np.diff(lane, prepend=-1))
         ordinal = np.arange(len(lane)) - np.repeat(first, np.diff(first, append=len(lane)))
+        # entry q of lane r of a slice is at 16 (offset + q) + r
         at = (slices.offset[lane // LANES] + length + ordinal) * LANES + lane % LANES
         slices.index[at] = index
         slices.count[at] = largest_of(self.count_dtype) if len(at) else 0
@@ -223,7 +226,7 @@ def largest_of(dtype: np.dtype[Any]) -> float:
 def pieces_of(large: Array, dtype: np.dtype[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, for each large count, its number of pieces of the dtype's largest value, and rest."""
     largest = int(largest_of(dtype))
-    whole = (large.astype(np.int64) - 1) // largest
+    whole = (large.astype(np.int64) - 1) // largest  # so that the rest is 1 to largest
     return whole, large.astype(np.int64) - whole * largest
 
 
@@ -243,6 +246,7 @@ def offsets_of(length_in_lane_order: Array, n_lanes: int) -> NDArray[np.int64]:
     """Return the first step of every slice, and the end, from the length of every lane."""
     padded = np.zeros(n_lanes, np.int64)
     padded[: len(length_in_lane_order)] = length_in_lane_order
+    # a slice is as long as the longest of its 16 lanes
     return np.concatenate([[0], np.cumsum(padded.reshape(-1, LANES).max(axis=1))])
 
 

@@ -98,7 +98,11 @@ class FreedmanLane(CoefficientTests):
         return self.n_units
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return whether statistics (n, n_tests, T) reach those of the data."""
+        """Draw these permutations; return whether their statistics reach those of the data.
+
+        Both arrays are (n, n_tests, T): `as_extreme` compares each topic alone, `largest` the
+        step-down maximum over topics.
+        """
         states = child_states(child(seed, 0), numbers)
         shape = len(states), len(self.tested), self.fit.residuals.shape[1]
         alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -225,7 +229,7 @@ class SignFlips(CoefficientTests):
         return self.unit
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Return whether statistics (n, n_tests, T) reach those of the data."""
+        """Draw these sign vectors; return the arrays of `FreedmanLane.run` for them."""
         of, n = child(seed, 0), len(numbers)
         shape = n, len(self.tested), self.fit.residuals.shape[1]
         alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)

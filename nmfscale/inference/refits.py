@@ -219,7 +219,7 @@ class WeightedRefits(RefitTask):
         yield from (self.L, self.weights, *self.fixed.keys(), *self.fixed.values())
 
     def together(self, here: bool) -> int:
-        """Return the number of fits that share each read of counts in a file."""
+        """Return how many fits one pass over the file serves: `here`, or in a worker."""
         return self._n_together(1) if here else n_together_elsewhere(self.counts, self.estimator)
 
     def _n_together(self, n_threads: int) -> int:

@@ -52,7 +52,7 @@ class _Reweighting:
 
 
 def _described(move: Move | Exchange | _Reweighting, n_starts: int) -> tuple[str, dict[str, Any]]:
-    """Return a move in words, and the columns of its record that are not -1."""
+    """Return the text of a move for the progress bar, and its fields in `moves_` that apply."""
     if isinstance(move, Exchange):
         start = move.source < n_starts
         place = f"start {move.source + 1}" if start else f"move {move.source - n_starts + 1}"

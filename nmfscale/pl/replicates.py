@@ -196,9 +196,14 @@ def _limits(values: Array, neutral: float | None) -> tuple[float, float]:
 
 
 def _height(peaks: list[float]) -> float:
-    """Return the height of a panel: narrow peaks are cut off, beside which others would be flat."""
-    known = [peak for peak in peaks if peak > 0]
-    return 1.05 * min(max(known), _MOST_ABOVE * float(np.median(known))) if known else 1.0
+    """Return the upper limit of the y axis, at most `_MOST_ABOVE` times the median peak.
+
+    So one narrow peak does not flatten all others.
+    """
+    heights = [peak for peak in peaks if peak > 0]
+    if not heights:
+        return 1.0
+    return 1.05 * min(max(heights), _MOST_ABOVE * float(np.median(heights)))
 
 
 def _draw(panel: Axes, values: Array, color: str, style: str, edges: Array) -> tuple[Any, float]:

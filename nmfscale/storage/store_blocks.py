@@ -137,7 +137,8 @@ class BlockFile:
         if buffer is None:
             buffer = np.empty(block.nbytes(which), np.uint8)
         pieces, first = {}, 0
-        for part in PARTS[::-1]:  # int64 first, so that every array is aligned
+        # The three arrays of a block share one buffer; int64 first, so that each is aligned.
+        for part in PARTS[::-1]:
             size = block.extents[f"{which}_{part}"].size
             pieces[f"{which}_{part}"] = buffer[first : first + size]
             first += size
@@ -170,6 +171,7 @@ class BlockFile:
         """
         n_others = place.last - place.first
         index_type = np.dtype(np.uint16 if place.index_bytes == 2 else np.int32)
+        # the begin of each slice, and the end of the last, in entries of 16 lanes
         offset = np.empty(some.stop - some.start + 1, np.int64)
         self._fill([(place.at_offset + some.start * offset.itemsize, offset.view(np.uint8))])
         first, n_entries = int(offset[0]) * LANES, int(offset[-1] - offset[0]) * LANES

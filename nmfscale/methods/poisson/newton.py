@@ -247,6 +247,7 @@ class Newton(FactorModel):
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Update the rows, and on the way compute the objective at the current point."""
+        # 1. of the module's docstring: rows; the objective belongs to the point before the update
         rows, self._columns = self.schedule.updates(iteration)
         seen, at = self.look(rows, "next")
         self._loglik = at["loglik"]
@@ -259,6 +260,7 @@ class Newton(FactorModel):
     def update(self, iteration: int, ending: bool) -> None:
         """Judge the point; extrapolate L and move F, or return to the best point."""
         schedule, state = self.schedule, self.state
+        # 2. judge the point
         if schedule.judge(self._loglik) or ending:
             if self._loglik < schedule.best[-1]:
                 self._go_back()
@@ -289,11 +291,13 @@ class Newton(FactorModel):
             self._copy("L", "best")
             best = self.best_F
         momentum = Momentum(schedule.beta, scale, MOMENTUM_LEAVES)
+        # 3. extrapolate L, and add up what the columns need
         (found,), sums = state.advance(
             ExtrapolateRows(self.n_components, momentum), columns=self._columns
         )
         rows = state.note_rows(found)
         self.executor.copy("next", "before")
+        # 4. columns
         kkt, columns = state.extrapolate_columns(
             self._columns, sums, self.lag_F, best, momentum._replace(scale=1 / scale)
         )

@@ -196,15 +196,6 @@ def of_rows(block: Block, S: Array, B: Array, loss: str, n_threads: int) -> tupl
     return up, w[:, None] * each
 
 
-def least_of(targets: Array, weights: Array, n_targets: int) -> float:
-    """Return the mean of the known targets, 1 if there are none."""
-    if targets.ndim == 1:
-        return 1 / n_targets if n_targets else 1.0
-    w = np.broadcast_to(weights if weights.ndim == 2 else weights[:, None], targets.shape)
-    total = float(w.sum())
-    return float((w * targets).sum()) / total if total else 1.0
-
-
 def in_slices(
     block: Block, n_targets: int, n_slices: int, scale: float, dtype: Any
 ) -> tuple[Array, Array]:

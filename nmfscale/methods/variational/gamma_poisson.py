@@ -184,9 +184,12 @@ class VariationalGammaPoisson(MeanFieldTopics):
         return self.of_rows.shape
 
     def result(self) -> dict[str, Array]:
-        """Return gamma, E theta (n, K) and E xi (n,); lambda or W, E beta (m, K), E eta (m,); T.
+        """Return the posterior, with rows and columns in the order of the counts.
 
-        All arrays are in the order of the counts; rates are returned only if they are random.
+        Shapes of loadings `gamma` (n, K), and their means `theta` (n, K). Shapes of factors
+        `lambda` (m, K), and, if factors are random, their means `beta` (m, K) and rates `eta`
+        (m,). Mean rates of samples `xi` (n,), if rates are random. Sums over features `sums` (K,)
+        and over samples `totals` (K,).
         """
         gamma, topics = self.plain_point()
         totals, rows, columns = self.points["gamma"]["totals"], self.of_rows, self.of_columns

@@ -179,7 +179,7 @@ class VariationalLDA(MeanFieldTopics):
         return shared
 
     def least(self, shared: Shared) -> Array:
-        """Return alpha."""
+        """Return the prior alpha (K,): no update leaves gamma below it."""
         return shared["alpha"]
 
     def online(self, topics: Array, weight: float, n_samples: float) -> Array:
