@@ -122,7 +122,7 @@ def real_text(folder):
     }
 
 
-@slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("n_components", "places"),
     [(10, ["nmf", "dask array"]), (20, ["h5", "memory"])],

@@ -73,7 +73,7 @@ def test_the_same_bits_from_files_and_with_threads(found, model, data, tmp_path)
     assert_same(noisy_pairs(again, counts, **FEW | {"n_threads": 2}), found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_bits_resumed_and_read_anew(found, model, data, tmp_path, monkeypatch):
     job = FEW | {"checkpoint": tmp_path / "job"}
     noisy_pairs(model, data[0], **job | {"n_chains": 1})
@@ -85,7 +85,7 @@ def test_the_same_bits_resumed_and_read_anew(found, model, data, tmp_path, monke
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_share_the_chains(found, model, data, client):
     assert_same(noisy_pairs(model, data[0], client=client, **FEW), found)
 

@@ -111,7 +111,7 @@ def test_a_fit_that_fails_ends_those_beside_it(data, stored, monkeypatch):
         within(WALL, lambda: run[0](*run[1:], n_replicates=40, random_state=0))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_workers_share_the_reads_of_a_store(data, stored, client, monkeypatch):
     X, _, model = data

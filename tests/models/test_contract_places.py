@@ -180,7 +180,7 @@ def test_same_numbers_when_resumed_in_other_places(fits, model, order):
 # New samples -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["file", "store"])
+@pytest.mark.parametrize("place", [pytest.param("file", marks=pytest.mark.nightly), "store"])
 @every_model
 def test_new_samples_have_the_same_numbers_in_every_place(fits, model, place):
     # on a cluster: see the next test

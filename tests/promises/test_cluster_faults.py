@@ -144,6 +144,7 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
         assert killed == undisturbed | {"columns": undisturbed["columns"] + 1}
 
 
+@pytest.mark.nightly
 def test_lineage_ends_at_saved_loadings(client, store, monkeypatch):
     internals.save_every(monkeypatch, 5)
     sizes = []

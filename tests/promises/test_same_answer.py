@@ -51,7 +51,7 @@ def bits(model):
 
 
 def fit(counts=X, model=nmfscale.PoissonNMF, **options):
-    names = ("L", "F", "row_weights", "client")
+    names = ("loadings", "components", "row_weights", "client")
     fit_options = {name: options.pop(name) for name in names if name in options}
     # From its twelfth iteration on, "auto" keeps curvature.
     n_iter = 15 if options.get("solver", "auto") == "auto" else 6

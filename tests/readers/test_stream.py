@@ -271,7 +271,7 @@ def test_npz_and_folder(tmp_path):
         check_piece(stream.rows(0, 57), TABLE[:, ::2])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_entries_in_any_order_with_duplicates_and_zeros(tmp_path_factory, data):

@@ -45,7 +45,7 @@ def store(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 @pytest.mark.parametrize(
     ("what", "limit"), [("ssnmf", "450MB"), ("completion", "520MB"), ("bootstrap", "640MB")]
