@@ -27,7 +27,7 @@ import numpy as np
 import problems
 import report
 
-from nmfscale.readers.stream import RowStream
+from nmfscale.readers.streams.stream import RowStream
 
 N_ITER = 10
 # Above this number of nonzeros, counts are fitted only from the file.
@@ -76,7 +76,7 @@ class DrawnRows(RowStream):
 def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
     """Simulate and pack counts; the seconds of packing exclude the simulation."""
     from nmfscale.datasets.simulate import simulate_from_factors
-    from nmfscale.readers.file_counts import FileCounts
+    from nmfscale.readers.streams.file_counts import FileCounts
     from nmfscale.storage.store_writer import pack
 
     sample = np.linspace(0, len(L) - 1, min(len(L), 500)).astype(int)

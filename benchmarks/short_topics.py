@@ -135,7 +135,7 @@ def fits(X: sp.csr_array, known: sp.csr_array, K: int, seed: int, sweeps: tuple[
 
 def quality(topics: np.ndarray, whole: sp.csr_array) -> tuple[float, float]:
     """Return the mean NPMI of leading words, and the share of distinct leading words."""
-    from nmfscale.methods.coherence import Cooccurrences, coherences
+    from nmfscale.methods.topics.coherence import Cooccurrences, coherences
 
     order = np.argsort(-topics, axis=1)
     leading = list(order[:, :N_LEADING])

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from . import pl as pl
     from . import results as results
     from . import tl as tl
-    from .inference.balance import balance as balance
-    from .inference.bootstrap import bootstrap_weights as bootstrap_weights
-    from .inference.cluster_samples import cluster_samples as cluster_samples
-    from .inference.compare_fits import compare_fits as compare_fits
-    from .inference.differential import differential_features as differential_features
-    from .inference.effects import group_effects as group_effects
-    from .inference.find_samples import find_samples as find_samples
-    from .inference.permutation import permutation_test as permutation_test
-    from .inference.refit import bootstrap_fit as bootstrap_fit
-    from .inference.regression import regress_proportions as regress_proportions
+    from .inference.choice.compare_fits import compare_fits as compare_fits
+    from .inference.choice.select_k import select_k as select_k
+    from .inference.choice.stability import stability as stability
+    from .inference.choice.topic_quality import topic_quality as topic_quality
+    from .inference.features.differential import differential_features as differential_features
+    from .inference.groups.balance import balance as balance
+    from .inference.groups.bootstrap import bootstrap_weights as bootstrap_weights
+    from .inference.groups.permutation import permutation_test as permutation_test
+    from .inference.regression.effects import group_effects as group_effects
+    from .inference.regression.regression import regress_proportions as regress_proportions
+    from .inference.replicates.refit import bootstrap_fit as bootstrap_fit
     from .inference.results.files import load_result as load_result
-    from .inference.select_k import select_k as select_k
-    from .inference.stability import stability as stability
-    from .inference.topic_quality import topic_quality as topic_quality
-    from .methods.clustering import clustering_score as clustering_score
+    from .inference.samples.cluster_samples import cluster_samples as cluster_samples
+    from .inference.samples.find_samples import find_samples as find_samples
+    from .methods.topics.clustering import clustering_score as clustering_score
     from .models.anchor_nmf import AnchorNMF as AnchorNMF
     from .models.comparison import match_topics as match_topics
     from .models.frobenius_nmf import FrobeniusNMF as FrobeniusNMF
@@ -59,21 +59,21 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 # Modules of the public names. They are imported at the first use, so that the shell starts quickly.
 _PLACES = {
-    "inference.balance": "balance",
-    "inference.bootstrap": "bootstrap_weights",
-    "inference.cluster_samples": "cluster_samples",
-    "inference.compare_fits": "compare_fits",
-    "inference.differential": "differential_features",
-    "inference.effects": "group_effects",
-    "inference.find_samples": "find_samples",
-    "inference.permutation": "permutation_test",
-    "inference.refit": "bootstrap_fit",
-    "inference.regression": "regress_proportions",
+    "inference.choice.compare_fits": "compare_fits",
+    "inference.choice.select_k": "select_k",
+    "inference.choice.stability": "stability",
+    "inference.choice.topic_quality": "topic_quality",
+    "inference.features.differential": "differential_features",
+    "inference.groups.balance": "balance",
+    "inference.groups.bootstrap": "bootstrap_weights",
+    "inference.groups.permutation": "permutation_test",
+    "inference.regression.effects": "group_effects",
+    "inference.regression.regression": "regress_proportions",
+    "inference.replicates.refit": "bootstrap_fit",
     "inference.results.files": "load_result",
-    "inference.select_k": "select_k",
-    "inference.stability": "stability",
-    "inference.topic_quality": "topic_quality",
-    "methods.clustering": "clustering_score",
+    "inference.samples.cluster_samples": "cluster_samples",
+    "inference.samples.find_samples": "find_samples",
+    "methods.topics.clustering": "clustering_score",
     "models.anchor_nmf": "AnchorNMF",
     "models.comparison": "match_topics",
     "models.frobenius_nmf": "FrobeniusNMF",
@@ -84,8 +84,8 @@ _PLACES = {
     "models.poisson_nmf": "PoissonNMF",
     "models.ssnmf": "SSNMF",
     "models.topic_model": "TopicModel",
-    "readers.convert": "write_store",
     "readers.concat": "concat",
+    "readers.convert": "write_store",
     "readers.open": "as_counts read_counts",
     "readers.text_counts": "text_counts",
     "readers.thin": "thin",

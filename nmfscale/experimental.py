@@ -4,10 +4,10 @@ They are tested and documented like all others. What differs is the promise: out
 a release changes public names only with a notice in the change log of the release before.
 """
 
-from .inference.correspondence import correspondence_analysis
-from .inference.jackknife import jackknife_fit
-from .inference.noisy_pairs import noisy_pairs
-from .inference.pyldavis import to_pyldavis
+from .inference.features.noisy_pairs import noisy_pairs
+from .inference.features.pyldavis import to_pyldavis
+from .inference.groups.correspondence import correspondence_analysis
+from .inference.replicates.jackknife import jackknife_fit
 from .models.supervised import supervision_from_variances
 
 __all__ = [

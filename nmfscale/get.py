@@ -23,7 +23,7 @@ from .annotated.scheme import (
     read_table,
 )
 from .counts.foreign import imported_pandas
-from .methods.score_names import DEFAULT_SCORE
+from .methods.topics.score_names import DEFAULT_SCORE
 from .models.leading_features import OF_LEADING_FEATURES, leading_names
 from .models.pipelines import is_pipeline, model_of
 

@@ -5,12 +5,6 @@ The functions take counts and plain arrays, such as L (n_samples x n_components)
 """
 
 from .methods.conversion import multinomial_to_poisson, poisson_to_multinomial
-from .methods.likelihood import (
-    deviance_poisson,
-    kkt_residuals,
-    loglik_multinomial,
-    loglik_poisson,
-)
 from .methods.poisson.mixture import mixture_proportions
 from .methods.poisson.priors import (
     dirichlet_to_gamma,
@@ -19,6 +13,12 @@ from .methods.poisson.priors import (
     logposterior_poisson,
 )
 from .methods.poisson.regression import poisson_regression
+from .methods.projection.likelihood import (
+    deviance_poisson,
+    kkt_residuals,
+    loglik_multinomial,
+    loglik_poisson,
+)
 
 __all__ = [
     "deviance_poisson", "dirichlet_to_gamma", "gamma_to_dirichlet", "kkt_residuals",

@@ -10,25 +10,25 @@ from .counts.memory import Counts
 from .datasets.corpora import Corpus
 from .datasets.noisy import NoisyTruth
 from .datasets.simulate import PoissonTruth, TopicTruth
-from .inference.consensus import Consensus
-from .inference.results.bootstrap import BootstrapWeights
-from .inference.results.cluster_samples import SampleClusters
-from .inference.results.compare_fits import FitComparison, FitSummary
-from .inference.results.correspondence import CorrespondenceAnalysis
-from .inference.results.differential import DifferentialFeatures
-from .inference.results.effects import GroupDifferences, GroupEffects
-from .inference.results.find_samples import LeadingSamples
-from .inference.results.jackknife import JackknifeEstimates, JackknifeFit
-from .inference.results.noisy_pairs import NoisyPairs
+from .inference.choice.compare_fits_result import FitComparison, FitSummary
+from .inference.choice.consensus import Consensus
+from .inference.choice.select_k_result import SelectK
+from .inference.choice.stability_result import Stability
+from .inference.choice.topic_quality_result import TopicQuality
+from .inference.features.differential_result import DifferentialFeatures
+from .inference.features.noisy_pairs_result import NoisyPairs
+from .inference.groups.bootstrap_result import BootstrapWeights
+from .inference.groups.correspondence_result import CorrespondenceAnalysis
+from .inference.groups.permutation_result import GroupTest, PermutationTest
+from .inference.regression.effects_result import GroupDifferences, GroupEffects
+from .inference.regression.regression_result import ProportionRegression
+from .inference.replicates.jackknife_result import JackknifeEstimates, JackknifeFit
+from .inference.replicates.refit_result import BootstrapFit, Estimates
 from .inference.results.origin import Origin
-from .inference.results.permutation import GroupTest, PermutationTest
-from .inference.results.refit import BootstrapFit, Estimates
-from .inference.results.regression import ProportionRegression
-from .inference.results.select_k import SelectK
-from .inference.results.stability import Stability
-from .inference.results.topic_quality import TopicQuality
-from .methods.clustering import ClusteringScore
+from .inference.samples.cluster_samples_result import SampleClusters
+from .inference.samples.find_samples_result import LeadingSamples
 from .methods.conversion import TopicParameters
+from .methods.topics.clustering import ClusteringScore
 from .models.comparison import TopicMatch
 from .storage.store import StoredCounts
 

@@ -44,7 +44,7 @@ def make_parser_by(patch, function):
 
 def around_bootstrap_weights(patch, function):
     """Wrap the bootstrap of balanced weights, for Python and the shell."""
-    _around(patch, "inference.bootstrap.bootstrap_weights", function)
+    _around(patch, "inference.groups.bootstrap.bootstrap_weights", function)
 
 
 # Counts and files -----------------------------------------------------------------------------
@@ -88,12 +88,12 @@ def around_layout(patch, function):
 
 def small_pieces(patch, n_bytes):
     """Read files in pieces of this many bytes."""
-    _set(patch, "readers.file_counts._PIECE_BYTES", n_bytes)
+    _set(patch, "readers.streams.file_counts._PIECE_BYTES", n_bytes)
 
 
 def around_spill(patch, function):
     """Wrap the function that writes a sorted run to a temporary file."""
-    _around(patch, "readers.external_sort._Run.spill", function)
+    _around(patch, "readers.sources.external_sort._Run.spill", function)
 
 
 def no_room_for_columns(patch):
@@ -134,7 +134,7 @@ def demo_corpus(patch, counts):
 
 def small_ranges(patch, n_rows):
     """Measure the quality of topics in ranges of this many rows."""
-    _set(patch, "inference.topic_quality._LEAST_ROWS", n_rows)
+    _set(patch, "inference.choice.topic_quality._LEAST_ROWS", n_rows)
 
 
 # Memory and processors ------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def processor_quota(patch, quota):
 
 def fits_together(patch, number):
     """Let this many bootstrap fits share the reads of a file, whatever memory is free."""
-    _set(patch, "inference.shared_fits.fits_within", lambda *_: number)
+    _set(patch, "inference.replicates.shared_fits.fits_within", lambda *_: number)
 
 
 # Methods --------------------------------------------------------------------------------------
@@ -228,12 +228,12 @@ def note_executors(patch):
 
 def draw_rows_of(patch, n_nonzeros):
     """Search anchors in random rows with about this many nonzeros."""
-    _set(patch, "methods.poisson.topic_score.MAX_NONZEROS", n_nonzeros)
+    _set(patch, "methods.starts.topic_score.MAX_NONZEROS", n_nonzeros)
 
 
 def few_projection_steps(patch):
     """Compute loadings of new rows with few steps."""
-    from nmfscale.methods.transform import projection
+    from nmfscale.methods.projection.transform import projection
 
     _set(patch, "models.held_factors.projection", partial(projection, n_steps=2))
 
@@ -376,17 +376,17 @@ def around_save(patch, function):
 
 def around_fit_of_replicate(patch, function):
     """Wrap the fit of a bootstrap: `function(original, task, drawn, n_threads, counts)`."""
-    _around(patch, "inference.refits.WeightedRefits._fit", function)
+    _around(patch, "inference.replicates.refits.WeightedRefits._fit", function)
 
 
 def around_fit_of_selection(patch, function):
     """Wrap the fits of `select_k`: `function(original, task, folds, number, *words, **options)`."""
-    _around(patch, "inference.selection_fits.SelectionTask._fit", function)
+    _around(patch, "inference.replicates.selection_fits.SelectionTask._fit", function)
 
 
 def around_excess_variance(patch, function):
     """Wrap what `select_k` computes after its first fits: `function(original, *arguments)`."""
-    _around(patch, "inference.select_k.excess_variance", function)
+    _around(patch, "inference.choice.select_k.excess_variance", function)
 
 
 def count_rows_read(patch):
@@ -403,10 +403,9 @@ def count_rows_read(patch):
 
 def halves_and_seeds(random_state):
     """Return the thinning of `select_k`, and the seeds of its first fit to each half."""
+    from nmfscale.inference.replicates.replicates.folds import Folds
+    from nmfscale.inference.replicates.replicates.seeds import child
     from numpy.random import SeedSequence
-
-    from nmfscale.inference.folds import Folds
-    from nmfscale.inference.seeds import child
 
     seed = SeedSequence(random_state)
     folds = Folds(None, 2, child(seed, 0), None)
@@ -436,12 +435,12 @@ def after_a_batch(patch, function):
         original(*args)
         function()
 
-    _around(patch, "inference.replicates._Sizes.note", note)
+    _around(patch, "inference.replicates.replicates._Sizes.note", note)
 
 
 def small_batches_of_labellings(patch):
     """Let batches of labellings begin with one, as those of other replicates do."""
-    _set(patch, "inference.labelling._TOGETHER", 1)
+    _set(patch, "inference.groups.labelling._TOGETHER", 1)
 
 
 def before_replicates(patch, function):
@@ -451,7 +450,7 @@ def before_replicates(patch, function):
         function()
         return original(*args)
 
-    _around(patch, "inference.replicates.resolve_threads", resolve)
+    _around(patch, "inference.replicates.replicates.resolve_threads", resolve)
 
 
 def around_solve(patch, function):
@@ -461,23 +460,23 @@ def around_solve(patch, function):
 
 def few_samples_are_many(monkeypatch, n):
     """Warn about samples as units if a group has at least n."""
-    monkeypatch.setattr("nmfscale.inference.groups.MANY_SAMPLES", n)
+    monkeypatch.setattr("nmfscale.inference.design.groups.MANY_SAMPLES", n)
 
 
 def free_memory_for_pairs(patch, n_bytes):
     """Let tests of pairs of groups use this much memory, and start no work."""
-    _set(patch, "inference.labelling.free_memory", lambda: n_bytes)
-    _set(patch, "inference.permutation.labelled_sets", None)
+    _set(patch, "inference.groups.labelling.free_memory", lambda: n_bytes)
+    _set(patch, "inference.groups.permutation.labelled_sets", None)
 
 
 def set_pvalues_in_memory(patch, number):
     """Let the adjustment of p-values of pairs have this many in memory at a time."""
-    _set(patch, "inference.pvalues._PVALUES", number)
+    _set(patch, "inference.groups.pvalues._PVALUES", number)
 
 
 def set_replicates_of_pairs_in_memory(patch, n_entries):
     """Let differences between groups have this many entries of replicates at a time."""
-    _set(patch, "inference.results.effects._REPLICATES", n_entries)
+    _set(patch, "inference.regression.effects_result._REPLICATES", n_entries)
 
 
 # Many topics --------------------------------------------------------------------------------------
@@ -485,7 +484,7 @@ def set_replicates_of_pairs_in_memory(patch, n_entries):
 
 def all_components_of_a_row(patch):
     """Update rows of many components like rows of few components."""
-    _set(patch, "methods.transform.ACTIVE_ABOVE", 1 << 30)
+    _set(patch, "methods.projection.transform.ACTIVE_ABOVE", 1 << 30)
 
 
 def small_pieces_of_rows(patch):

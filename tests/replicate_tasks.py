@@ -5,9 +5,8 @@ import signal
 from pathlib import Path
 
 import numpy as np
-
-from nmfscale.inference.replicates import ReplicateTask
-from nmfscale.inference.seeds import generator
+from nmfscale.inference.replicates.replicates.replicates import ReplicateTask
+from nmfscale.inference.replicates.replicates.seeds import generator
 
 
 class Draws(ReplicateTask):

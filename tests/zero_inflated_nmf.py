@@ -39,16 +39,16 @@ from nmfscale.methods.factors import (
     sum_lanes,
     to_lanes,
 )
-from nmfscale.methods.merging import merged_factors
 from nmfscale.methods.poisson.objective import count_constants
 from nmfscale.methods.poisson.steps import Part, SumColumns
+from nmfscale.methods.projection.transform import LogMu, LogShares
 from nmfscale.methods.rows_pass import RowsPass
 from nmfscale.methods.slices import sliced_counts
-from nmfscale.methods.transform import LogMu, LogShares
+from nmfscale.methods.topics.merging import merged_factors
+from nmfscale.models.arguments.fit_options import FitOptions
+from nmfscale.models.arguments.parameters import estimator
+from nmfscale.models.arguments.validation import checked_array
 from nmfscale.models.base import CountModel
-from nmfscale.models.fit_options import FitOptions
-from nmfscale.models.parameters import estimator
-from nmfscale.models.validation import checked_array
 
 # Numbers in a dense piece of a block. For new samples: steps at most, and the change of a loading,
 # relative to the total of its sample, at which they end.

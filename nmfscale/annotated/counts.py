@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.logarithms import check_fractions
-from ..readers.columns import select_columns
-from ..readers.file_counts import FileCounts
 from ..readers.objects import whole_matrices
 from ..readers.open import open_counts
-from ..readers.thinning import PartOfCounts
+from ..readers.streams.columns import select_columns
+from ..readers.streams.file_counts import FileCounts
+from ..readers.streams.thinning import PartOfCounts
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import matched, shown
-from ..readers.h5ad import check_one_modality
+from ..readers.formats.h5ad import check_one_modality
 from ..readers.objects import is_annotated, is_mudata, part_of_annotated
 
 Array = NDArray[Any]

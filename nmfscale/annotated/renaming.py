@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..inference.results.files import result_classes
-from ..models.topics import new_topic_names
+from ..models.topics.topics import new_topic_names
 from ..storage.plain import JSON, from_plain, to_plain
 from .scheme import OF_A_FIT, OF_GROUPS
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..counts.names import names_of, plain, such_as
 from ..models.registry import model_class
-from ..models.topics import topic_names_of
+from ..models.topics.topics import topic_names_of
 from ..readers.objects import table_of_samples
 from ..storage.plain import escaped, from_plain, kind_of, to_plain, unescaped
 from ..storage.version import package_version

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import __version__
-from ..cli import commands
+from . import commands
 from .cluster import cluster
 from .completion import SHELLS, completion
 from .correspondence import add_correspondence_options, correspondence
@@ -176,7 +176,7 @@ def _plot(command: argparse.ArgumentParser) -> None:
 
 
 def _test(command: argparse.ArgumentParser) -> None:
-    from ..inference.statistics import STATISTICS
+    from ..inference.groups.statistics import STATISTICS
 
     explain(command, _UNITS)
     add_labels(command)

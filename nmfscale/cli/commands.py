@@ -292,7 +292,7 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
 def _say_topics(model: Any, width: int) -> None:
     from ..counts.names import names_of
     from ..models.leading_features import leading_names
-    from ..models.topics import topic_names_of
+    from ..models.topics.topics import topic_names_of
 
     leading = leading_names(model.components_, names_of(model, 1))
     for name, features in zip(topic_names_of(model, len(leading)), leading, strict=True):

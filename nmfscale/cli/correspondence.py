@@ -68,7 +68,7 @@ def correspondence(arguments: argparse.Namespace) -> int:
     check_inputs(*files)
     endings = (*TEXT_TABLES, *ARRAYS, *PICTURES)
     targets = targets_of(arguments, endings, files, replaces=False)
-    from ..inference.correspondence import correspondence_analysis
+    from ..inference.groups.correspondence import correspondence_analysis
 
     model, labels = labelled_model(arguments)
     topics = labelled_topics(arguments, model, labels)

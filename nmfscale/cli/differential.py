@@ -33,9 +33,9 @@ def differential(arguments: argparse.Namespace) -> int:
         from ..pl.interactive import need_bokeh
 
         need_bokeh()
-    from ..inference.differential import differential_features
+    from ..inference.features.differential import differential_features
     from ..models.persistence import load_model
-    from ..models.symbols import with_symbols
+    from ..models.topics.symbols import with_symbols
 
     model = load_model(arguments.model)
     reference, topic = _checked_topics(arguments, model)
@@ -82,8 +82,8 @@ def differential(arguments: argparse.Namespace) -> int:
 
 def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int]:
     """Return the reference and the number of the topic of the plot, checked before any work."""
-    from ..inference.differential_tests import Reference
-    from ..inference.loadings import number_of_topic, topics_of_samples
+    from ..inference.design.loadings import number_of_topic, topics_of_samples
+    from ..inference.features.differential_tests import Reference
 
     if getattr(model, "loadings_", None) is None:
         raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")

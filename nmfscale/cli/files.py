@@ -144,7 +144,7 @@ def _names_or_column(given: str | None) -> Any:
 
 def _of_other_matrices(arguments: argparse.Namespace) -> str:
     """Return the options that choose another matrix of an AnnData file, as text."""
-    from ..readers.h5ad import matrix_names
+    from ..readers.formats.h5ad import matrix_names
 
     files = input_files(arguments)
     if len(files) > 1 or not files[0].lower().endswith(".h5ad"):
@@ -164,7 +164,7 @@ def _of_other_matrices(arguments: argparse.Namespace) -> str:
 
 def columns_of_topics(model: Any) -> list[str]:
     """Return the headers of topics in tables: their names if they have any, else numbered ones."""
-    from ..models.topics import topic_names_of
+    from ..models.topics.topics import topic_names_of
 
     names = topic_names_of(model, len(model.components_))
     return names if hasattr(model, "topic_names_") else [name.replace(" ", "_") for name in names]

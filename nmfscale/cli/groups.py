@@ -56,7 +56,7 @@ def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]
     """Suggest columns of the table of groups as units, if groups have very many samples."""
     from collections import Counter
 
-    from ..inference.groups import MANY_SAMPLES
+    from ..inference.design.groups import MANY_SAMPLES
 
     columns = unit_columns(arguments.groups, obs)
     if columns and max(Counter(labels["groups"]).values()) > MANY_SAMPLES:

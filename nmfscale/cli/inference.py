@@ -32,7 +32,7 @@ Rows = list[list[Any]]
 def test(arguments: argparse.Namespace) -> int:
     """Test whether groups differ in their topics."""
     with _job(arguments, arguments.model) as (model, labels, targets, how):
-        from ..inference.permutation import permutation_test
+        from ..inference.groups.permutation import permutation_test
 
         found = permutation_test(
             labelled_topics(arguments, model, labels), **labels, loadings=arguments.loadings,
@@ -102,7 +102,7 @@ def bootstrap(arguments: argparse.Namespace) -> int:
 
 def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
     """Return balanced weights, the number of replicates done, and the contents of the outputs."""
-    from ..inference.bootstrap import bootstrap_weights
+    from ..inference.groups.bootstrap import bootstrap_weights
 
     arguments.loadings, topics = arguments.loadings or "proportions", names_of_topics(model)
     found = bootstrap_weights(
@@ -122,7 +122,7 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
 def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> Any:
     """Bootstrap whole fits; return the result, the replicates done, and the outputs' contents."""
     from ..counts.names import name_array
-    from ..inference.refit import bootstrap_fit
+    from ..inference.replicates.refit import bootstrap_fit
 
     del labels["kept"]  # all samples are kept
     arguments.input = arguments.counts
@@ -164,7 +164,7 @@ def _draw(arguments: argparse.Namespace, found: Any, topics: list[str]) -> Any:
 
 def labelled_topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -> Any:
     """Return topics of the samples that have a label."""
-    from ..inference.loadings import topics_of_samples
+    from ..inference.design.loadings import topics_of_samples
 
     found = topics_of_samples(model, arguments.loadings, warn=False)
     return found.of(labels.pop("kept"))
@@ -333,7 +333,7 @@ def _say_weights(
     arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
 ) -> None:
     """Print topics ranked within each group."""
-    from ..inference.weighting import said_of
+    from ..inference.design.weighting import said_of
 
     sizes = [f"{visible_name(group)} {n:,}" for group, n in zip(groups, found.n_units, strict=True)]
     more = f" and {len(sizes) - 20:,} more groups" if len(sizes) > 20 else ""
@@ -359,7 +359,7 @@ def _say_means(
     arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
 ) -> None:
     """Print mean proportions of the groups with their intervals."""
-    from ..inference.weighting import said_of
+    from ..inference.design.weighting import said_of
 
     say(
         f"replicates      {found.n_replicates:,}, {found.n_reordered} put in another order, "

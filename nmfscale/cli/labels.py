@@ -27,7 +27,7 @@ def as_many(path: str, lines: list[str], wanted: int, what: str, of: str) -> lis
 
 def text_of(path: str) -> str:
     """Read a text file, plain or gzip."""
-    from ..readers.name_files import text_of_file
+    from ..readers.sources.name_files import text_of_file
 
     if not os.path.exists(path):  # reading would retry for some time if the file is missing
         raise FileNotFoundError(f"No such file: {path}")
@@ -63,7 +63,7 @@ def read_groups(given: str, n_samples: int, sample_names: Any, obs: Any = None) 
         known = ", ".join(map(repr, obs))
         raise ValueError(f"{given} is neither a file nor a column of obs; columns: {known}.")
     if path.lower().endswith((".h5ad", ".h5mu")):
-        from ..readers.h5ad import read_obs
+        from ..readers.formats.h5ad import read_obs
 
         return _matched(path, *read_obs(Path(path), column), n_samples, sample_names)
     if (found := _named_obs(path)) is not None:
@@ -98,7 +98,7 @@ def read_groups(given: str, n_samples: int, sample_names: Any, obs: Any = None) 
 def _named_obs(path: str) -> tuple[Any, Any] | None:
     """Return names and columns of samples in a zarr store, packed store or model, else None."""
     from ..models.persistence import is_model_file, load_model
-    from ..readers.zarr_store import read_zarr_obs
+    from ..readers.formats.zarr_store import read_zarr_obs
     from ..storage.store import open_store
 
     if os.path.isdir(path):
@@ -160,7 +160,7 @@ def unit_columns(given: str, obs: Any = None) -> list[str]:
     elif column is None:
         return []
     elif path.lower().endswith((".h5ad", ".h5mu")):
-        from ..readers.h5ad import obs_columns
+        from ..readers.formats.h5ad import obs_columns
 
         names = obs_columns(Path(path))
     elif (found := _named_obs(path)) is not None:

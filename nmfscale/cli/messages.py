@@ -128,7 +128,7 @@ def hint_for(option: str, known: Sequence[str], models: Sequence[str]) -> str:
 
     `models` are the models that have the option.
     """
-    from ..models.parameters import OTHER_NAMES
+    from ..models.arguments.parameters import OTHER_NAMES
 
     name = option.lstrip("-").replace("-", "_")
     parameters = [name, *OTHER_NAMES.get(name.lower(), ())]

@@ -108,7 +108,7 @@ def add_gene_symbols(command: argparse.ArgumentParser, with_counts: bool = False
 
 def add_features(command: argparse.ArgumentParser, what: str) -> None:
     """Add --n-top and --score: which features of a topic are shown or measured."""
-    from ..methods.score_names import DEFAULT_SCORE, SCORES
+    from ..methods.topics.score_names import DEFAULT_SCORE, SCORES
 
     add = command.add_argument
     add("--n-top", type=COUNT, default=10, metavar="N", help=f"{what} (default: %(default)s)")

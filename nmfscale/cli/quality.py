@@ -22,7 +22,7 @@ def quality(arguments: argparse.Namespace) -> int:
     files = [arguments.model, *input_files(arguments)]
     check_inputs(*files)
     targets = targets_of(arguments, (*TEXT_TABLES, *ARRAYS), files, replaces=False)
-    from ..inference.topic_quality import topic_quality
+    from ..inference.choice.topic_quality import topic_quality
     from ..models.persistence import load_model
 
     model = load_model(arguments.model)
@@ -55,7 +55,7 @@ def stability(arguments: argparse.Namespace) -> int:
     endings = (*TEXT_TABLES, *PICTURES, *MODEL_FILES)
     targets = targets_of(arguments, endings, files, replaces=arguments.resume)
     from ..engine.checkpoint import checkpoints_in
-    from ..inference.stability import stability as fit_from_starts
+    from ..inference.choice.stability import stability as fit_from_starts
     from ..models.registry import model_named
 
     goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
@@ -100,7 +100,7 @@ def stability(arguments: argparse.Namespace) -> int:
 
 def models_of_stability() -> list[str]:
     """Return the models that `stability` can fit, and all models of other packages."""
-    from ..inference.stability import has_random_starts
+    from ..inference.choice.stability import has_random_starts
     from ..models import MODELS
     from ..models.registry import model_names
 

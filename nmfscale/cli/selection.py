@@ -30,8 +30,8 @@ def select_k(arguments: argparse.Namespace) -> int:
     check_inputs(*files)
     kinds = (*TEXT_TABLES, *ARRAYS, *PICTURES)
     targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
-    from ..inference.select_k import checkpoints_of_selection
-    from ..inference.select_k import select_k as search
+    from ..inference.choice.select_k import checkpoints_of_selection
+    from ..inference.choice.select_k import select_k as search
 
     seed = arguments.seed
     folder = arguments.checkpoint
@@ -87,7 +87,7 @@ def _estimator(arguments: argparse.Namespace, kind: Any) -> Any:
 
 def models_to_select() -> list[str]:
     """Return the models that `select_k` can score, and all models of other packages."""
-    from ..inference.selection_fits import is_scored
+    from ..inference.replicates.selection_fits import is_scored
     from ..models import MODELS
     from ..models.registry import model_names
 

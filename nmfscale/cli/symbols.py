@@ -22,7 +22,7 @@ def symbols_of(
     if given is None:
         return None
     from ..counts.names import names_of
-    from ..readers.gene_symbols import symbols_in_file
+    from ..readers.formats.gene_symbols import symbols_in_file
 
     names = names_of(model, 1)
     if names is None:
@@ -44,6 +44,6 @@ def shown_model(arguments: argparse.Namespace, model: Any) -> Any:
     symbols = symbols_of(arguments, model)
     if symbols is None:
         return model
-    from ..models.symbols import with_symbols
+    from ..models.topics.symbols import with_symbols
 
     return with_symbols(model, symbols)

@@ -132,7 +132,7 @@ def _ngrams(given: str) -> tuple[int, int]:
 
 
 def _stop_words(given: str) -> str | list[str]:
-    from ..readers.name_files import lines_of
+    from ..readers.sources.name_files import lines_of
 
     return given if given == "english" else lines_of(Path(given))
 
@@ -140,7 +140,7 @@ def _stop_words(given: str) -> str | list[str]:
 def _vocabulary(given: str) -> Any:
     """Return a model, a store, or a list of words."""
     from ..models.persistence import is_model_file, load_model
-    from ..readers.name_files import lines_of
+    from ..readers.sources.name_files import lines_of
     from ..storage.store import open_store
 
     if not os.path.exists(given):  # reading would retry for some time if the file is missing

@@ -18,15 +18,15 @@ from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine.protocol import Executor
 from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs, loadings_needs
+from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import Finish, RowsPass
-from ..methods.transform import projection, projection_needs
-from ..methods.weighting import WEIGHTINGS, Weights, weights_of
+from ..methods.weights.weighting import WEIGHTINGS, Weights, weights_of
 from ..readers.options import SourceOptions
+from .arguments.fit_options import FitOptions
+from .arguments.parameters import estimator
+from .arguments.validation import checked_anchors, checked_array
 from .base import CountModel
-from .fit_options import FitOptions
 from .fitted import Fitted
-from .parameters import estimator
-from .validation import checked_anchors, checked_array
 
 Array = NDArray[Any]
 

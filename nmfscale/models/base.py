@@ -32,14 +32,14 @@ from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
 from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
-from ..readers.file_counts import FileCounts
+from ..readers.streams.file_counts import FileCounts
 from ..terminal import print_message
-from .fit_options import FitOptions
+from .arguments.fit_options import FitOptions
+from .arguments.inputs import client_for, with_names
+from .arguments.parameters import CheckedParameters, estimator
+from .arguments.starts import StartsMixin
 from .fitted import OTHER_ENDS, Fitted
-from .inputs import client_for, with_names
-from .parameters import CheckedParameters, estimator
-from .starts import StartsMixin
-from .topics import TopicsMixin
+from .topics.topics import TopicsMixin
 from .transform import RowsTransformer
 
 Array = NDArray[Any]
@@ -182,7 +182,7 @@ class CountModel(
         found: str = super()._repr_html_inner()
         if not hasattr(self, "components_"):
             return found
-        from .notebook import topics_html
+        from .topics.notebook import topics_html
 
         return found + topics_html(self)
 

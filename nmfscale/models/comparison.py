@@ -13,10 +13,10 @@ from ..counts.foreign import imported_pandas, refuse_annotated
 from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.factors import proportions
-from ..methods.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
+from ..methods.topics.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
 from .pipelines import model_of
-from .topic_labels import topic_words
-from .topics import topic_names_of
+from .topics.topic_labels import topic_words
+from .topics.topics import topic_names_of
 
 Array = NDArray[Any]
 

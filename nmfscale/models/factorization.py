@@ -15,28 +15,28 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
-from ..methods.entries import memory_of_entries
 from ..methods.factors import Constraints
-from ..methods.penalty import Penalty
-from ..methods.poisson.initialize import STARTS, check_factors
 from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_of
+from ..methods.projection.penalty import Penalty
+from ..methods.starts.initialize import STARTS, check_factors
+from ..methods.weights.entries import memory_of_entries
 from ..readers.options import SourceOptions
-from .base import CountModel
-from .entry_weights import is_nan, observed_counts
-from .fit_options import FitOptions
-from .fitted import Fitted
-from .held_factors import HeldFactors
-from .moves import COLUMNS, needs_of_moves, try_moves
-from .parameters import estimator
-from .validation import (
+from .arguments.entry_weights import is_nan, observed_counts
+from .arguments.fit_options import FitOptions
+from .arguments.parameters import estimator
+from .arguments.validation import (
     check_penalty,
     check_topics_of_priors,
     constraints_of,
     measured_features,
     sizes_of,
 )
+from .base import CountModel
+from .fitted import Fitted
+from .held_factors import HeldFactors
+from .moves import COLUMNS, needs_of_moves, try_moves
 
 Array = NDArray[Any]
 

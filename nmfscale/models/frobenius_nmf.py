@@ -28,17 +28,17 @@ from ..methods.frobenius.descent import (
     loadings_pass,
 )
 from ..methods.frobenius.start import STARTS, needs_of_start, start_of
-from ..methods.merging import merged_factors
 from ..methods.rows_pass import RowsPass
-from ..methods.weighting import WEIGHTINGS, Weights, are_unit, sum_of_squares, weights_of
-from ..readers.columns import leave_out
+from ..methods.topics.merging import merged_factors
+from ..methods.weights.weighting import WEIGHTINGS, Weights, are_unit, sum_of_squares, weights_of
 from ..readers.options import SourceOptions
+from ..readers.streams.columns import leave_out
+from .arguments.fit_options import FitOptions
+from .arguments.parameters import estimator
+from .arguments.validation import checked_array
 from .base import CountModel
-from .fit_options import FitOptions
 from .fitted import Fitted
-from .parameters import estimator
 from .transform import check_completion
-from .validation import checked_array
 
 Array = NDArray[Any]
 

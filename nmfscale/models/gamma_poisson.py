@@ -24,11 +24,9 @@ from ..methods.variational.gamma_poisson import (
 )
 from ..methods.variational.posteriors import Inference, inference_needs
 from ..readers.options import SourceOptions
-from .base import CountModel
-from .fit_options import FitOptions
-from .fitted import Fitted
-from .parameters import estimator
-from .validation import (
+from .arguments.fit_options import FitOptions
+from .arguments.parameters import estimator
+from .arguments.validation import (
     LEAST_PRIOR,
     MOST_PRIOR,
     SHAPE,
@@ -37,6 +35,8 @@ from .validation import (
     checked_size,
     gamma_priors,
 )
+from .base import CountModel
+from .fitted import Fitted
 
 Array = NDArray[Any]
 

@@ -12,16 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..kernels.functions import exp
-from ..methods.measured import Measured
-from ..methods.penalty import Penalty
 from ..methods.poisson.priors import gamma_prior
-from ..methods.poisson_weights import PoissonWeights
+from ..methods.projection.penalty import Penalty
+from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import RowsPass
-from ..methods.transform import projection, projection_needs
+from ..methods.weights.measured import Measured
+from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.options import SourceOptions
+from .arguments.entry_weights import observed_counts
+from .arguments.validation import measured_features, sizes_of
 from .base import CountModel
-from .entry_weights import observed_counts
-from .validation import measured_features, sizes_of
 
 Array = NDArray[Any]
 

@@ -19,13 +19,13 @@ from ..methods.variational.collapsed import CollapsedLDA
 from ..methods.variational.held_out import HeldOut, ValidatedCollapsedLDA
 from ..methods.variational.lda import VariationalLDA
 from ..readers.options import SourceOptions
+from .arguments.fit_options import FitOptions
+from .arguments.held_out import HeldOutSamples
+from .arguments.parameters import estimator
+from .arguments.validation import checked_posteriors, dirichlet_priors, prior_of_topics
 from .base import CountModel
-from .fit_options import FitOptions
 from .fitted import Fitted
-from .held_out import HeldOutSamples
 from .online_lda import OnlineLDA
-from .parameters import estimator
-from .validation import checked_posteriors, dirichlet_priors, prior_of_topics
 
 Array = NDArray[Any]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
-from ..methods.merging import merged_dirichlet, summed
 from ..methods.rows_pass import RowsPass
+from ..methods.topics.merging import merged_dirichlet, summed
 from ..methods.variational import collapsed, lda
 from ..methods.variational.posteriors import Inference, inference_needs
 from .base import CountModel

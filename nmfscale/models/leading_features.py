@@ -11,8 +11,8 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from ..counts.matched_frames import holds_names, index_of, matched_by_name
 from ..counts.structure import nonnegative_matrix
-from ..methods.feature_scores import ranked_features
-from ..methods.score_names import DEFAULT_SCORE, SCORES
+from ..methods.topics.feature_scores import ranked_features
+from ..methods.topics.score_names import DEFAULT_SCORE, SCORES
 from .pipelines import model_of
 
 # Constraints of the arguments, in the form of scikit-learn.

@@ -14,8 +14,8 @@ from ..counts.base import CountMatrix
 from ..engine import progress
 from ..engine.protocol import Needs
 from ..engine.threads import single_blas_thread
-from ..methods.poisson.exchange import Exchange, exchanged, ranked_exchanges
-from ..methods.poisson.moves import (
+from ..methods.starts.exchange import Exchange, exchanged, ranked_exchanges
+from ..methods.starts.moves import (
     BYTES_A_COUNT,
     BYTES_A_TOPIC,
     MOST_NONZEROS,

@@ -15,8 +15,8 @@ from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..kernels.functions import exp
+from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import RowsPass
-from ..methods.transform import projection, projection_needs
 from ..methods.variational.gamma_noise import Posterior
 from ..methods.variational.noisy_topics import (
     FixedParameters,
@@ -26,11 +26,11 @@ from ..methods.variational.noisy_topics import (
     noisy_topic_needs,
 )
 from ..readers.options import SourceOptions
+from .arguments.fit_options import FitOptions
+from .arguments.parameters import estimator
+from .arguments.validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 from .base import CountModel
-from .fit_options import FitOptions
 from .fitted import Fitted
-from .parameters import estimator
-from .validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 
 Array = NDArray[Any]
 

@@ -14,8 +14,8 @@ from ..methods.variational import lda
 from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
 from ..readers.options import SourceOptions
+from .arguments.validation import prior_of_topics
 from .lda_topics import FixedTopicsLDA
-from .validation import prior_of_topics
 
 Array = NDArray[Any]
 

@@ -54,7 +54,7 @@ from ..storage.label_tables import put_table, read_table
 from ..storage.plain import NotPlainError, decode, encode, is_text, kind_of
 from ..storage.version import package_version
 from .registry import model_class
-from .topics import AXES
+from .topics.topics import AXES
 
 FORMAT = "nmfscale-model"
 FORMAT_VERSION = 2

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ..methods.conversion import poisson_to_multinomial
-from ..methods.merging import merged_factors
+from ..methods.topics.merging import merged_factors
+from .arguments.parameters import estimator
 from .factorization import CountFactorization
 from .fitted import Fitted
-from .parameters import estimator
 
 
 @estimator

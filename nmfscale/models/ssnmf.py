@@ -14,21 +14,21 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
-from ..methods.entries import constant_of
-from ..methods.merging import averaged, merged_factors
 from ..methods.ssnmf import descent, multiplicative
 from ..methods.ssnmf.descent import CoordinateDescent, DescentToRelativeError
 from ..methods.ssnmf.labels import Supervision
 from ..methods.ssnmf.multiplicative import RelativeError, SemiSupervised, Start
+from ..methods.topics.merging import averaged, merged_factors
+from ..methods.weights.entries import constant_of
 from ..readers.options import SOURCE, SourceOptions
+from .arguments.entry_weights import is_nan, weighted_entries
+from .arguments.fit_options import FitOptions
+from .arguments.parameters import estimator
+from .arguments.targets import hold_out, supervision_of
+from .arguments.validation import checked_array
 from .base import CountModel
-from .entry_weights import is_nan, weighted_entries
-from .fit_options import FitOptions
 from .fitted import Fitted
-from .parameters import estimator
 from .supervised import LOSSES, SupervisedModel
-from .targets import hold_out, supervision_of
-from .validation import checked_array
 
 Array = NDArray[Any]
 

@@ -19,9 +19,9 @@ from ..methods.rows_pass import RowsPass
 from ..methods.ssnmf.labels import predicted
 from ..methods.ssnmf.steps import Losses, representation, representation_needs
 from ..readers.options import SourceOptions
+from .arguments.entry_weights import weighted_entries
+from .arguments.targets import unlabelled
 from .base import CountModel
-from .entry_weights import weighted_entries
-from .targets import unlabelled
 
 Array = NDArray[Any]
 

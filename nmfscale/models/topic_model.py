@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..methods.conversion import multinomial_to_poisson, poisson_to_multinomial
-from ..methods.merging import averaged, summed
+from ..methods.topics.merging import averaged, summed
+from .arguments.parameters import estimator
 from .fitted import Fitted
-from .parameters import estimator
 from .poisson_nmf import PoissonNMF
 
 

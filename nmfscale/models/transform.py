@@ -30,15 +30,15 @@ from ..engine.protocol import Needs
 from ..engine.threads import resolve_threads
 from ..kernels import dense
 from ..kernels.functions import exp
-from ..methods.completion import log_shares, split_counts
-from ..methods.measured import Measured
-from ..methods.poisson_weights import PoissonWeights
+from ..methods.projection.completion import log_shares, split_counts
+from ..methods.projection.transform import write_array
 from ..methods.rows_pass import RowsPass
-from ..methods.transform import write_array
+from ..methods.weights.measured import Measured
+from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.open import as_counts
 from ..readers.options import SourceOptions
-from .inputs import CountInputs, with_names
-from .validation import npy_target
+from .arguments.inputs import CountInputs, with_names
+from .arguments.validation import npy_target
 
 Array = NDArray[Any]
 

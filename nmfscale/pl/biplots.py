@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..models.topic_labels import shortened, topic_labels
+from ..models.topics.topic_labels import shortened, topic_labels
 from .canvas import PALETTE, axes_or_new, check_arguments, finished, legend_of_names
 from .differential import label_points
 from .objects import result_in

@@ -10,7 +10,7 @@ import numpy as np
 from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
 from ..models.pipelines import model_of
-from ..models.topic_labels import labels_of
+from ..models.topics.topic_labels import labels_of
 from .canvas import check_arguments, finished
 from .heat_map import heat_map
 

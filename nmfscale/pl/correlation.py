@@ -13,7 +13,7 @@ from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
 from ..models.leading_features import leading_names, names_of_features
 from ..models.pipelines import model_of
-from ..models.topic_labels import shortened
+from ..models.topics.topic_labels import shortened
 from .canvas import (
     axes_or_new,
     check_arguments,

@@ -12,7 +12,7 @@ import numpy as np
 from ..annotated.keys import KEY
 from ..annotated.places import symbols_of
 from ..counts.matched_frames import index_of, matched_by_name
-from ..models.topic_labels import leading_words, topic_labels
+from ..models.topics.topic_labels import leading_words, topic_labels
 from .canvas import (
     PALETTE,
     axes_or_new,

@@ -10,11 +10,11 @@ import numpy as np
 from ..annotated.keys import KEY
 from ..annotated.places import symbols_of
 from ..annotated.scheme import model_in
-from ..methods.feature_scores import largest_elsewhere
-from ..methods.score_names import DEFAULT_SCORE
+from ..methods.topics.feature_scores import largest_elsewhere
+from ..methods.topics.score_names import DEFAULT_SCORE
 from ..models.leading_features import leading_features
 from ..models.pipelines import model_of
-from ..models.topic_labels import shortened
+from ..models.topics.topic_labels import shortened
 from .canvas import (
     axes_or_new,
     check_arguments,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..models.topic_labels import shortened
+from ..models.topics.topic_labels import shortened
 from .canvas import axes_or_new
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..models.topic_labels import all_shortened, shortened
+from ..models.topics.topic_labels import all_shortened, shortened
 from .canvas import (
     PALETTE,
     axes_or_new,

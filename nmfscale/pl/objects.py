@@ -12,7 +12,7 @@ from ..annotated.scheme import (
     read_result,
     read_table,
 )
-from ..models.topic_labels import topic_labels, topic_words
+from ..models.topics.topic_labels import topic_labels, topic_words
 
 
 def result_in(given: Any, key: str, *place: str | None) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..models.topic_labels import topic_labels
+from ..models.topics.topic_labels import topic_labels
 from .canvas import names_of_topics, size_in_inches
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..models.topic_labels import shortened
+from ..models.topics.topic_labels import shortened
 from .canvas import (
     axes_or_new,
     check_arguments,

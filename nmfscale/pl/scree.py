@@ -9,7 +9,7 @@ import numpy as np
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
 from ..models.pipelines import model_of
-from ..models.topic_labels import shortened
+from ..models.topics.topic_labels import shortened
 from .canvas import PALETTE, axes_or_new, check_arguments, finished
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..annotated.scheme import model_in
 from ..counts.structure import nonnegative_matrix
 from ..models.comparison import match_topics
 from ..models.pipelines import model_of
-from ..models.topic_labels import topic_labels
+from ..models.topics.topic_labels import topic_labels
 from .canvas import (
     check_arguments,
     finished,

@@ -14,7 +14,7 @@ from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.structure import nonnegative_matrix
 from ..methods import factors
 from ..models.pipelines import model_of
-from ..models.topic_labels import labels_of, shortened
+from ..models.topics.topic_labels import labels_of, shortened
 from .canvas import (
     axes_or_new,
     check_arguments,

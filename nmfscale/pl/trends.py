@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..models.topic_labels import shortened
+from ..models.topics.topic_labels import shortened
 from .canvas import axes_or_new, check_arguments, finished, topic_colors
 from .objects import result_in
 from .panels import Grid, chosen_panels, table_of

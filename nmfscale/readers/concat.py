@@ -6,9 +6,9 @@ from typing import Any, Unpack
 
 from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.names import shown
-from .joined import sources_in
 from .open import open_counts
 from .options import TableOptions, check_source
+from .streams.joined import sources_in
 
 
 def concat(

@@ -17,15 +17,15 @@ from ..counts.memory import checked_counts
 from ..counts.names import names_of, places_of
 from ..counts.nan_entries import NanEntries
 from ..counts.validation import EntryNames, rows_of_sparse
-from .columns import select_columns
-from .dask_array import DaskRows, is_dask_array
-from .file_counts import FileCounts
-from .formats import ANNOTATED, check_choices
-from .frames import labels_in, table_of_frame
-from .h5ad import chosen_modality
-from .masks import Described, described, table_column
-from .stream import subject_of
-from .thinning import PartOfCounts
+from .formats.formats import ANNOTATED, check_choices
+from .formats.h5ad import chosen_modality
+from .sources.frames import labels_in, table_of_frame
+from .sources.masks import Described, described, table_column
+from .streams.columns import select_columns
+from .streams.dask_array import DaskRows, is_dask_array
+from .streams.file_counts import FileCounts
+from .streams.stream import subject_of
+from .streams.thinning import PartOfCounts
 
 # Rows of a matrix that show whether it holds whole numbers.
 _LOOKED_AT = 100

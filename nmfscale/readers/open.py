@@ -18,10 +18,7 @@ from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
 from .corpora import corpus_counts, is_corpus, is_dictionary, words_of
-from .file_counts import FileCounts
-from .formats import check_choices, given_choices
-from .joined import JoinedRows, check_join, labelled, sources_in
-from .masks import MASKS, NAMES
+from .formats.formats import check_choices, given_choices
 from .objects import (
     holder_of,
     is_annotated,
@@ -35,8 +32,11 @@ from .objects import (
     with_groups,
 )
 from .options import SourceOptions, check_source
-from .stream import MEMORY_LIMIT, RowStream, open_stream
-from .thinning import PartOfCounts
+from .sources.masks import MASKS, NAMES
+from .streams.file_counts import FileCounts
+from .streams.joined import JoinedRows, check_join, labelled, sources_in
+from .streams.stream import MEMORY_LIMIT, RowStream, open_stream
+from .streams.thinning import PartOfCounts
 
 
 def as_counts(

@@ -24,13 +24,13 @@ from ..counts.warn import warn_caller
 from ..storage.store import StoredCounts
 from ..storage.store_writer import check_target, pack
 from ..terminal import progress_bar
-from .columns import SelectedColumns
-from .documents import Decoding, Documents, documents_of
-from .file_counts import FileCounts
-from .scripts import Scripts
-from .stream import MEMORY_LIMIT
-from .vectorizer import Analyzer, analyzer_of, checked_vectorizer
-from .vocabulary import WordTotals, most_frequent, select_words
+from .streams.columns import SelectedColumns
+from .streams.file_counts import FileCounts
+from .streams.stream import MEMORY_LIMIT
+from .texts.documents import Decoding, Documents, documents_of
+from .texts.scripts import Scripts
+from .texts.vectorizer import Analyzer, analyzer_of, checked_vectorizer
+from .texts.vocabulary import WordTotals, most_frequent, select_words
 
 Array = NDArray[Any]
 # Entries of the table that are written to the temporary files at a time.

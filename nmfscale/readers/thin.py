@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..counts.warn import warn_caller
-from .file_counts import FileCounts
 from .open import open_counts
 from .options import SourceOptions, check_source
-from .thinning import PartOfCounts, groups_of_rows
+from .streams.file_counts import FileCounts
+from .streams.thinning import PartOfCounts, groups_of_rows
 
 Array = NDArray[Any]
 # NumPy draws without replacement from fewer counts than this.

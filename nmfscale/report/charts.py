@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..models.topic_labels import shortened, topic_labels
+from ..models.topics.topic_labels import shortened, topic_labels
 from ..pl import interactive
 from ..pl.canvas import PALETTE
 from ..pl.progress import label, objective, residuals

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..counts.names import names_of
 from ..engine.monitor import ENDS
-from ..inference.loadings import (
+from ..inference.design.loadings import (
     SampleTopics,
     leading_samples,
     shares_of_topics,

@@ -14,14 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from ..annotated.places import symbols_of
 from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.names import shown
-from ..inference.loadings import SampleTopics
-from ..methods.score_names import DEFAULT_SCORE
+from ..inference.design.loadings import SampleTopics
+from ..methods.topics.score_names import DEFAULT_SCORE
 from ..models.comparison import match_topics
 from ..models.leading_features import leading_features
 from ..models.pipelines import model_and_input, model_of
-from ..models.symbols import symbols_by_name, with_symbols
-from ..models.topic_labels import topic_labels, topic_words
-from ..models.topics import topic_names_of
+from ..models.topics.symbols import symbols_by_name, with_symbols
+from ..models.topics.topic_labels import topic_labels, topic_words
+from ..models.topics.topics import topic_names_of
 from ..pl.canvas import topic_colors
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
@@ -139,7 +139,7 @@ def write_report(
     names = topic_labels(topic_names_of(model, len(model.components_)), words)
     found, differential = _sections_of(map(shown_with, results), words, len(names))
     if X is not None and "quality" not in [section.kind for section in found]:
-        from ..inference.topic_quality import topic_quality
+        from ..inference.choice.topic_quality import topic_quality
 
         found.append(sections.quality_section(shown_with(topic_quality(model, X)), words))
     if other is not None:

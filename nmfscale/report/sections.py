@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import markup
-from ..inference.loadings import SampleTopics
+from ..inference.design.loadings import SampleTopics
 from ..inference.results.frames import first_rows
-from ..models.topic_labels import shortened, topic_labels
+from ..models.topics.topic_labels import shortened, topic_labels
 from ..pl.sample_order import grouping, order_within, thinned
 from . import charts
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ..inference.permutation import permutation_test
-from ..inference.refit import bootstrap_fit
+from ..inference.choice.stability import has_random_starts, stability
+from ..inference.choice.topic_quality import topic_quality
+from ..inference.groups.permutation import permutation_test
+from ..inference.replicates.refit import bootstrap_fit
 from ..inference.results.files import load_result
-from ..inference.stability import has_random_starts, stability
-from ..inference.topic_quality import topic_quality
 from .case import ModelCase, X, numbers
 
 GROUPS = np.resize(["one", "two"], len(X))

@@ -8,7 +8,7 @@ from ..annotated.counts import counts_of, of_fit, selected
 from ..annotated.keys import KEY
 from ..annotated.places import masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
-from ..inference.differential import differential_features as find_features
+from ..inference.features.differential import differential_features as find_features
 from .groups import topics_of
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from ..annotated.keys import KEY
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
-from ..inference.bootstrap import bootstrap_weights as bootstrap
-from ..inference.correspondence import correspondence_analysis as correspondence
-from ..inference.effects import group_effects as effects
-from ..inference.loadings import topics_of_samples
-from ..inference.permutation import permutation_test as test_groups
+from ..inference.design.loadings import topics_of_samples
+from ..inference.groups.bootstrap import bootstrap_weights as bootstrap
+from ..inference.groups.correspondence import correspondence_analysis as correspondence
+from ..inference.groups.permutation import permutation_test as test_groups
+from ..inference.regression.effects import group_effects as effects
 
 
 def permutation_test(

@@ -17,7 +17,7 @@ from ..annotated.keys import KEY, check_key, check_replaced, places_of
 from ..annotated.scheme import check_readable, parts_of_fit
 from ..counts.names import names_of, such_as
 from ..models import CountModel
-from ..readers.h5ad import chosen_modality, modalities, read_names
+from ..readers.formats.h5ad import chosen_modality, modalities, read_names
 from ..readers.open import as_counts
 from ..storage.atomic import user_path
 from ..storage.hdf5 import find, guarded_hdf5, is_group, need

@@ -12,8 +12,8 @@ from ..annotated.keys import KEY, check_explained, checked_result_key, explained
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.names import name_array, names_of
-from ..inference.select_k import select_k as compare_numbers
-from ..inference.topic_quality import topic_quality
+from ..inference.choice.select_k import select_k as compare_numbers
+from ..inference.choice.topic_quality import topic_quality
 from ..models.topic_model import TopicModel
 
 

@@ -18,7 +18,7 @@ from ..annotated.scheme import check_readable, keep, parts_of_fit
 from ..counts.base import CountMatrix
 from ..counts.names import names_of, shown
 from ..models import CountModel
-from ..models.entry_weights import observed_counts
+from ..models.arguments.entry_weights import observed_counts
 from ..models.registry import model_named
 
 Array = NDArray[Any]

@@ -25,8 +25,8 @@ from nmfscale import models
 from nmfscale.cli import commands, main
 from nmfscale.cli.labels import read_groups
 from nmfscale.cli.messages import in_shell_words
-from nmfscale.methods.poisson import initialize
 from nmfscale.methods.poisson import solvers as fit
+from nmfscale.methods.starts import initialize
 
 GAMMA = ["--model", "gamma-poisson", "--hierarchical", "--shape-factors", "0.5"]
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]

@@ -63,7 +63,9 @@ class TestInterrupted:
         done = ended([sys.executable, "-P", "-c", code])
         assert (done.returncode, done.stderr) in [(130, ""), (130, "nmfscale: interrupted\n")]
 
-    @pytest.mark.parametrize("module", ["nmfscale.cli.messages", "numpy", "nmfscale.readers.h5ad"])
+    @pytest.mark.parametrize(
+        "module", ["nmfscale.cli.messages", "numpy", "nmfscale.readers.formats.h5ad"]
+    )
     def test_sigterm_at_any_moment_is_ctrl_c(self, module, counts, tmp_path):
         """While the command starts, and while it reads counts."""
         code = (

@@ -8,7 +8,7 @@ from sklearn.metrics import silhouette_score
 
 from nmfscale import TopicModel, cluster_samples
 from nmfscale.datasets import simulate_topic_counts
-from nmfscale.inference.silhouettes import mean_silhouettes
+from nmfscale.inference.samples.silhouettes import mean_silhouettes
 from nmfscale.pl import structure_plot
 
 RNG = np.random.default_rng(0)

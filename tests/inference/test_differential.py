@@ -17,9 +17,9 @@ from small_fits import X as SMALL
 from small_fits import at_level
 
 from nmfscale import TopicModel, bootstrap_fit, differential_features, kernels, write_store
+from nmfscale.inference.features.shrinkage import shrink
 from nmfscale.inference.quantiles import normal_tail
-from nmfscale.inference.shrinkage import shrink
-from nmfscale.methods.differential import PSEUDOCOUNT_OF_TESTS as OF_TESTS
+from nmfscale.methods.topics.differential import PSEUDOCOUNT_OF_TESTS as OF_TESTS
 from nmfscale.results import StoredCounts
 
 K = 3

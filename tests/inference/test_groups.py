@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmfscale.inference.groups import (
+from nmfscale.inference.design.groups import (
     checked_design,
     checked_labels,
     log10_labellings,

@@ -13,7 +13,7 @@ from nmfscale.datasets import simulate_topic_counts
 from nmfscale.experimental import jackknife_fit
 from nmfscale.methods.conversion import poisson_to_multinomial
 from nmfscale.methods.poisson.profile import ProfileHessian
-from nmfscale.methods.transform import project_rows
+from nmfscale.methods.projection.transform import project_rows
 
 N, M, K = 50, 20, 3
 X = simulate_topic_counts(N, M, K, random_state=0)[0].toarray()

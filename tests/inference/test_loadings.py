@@ -5,13 +5,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import nmfscale
-from nmfscale.inference.groups import (
+from nmfscale.inference.design.groups import (
     MANY_SAMPLES,
     checked_design,
     checked_labels,
     warn_of_samples_as_units,
 )
-from nmfscale.inference.loadings import topics_of_samples
+from nmfscale.inference.design.loadings import topics_of_samples
 
 RNG = np.random.default_rng(0)
 COUNTS = RNG.poisson(RNG.dirichlet(np.ones(3), 60) @ RNG.gamma(0.3, 9.0, (3, 30)))

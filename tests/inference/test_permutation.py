@@ -10,6 +10,17 @@ import numpy as np
 import oracle_permutation as oracle
 import pytest
 from clusters import WALL, within
+from nmfscale.inference.design.groups.labelling import (
+    Labelled,
+    Permutations,
+    Permuted,
+    check_pairs,
+    labellings,
+)
+from nmfscale.inference.design.groups.permutation import permutation_test
+from nmfscale.inference.design.groups.pvalues import independent_max_t, joint_max_t, standardized
+from nmfscale.inference.design.groups.statistics import STATISTICS
+from nmfscale.inference.replicates.replicates.seeds import child_states
 from numpy.random import SeedSequence
 from small_fits import at_level
 
@@ -17,19 +28,8 @@ import nmfscale
 from nmfscale import balance, kernels
 from nmfscale.counts.sizes import MemoryLimitError
 from nmfscale.engine.checkpoint import CheckpointError
-from nmfscale.inference.groups import checked_labels
-from nmfscale.inference.labelling import (
-    Labelled,
-    Permutations,
-    Permuted,
-    check_pairs,
-    labellings,
-)
-from nmfscale.inference.permutation import permutation_test
-from nmfscale.inference.pvalues import independent_max_t, joint_max_t, standardized
-from nmfscale.inference.seeds import child_states
-from nmfscale.inference.statistics import STATISTICS
-from nmfscale.inference.units import units_with_topics
+from nmfscale.inference.design.groups import checked_labels
+from nmfscale.inference.design.units import units_with_topics
 
 
 def spread(tables):

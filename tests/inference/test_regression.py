@@ -8,6 +8,10 @@ import numpy as np
 import oracle_permutation as oracle
 import pytest
 import scipy.stats
+from nmfscale.inference.regression.regression.coefficient_tests import FreedmanLane, SignFlips
+from nmfscale.inference.regression.regression.least_squares import CoefficientsTask, LeastSquares
+from nmfscale.inference.regression.regression.robust import CR3, HC3, shares_of
+from nmfscale.inference.replicates.replicates.seeds import child, child_states
 from nmfscale.kernels.permute import permuted_orders
 from oracle import (
     brown_forsythe,
@@ -18,10 +22,6 @@ from oracle import (
 )
 
 from nmfscale import group_effects, regress_proportions
-from nmfscale.inference.coefficient_tests import FreedmanLane, SignFlips
-from nmfscale.inference.least_squares import CoefficientsTask, LeastSquares
-from nmfscale.inference.robust import CR3, HC3, shares_of
-from nmfscale.inference.seeds import child, child_states
 
 few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0")
 

@@ -21,8 +21,8 @@ from nmfscale import (
     write_store,
 )
 from nmfscale.datasets import simulate_topic_counts
-from nmfscale.inference.results.select_k import recommendation
-from nmfscale.readers.thinning import PartOfCounts, Thinning, thinned_in_memory
+from nmfscale.inference.choice.select_k_result import recommendation
+from nmfscale.readers.streams.thinning import PartOfCounts, Thinning, thinned_in_memory
 from nmfscale.results import StoredCounts
 
 N = 120

@@ -17,7 +17,7 @@ from nmfscale import (
     write_store,
 )
 from nmfscale.datasets import simulate_topic_counts
-from nmfscale.inference.consensus import consensus_of
+from nmfscale.inference.choice.consensus import consensus_of
 from nmfscale.results import StoredCounts
 
 

@@ -15,7 +15,7 @@ from small_fits import X
 
 import nmfscale
 from nmfscale import FrobeniusNMF
-from nmfscale.methods.completion import split_counts
+from nmfscale.methods.projection.completion import split_counts
 
 LONG = {"max_iter": 3000, "tol": 1e-10, "n_threads": 1}
 RNG = np.random.default_rng(0)

@@ -16,10 +16,10 @@ from nmfscale import PoissonNMF, clustering_score
 from nmfscale.engine.local import LocalExecutor
 from nmfscale.methods.conversion import poisson_to_multinomial
 from nmfscale.methods.factors import MINVAL, Constraints
-from nmfscale.methods.poisson import topic_score
-from nmfscale.methods.poisson.initialize import check_factors, initialize
 from nmfscale.methods.poisson.joint_em import JointEM
-from nmfscale.methods.poisson.topic_score import NoSimplexError, hunt_vertices, mixture_weights
+from nmfscale.methods.starts import topic_score
+from nmfscale.methods.starts.initialize import check_factors, initialize
+from nmfscale.methods.starts.topic_score import NoSimplexError, hunt_vertices, mixture_weights
 from nmfscale.readers.open import as_counts
 
 STARTS = ["auto", "topic-score", "clusters", "random", "nndsvd"]

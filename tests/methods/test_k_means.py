@@ -5,8 +5,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.cluster import KMeans
 
-from nmfscale.methods.poisson.k_means import k_means
-from nmfscale.methods.poisson.singular_vectors import singular_vectors
+from nmfscale.methods.starts.k_means import k_means
+from nmfscale.methods.starts.singular_vectors import singular_vectors
 from nmfscale.readers.open import as_counts
 
 

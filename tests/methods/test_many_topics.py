@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.testing import assert_allclose, assert_array_equal
 
 import nmfscale
-from nmfscale.methods.transform import project_rows
+from nmfscale.methods.projection.transform import project_rows
 from nmfscale.readers.open import as_counts
 
 

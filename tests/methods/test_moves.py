@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_fits import StopError, bits
 
 import nmfscale
-from nmfscale.methods.poisson.exchange import exchanged, ranked_exchanges
-from nmfscale.methods.poisson.moves import (
+from nmfscale.methods.starts.exchange import exchanged, ranked_exchanges
+from nmfscale.methods.starts.moves import (
     Move,
     _Sample,
     added,

@@ -16,10 +16,10 @@ from small_fits import run
 
 import nmfscale
 from nmfscale.engine.memory import MemoryLimitError, check_stream
-from nmfscale.methods.transform import project_rows, projection_needs
-from nmfscale.readers.file_counts import FileCounts
+from nmfscale.methods.projection.transform import project_rows, projection_needs
 from nmfscale.readers.open import as_counts
-from nmfscale.readers.stream import open_stream
+from nmfscale.readers.streams.file_counts import FileCounts
+from nmfscale.readers.streams.stream import open_stream
 from nmfscale.storage.store_writer import pack
 
 MODELS = [nmfscale.PoissonNMF, nmfscale.TopicModel]
@@ -298,7 +298,7 @@ import internals
 from pathlib import Path
 from nmfscale.storage.store import StoredCounts
 from nmfscale.engine.memory import check_stream
-from nmfscale.methods.transform import project_rows, projection_needs
+from nmfscale.methods.projection.transform import project_rows, projection_needs
 internals.few_projection_steps(internals.FOR_GOOD)
 internals.small_blocks(internals.FOR_GOOD, 60_000)
 

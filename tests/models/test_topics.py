@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_fits import X
 
 import nmfscale
-from nmfscale.methods.merging import merged_factors
+from nmfscale.methods.topics.merging import merged_factors
 
 LABELS = np.resize(["b", "a", "c"], len(X))
 NAMES = np.array([f"gene {j}" for j in range(X.shape[1])], object)

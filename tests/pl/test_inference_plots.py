@@ -11,6 +11,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.colors import to_hex  # noqa: E402
+from nmfscale.inference.replicates.replicates.refit_result import Estimates  # noqa: E402
 
 from nmfscale import (  # noqa: E402
     bootstrap_weights,
@@ -18,7 +19,6 @@ from nmfscale import (  # noqa: E402
     permutation_test,
     regress_proportions,
 )
-from nmfscale.inference.results.refit import Estimates  # noqa: E402
 from nmfscale.pl import forest_plot, null_plot  # noqa: E402
 from nmfscale.pl.canvas import detached_axes  # noqa: E402
 

@@ -18,9 +18,9 @@ from scipy.sparse import csr_array, load_npz
 from scipy.special import gammaln
 
 import nmfscale
-from nmfscale.methods.poisson.initialize import initialize
-from nmfscale.methods.poisson.topic_score import hunt_vertices
-from nmfscale.methods.transform import project_rows
+from nmfscale.methods.projection.transform import project_rows
+from nmfscale.methods.starts.initialize import initialize
+from nmfscale.methods.starts.topic_score import hunt_vertices
 
 DATA = {"neurips": 10, "pbmc_facs": 6}
 ONE_AT_NIGHT = ["neurips", pytest.param("pbmc_facs", marks=pytest.mark.nightly)]

@@ -16,10 +16,10 @@ from numpy.testing import assert_array_equal
 from small_fits import open_files
 
 import nmfscale
-from nmfscale.readers.dask_array import DaskRows
-from nmfscale.readers.file_counts import FileCounts
 from nmfscale.readers.open import as_counts
-from nmfscale.readers.stream import CountStream, open_stream
+from nmfscale.readers.streams.dask_array import DaskRows
+from nmfscale.readers.streams.file_counts import FileCounts
+from nmfscale.readers.streams.stream import CountStream, open_stream
 from nmfscale.storage.store import StoredCounts
 from nmfscale.storage.store_writer import pack
 

@@ -19,10 +19,10 @@ from count_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nmfscale.readers.sources.sources.sources import slices
 
 from nmfscale.readers.open import read_counts
-from nmfscale.readers.sources import slices
-from nmfscale.readers.stream import open_stream
+from nmfscale.readers.streams.stream import open_stream
 
 
 def random_counts(n_rows=57, n_columns=23, density=0.2, dtype=np.int32, seed=0):

@@ -25,7 +25,7 @@ from count_files import (
 from nmfscale.counts.sizes import MemoryLimitError
 from nmfscale.readers.convert import write_store
 from nmfscale.readers.open import as_counts, read_counts
-from nmfscale.readers.stream import open_stream
+from nmfscale.readers.streams.stream import open_stream
 
 TABLE = np.arange(1, 41, dtype=np.int64).reshape(10, 4) % 7
 COUNTS = sp.csr_array(TABLE)
@@ -202,7 +202,7 @@ def test_codes_without_categories(sound):
 READ_IN_TIME = """
 import sys
 from nmfscale import read_counts
-from nmfscale.readers.stream import open_stream
+from nmfscale.readers.streams.stream import open_stream
 for path in sys.argv[1:]:
     for read in (read_counts, lambda path: open_stream(path).close()):
         try:

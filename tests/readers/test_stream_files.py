@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad
 
-from nmfscale.readers.stream import fingerprint, open_stream
+from nmfscale.readers.streams.stream import fingerprint, open_stream
 
 COUNTS = sp.csr_array(np.arange(1, 41).reshape(10, 4) % 7)
 

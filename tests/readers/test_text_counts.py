@@ -14,7 +14,7 @@ from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, 
 from sklearn.pipeline import make_pipeline
 
 import nmfscale
-from nmfscale.readers.vocabulary import WordTotals
+from nmfscale.readers.texts.vocabulary import WordTotals
 
 RNG = np.random.default_rng(0)
 WORDS = np.array([f"w{j}" for j in range(300)] + ["naïve", "Élan", "cat's"])

@@ -1,1 +1,1 @@
-"""Results of the questions in `nmfscale.inference`: estimates, intervals, tests, tables."""
+"""What all results share: tables, files, the origin of their labels."""

@@ -16,7 +16,7 @@ from ...counts.base import CountMatrix
 from ...engine.protocol import Executor
 from ...kernels import decompositions
 from ..factors import Array, per_lane
-from ..weighting import Weights
+from ..weights.weighting import Weights
 from .steps import Distance, GramColumns, Squares
 
 # Relative difference below which distances are ties; relative error of a distance.

@@ -32,7 +32,7 @@ from ...engine.protocol import Executor, Method, Needs, Step
 from ...kernels import decompositions, dense
 from ..factors import Array
 from ..rows_pass import RowsPass
-from ..weighting import Weights
+from ..weights.weighting import Weights
 from .pivots import GramOfCounts, GramOfProjection, Pivots
 from .steps import GramColumns, Project, Squares, TakeColumns, sampled_transform
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...kernels import dense
 from ..factors import Array
-from ..weighting import Weights
+from ..weights.weighting import Weights
 
 
 def squares_of_errors(counts: Any, L: Array, F: Array, weights: Weights) -> tuple[float, float]:

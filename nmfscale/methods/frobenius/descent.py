@@ -35,7 +35,7 @@ from ...kernels import dense
 from ..declared import PointMethod
 from ..factors import Array, per_lane, rows_of_sums, sum_lanes, to_lanes
 from ..rows_pass import RowsPass
-from ..weighting import Weights
+from ..weights.weighting import Weights
 from .steps import DescendRows, ScaleRows, SumColumns, extrapolated, problem_of
 
 # Sweeps of an iteration; at most for the loadings at the end, and of new samples, which end when a

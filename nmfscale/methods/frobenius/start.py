@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 from ...counts.base import CountMatrix
 from ..factors import Array
-from ..poisson.initialize import ROUNDING, larger_part
-from ..poisson.singular_vectors import singular_vectors
-from ..poisson.topic_score import MAX_NONZEROS, drawn_rows
-from ..weighting import Weights
+from ..starts.initialize import ROUNDING, larger_part
+from ..starts.singular_vectors import singular_vectors
+from ..starts.topic_score import MAX_NONZEROS, drawn_rows
+from ..weights.weighting import Weights
 
 STARTS = "nndsvd", "random"
 # Bytes of a nonzero number of the rows whose singular vectors are found, and number of arrays with

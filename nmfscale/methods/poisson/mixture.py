@@ -19,13 +19,13 @@ from ...counts.names import name_array, names_of, of_samples, same_kind, same_to
 from ...counts.short_samples import warn_of_empty_samples
 from ...counts.structure import non_negative
 from ...engine.threads import resolve_threads
-from ...readers.columns import leave_out
-from ...readers.matching import Origin, check_missing, select_features
 from ...readers.open import as_counts
+from ...readers.streams.columns import leave_out
+from ...readers.streams.matching import Origin, check_missing, select_features
 from ..conversion import poisson_to_multinomial
 from ..factors import MINVAL, Array
+from ..projection.transform import design_of, project_rows
 from ..rows_pass import LaneBlocks, RowsPass
-from ..transform import design_of, project_rows
 from .row_update import RowUpdate
 from .steps import UpdateRows
 

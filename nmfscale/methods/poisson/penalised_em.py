@@ -26,8 +26,8 @@ import numpy as np
 from ...counts.aligned import aligned_empty, aligned_zeros
 from ...engine.protocol import Sums, Values
 from ..factors import MINVAL, Array, Factor, at_floor
-from ..penalty import Penalty, PenaltySlopes, Slope
-from ..transform import ProjectRows
+from ..projection.penalty import Penalty, PenaltySlopes, Slope
+from ..projection.transform import ProjectRows
 from .alternating import check_whole_columns
 from .joint_em import JointEM
 from .objective import SEEN

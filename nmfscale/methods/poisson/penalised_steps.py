@@ -10,9 +10,9 @@ import numpy as np
 from ...counts.sell import LANES, SellBlock
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
 from ..factors import MINVAL, Array, aligned_copy, at_floor
-from ..penalised_rows import PenalisedRows
-from ..penalty import Penalty
-from ..projector import ROUNDS, TOL, Projector
+from ..projection.penalised_rows import PenalisedRows
+from ..projection.penalty import Penalty
+from ..projection.projector import ROUNDS, TOL, Projector
 from ..slices import sliced_counts
 
 

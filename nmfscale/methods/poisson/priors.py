@@ -14,7 +14,7 @@ from ...counts.names import matched, names_of_topics, of_topics, shown
 from ...counts.structure import non_negative
 from ...kernels.functions import log_gamma, xlogy
 from ..factors import Array
-from ..likelihood import checked_factors, loglik_multinomial, loglik_poisson
+from ..projection.likelihood import checked_factors, loglik_multinomial, loglik_poisson
 
 # Value of a zero parameter in a log prior.
 _LEAST = 1e-300

@@ -19,8 +19,8 @@ from ...engine.local import LocalExecutor
 from ...engine.threads import resolve_threads
 from ...readers.open import as_counts
 from ..factors import Array, from_lanes
-from ..projector import RowSteps
-from ..transform import projection
+from ..projection.projector import RowSteps
+from ..projection.transform import projection
 
 # One iteration of each solver.
 _UPDATES = {

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...counts.base import CountMatrix
 from ..factors import Array, Constraints, Factor, balancing_scales
-from ..measured import Measured
-from ..penalty import Penalty
-from ..poisson_weights import PoissonWeights
+from ..projection.penalty import Penalty
+from ..weights.measured import Measured
+from ..weights.poisson_weights import PoissonWeights
 from .joint_em import penalise
 
 

@@ -16,12 +16,12 @@ from ...engine.loop import begin, fit
 from ...engine.monitor import Monitor
 from ...engine.protocol import Executor, Needs
 from ..factors import MINVAL, Array, Constraints
-from ..measured import Measured
-from ..penalty import Penalty
-from ..poisson_weights import PoissonWeights
-from ..transform import fit_rows
+from ..projection.penalty import Penalty
+from ..projection.transform import fit_rows
+from ..starts.initialize import initialize
+from ..weights.measured import Measured
+from ..weights.poisson_weights import PoissonWeights
 from .alternating import UPDATES, Alternating
-from .initialize import initialize
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
 from .penalised_em import SparseComponents, SparseLoadings

@@ -16,7 +16,6 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES, SellBlock, type_of_products
 from ...engine.protocol import Executor, Step, Sums, Values
-from ..entries import weightless_columns
 from ..factors import (
     MINVAL,
     Array,
@@ -27,9 +26,10 @@ from ..factors import (
     sum_lanes,
     to_lanes,
 )
-from ..measured import GroupSums, own_totals
-from ..poisson_weights import PoissonWeights, SumsOfEntries, row_inputs, totals_of_columns
 from ..slices import sliced_counts
+from ..weights.entries import weightless_columns
+from ..weights.measured import GroupSums, own_totals
+from ..weights.poisson_weights import PoissonWeights, SumsOfEntries, row_inputs, totals_of_columns
 from .row_update import SHARED, SHARED_MARGIN, RowUpdate, correlations, room_for_curvature
 from .steps import (
     ColumnSums,

@@ -21,9 +21,9 @@ from ...counts.aligned import aligned_empty
 from ...counts.sell import LANES, SellBlock
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
-from ..measured import own_totals
-from ..poisson_weights import ENTRIES, totals_of_rows
 from ..slices import sliced_counts
+from ..weights.measured import own_totals
+from ..weights.poisson_weights import ENTRIES, totals_of_rows
 from .row_update import EM, RowUpdate, correlations, room_for_curvature
 
 # Row arrays of samples other than loadings.

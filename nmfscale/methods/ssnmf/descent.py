@@ -23,10 +23,10 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.sell import LANES
 from ...engine.protocol import Block, Needs, Sums, Values
-from .. import entries
-from ..entries import BlockEntries
 from ..factors import Array, aligned_copy, in_lane_order, to_lanes
 from ..slices import sliced_counts
+from ..weights import entries
+from ..weights.entries import BlockEntries
 from . import labels
 from .labels import Supervision
 from .multiplicative import RelativeError, SemiSupervised, rows_of_block

@@ -31,14 +31,14 @@ from ...counts.blocks import cut_blocks
 from ...counts.sell import LANES
 from ...engine.protocol import Executor, Needs, Sums, Values
 from ...kernels import dense
-from .. import entries
 from ..declared import PointMethod
-from ..entries import EntryWeights
 from ..factors import (
     Array,
     per_lane,
     rows_of_sums,
 )
+from ..weights import entries
+from ..weights.entries import EntryWeights
 from . import labels
 from .labels import Supervision
 from .steps import FLOOR, Clean, Losses, MoveRows, SumSamples, gram

@@ -16,11 +16,11 @@ from ...engine import progress
 from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
 from ...kernels import dense
 from ...kernels.functions import log
-from .. import entries
-from ..entries import BlockEntries
 from ..factors import LEAST, Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
 from ..rows_pass import RowsPass
 from ..slices import sliced_counts
+from ..weights import entries
+from ..weights.entries import BlockEntries
 from . import labels
 
 # Floor of parameters during a fit, because updates cannot leave zero. At the end it becomes zero.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...counts.base import CountMatrix
-from ..completion import log_shares
 from ..factors import Array
+from ..projection.completion import log_shares
 from .collapsed import CollapsedLDA, collapsed_inference
 from .mean_field import FRESH_STEPS, FRESH_TOLERANCE
 

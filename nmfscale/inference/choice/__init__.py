@@ -1,0 +1,1 @@
+"""Choice of a fit: number of topics, stability, quality, tables of fits."""

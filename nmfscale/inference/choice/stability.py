@@ -1,0 +1,280 @@
+"""Fits from many random starts: how far they end apart, and the topics that they agree on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from ...counts.base import CountMatrix
+from ...counts.names import shown
+from ...counts.short_samples import ShortSamplesWarning
+from ...engine.workers import resolve_client
+from ...methods.factors import proportions
+from ...methods.topics.matching import lift_pairs
+from ...models.base import CountModel
+from ...models.pipelines import model_and_input
+from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
+from ..replicates.seeds import state_of_fit
+from ..replicates.selection_fits import with_options
+from ..replicates.shared_fits import (
+    counts_of_job,
+    file_of,
+    fit_together,
+    n_together,
+    n_together_elsewhere,
+    objective_of,
+)
+from .consensus import Consensus, consensus_of
+from .stability_result import Stability
+
+Array = NDArray[Any]
+
+
+def stability(
+    estimator: Any,
+    X: Any,
+    n_starts: int = 20,
+    *,
+    density_threshold: float = 0.5,
+    n_neighbors: int | None = None,
+    random_state: Any = None,
+    n_threads: int | None = None,
+    client: Any = None,
+    checkpoint: Any = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    verbose: int = 0,
+    layer: str | None = None,
+    raw: bool = False,
+) -> Stability:
+    """Fit from many starts: how far the optima are apart, and which topics they have in common.
+
+    The likelihood has many local optima. The topics of all fits are matched with those of the best
+    fit, and combined to consensus topics as by cNMF [1]_: topics far from all others are left out,
+    the rest are clustered by k-means, and a consensus topic is the median of its cluster.
+
+    Parameters
+    ----------
+    estimator : model of counts with random starts (`n_init`) and without labels
+        Its parameters except `n_init` and `random_state` are used; it is not fitted. As starts must
+        differ, the default of `init` means ``init="random"``. It may be the last step of a
+        pipeline.
+    X : counts of shape (n_samples, n_features)
+        As in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the counts, a packed store
+        (or any file, if the estimator has a `memory_limit`) is read in chunks: up to 16 fits share
+        each read.
+    n_starts : int, default=20
+        Number of fits.
+    density_threshold : float, default=0.5
+        A topic is left out of the consensus if its mean distance from its nearest neighbours is
+        larger. Distances are between unit vectors: 0 to 2; 2 leaves nothing out.
+    n_neighbors : int, default=None
+        Number of these neighbours; None means 30 % of the number of fits, at least one.
+    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
+        Seed. Start r has child r of it; `seeds` of the result has the seed of each fit.
+    n_threads : int, default=None
+        Threads of a fit; by default one for each processor that this process may use.
+    client : distributed.Client, default=None
+        Dask cluster whose workers share the fits, as in :func:`bootstrap_fit`.
+    checkpoint, checkpoint_every, resume
+        As in :meth:`nmfscale.PoissonNMF.fit`. Finished fits are saved, and a resumed job ends with
+        the same bits.
+    verbose : int, default=0
+        1 shows a progress bar.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+
+    Returns
+    -------
+    Stability
+        Objectives and topics of the fits, their matches, and the consensus.
+
+    Raises
+    ------
+    ValueError
+        If the counts or an argument are not valid; or if a cluster is to read a file that is not a
+        packed store.
+    CheckpointError, ClusterError
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+
+    Warns
+    -----
+    UserWarning
+        If fewer topics than `n_components` are left after the filter: there is no consensus.
+
+    Notes
+    -----
+    cNMF clusters components of scaled counts. Here topics f are compared as by
+    :func:`match_topics`, as vectors ``(f - p) / sqrt(p)`` of unit length, where p is the mean of
+    all topics: features that all topics share do not count. The loadings of the consensus (its
+    `model`) are fitted with these topics held fixed, if `fit` of the estimator takes
+    `fixed_topics`, as that of PoissonNMF and TopicModel; other models have a consensus of topics
+    only.
+
+    Ctrl-C ends the job after the current fits; the result is that of the finished ones.
+
+    References
+    ----------
+    .. [1] Kotliar, Veres, Nagy, Tabrizi, Hodis, Melton, Sabeti (2019). Identifying gene expression
+       programs of cell-type identity and cellular activity with single-cell RNA-Seq. eLife 8.
+
+    Examples
+    --------
+    >>> from nmfscale import TopicModel, stability
+    >>> from nmfscale.datasets import simulate_topic_counts
+    >>> X, truth = simulate_topic_counts(100, 40, 3, random_state=0)
+    >>> found = stability(TopicModel(3), X, n_starts=5, random_state=0)
+    >>> bool(found.gaps.max() < 1), found.consensus.topics.shape
+    (True, (3, 40))
+    >>> found.model.loadings_.shape
+    (100, 3)
+    """
+    estimator, X = model_and_input(estimator, X)
+    _check_estimator(estimator)
+    check_positive("n_starts", n_starts)
+    if not isinstance(density_threshold, Real) or not 0 < float(density_threshold) <= 2:
+        raise ValueError(
+            f"density_threshold is {shown(density_threshold)}; a distance above 0 and at most 2 is "
+            "needed."
+        )
+    if n_neighbors is not None:
+        check_positive("n_neighbors", n_neighbors)
+    client = resolve_client(client)
+    counts = counts_of_job(
+        X, estimator.memory_limit, client, integer=estimator.integer, layer=layer, raw=raw
+    )
+    estimator = with_options(
+        estimator, n_init=1, verbose=0, callback=None, random_state=None, **_init_of(estimator)
+    )
+    task = StartsTask(estimator, counts)
+    job = run_replicates(
+        task, n_starts, random_state=random_state, n_threads=n_threads, client=client,
+        checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
+    )  # fmt: skip
+    topics, objective = job["topics"], job["objective"]
+    best = int(objective.argmax())
+    matches, similarities = _matched(topics, best)
+    model = None
+    neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
+    consensus = consensus_of(topics, float(density_threshold), neighbors)
+    if consensus is not None and task.estimator._takes("fixed_topics"):
+        model = _with_loadings(task.estimator, consensus, counts, n_threads)
+    return Stability(
+        objective, job["n_iter"], job["converged"], job["seed"], topics, best, matches,
+        similarities, consensus, model, counts.feature_names, job.interrupted, job.seed.entropy,
+    )  # fmt: skip
+
+
+def has_random_starts(estimator: Any) -> bool:
+    """Whether the fits of a model begin at random starts, and need no labels."""
+    is_model = isinstance(estimator, CountModel) and not hasattr(estimator, "predict")
+    return is_model and "n_init" in estimator.get_params(deep=False)
+
+
+def _check_estimator(estimator: Any) -> None:
+    """Refuse estimators whose fits have no random starts, or need labels."""
+    if not has_random_starts(estimator):
+        raise ValueError(
+            f"estimator is {shown(type(estimator).__name__)}: an unfitted model of counts with "
+            "random starts (n_init) and without labels is needed, such as TopicModel or LDA."
+        )
+
+
+@dataclass(frozen=True)
+class StartsTask(ReplicateTask):
+    """Fits from random starts: that of replicate r has child r of the seed."""
+
+    estimator: Any
+    counts: CountMatrix
+    name = "starts"
+    patience = 600.0
+
+    def about(self) -> Iterable[Any]:
+        """Return the inputs of the fits, from which a checkpoint is recognised."""
+        given = self.estimator.get_params(deep=False)
+        names = [name for name in given if name not in ("n_threads", "memory_limit")]
+        yield from (self.counts.row_totals, self.counts.column_totals)
+        yield from (type(self.estimator).__name__, repr({name: given[name] for name in names}))
+
+    def file(self) -> tuple[str, tuple[int, ...]]:
+        """Return the packed store that workers read, if counts are in one."""
+        return file_of(self.counts)
+
+    def together(self, here: bool) -> int:
+        """Return the number of fits that share each read of counts in a file."""
+        elsewhere = n_together_elsewhere(self.counts, self.estimator)
+        return self._n_together(1) if here else elsewhere
+
+    def _n_together(self, n_threads: int) -> int:
+        estimator = self.estimator
+        return n_together(
+            self.counts, estimator, estimator.n_components, estimator._dtype(), n_threads
+        )
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return the topics and the objective of each fit."""
+        found = list[dict[str, Array]]()
+        self.counts.layout(n_threads)  # arranged once for all fits
+        size = self._n_together(n_threads)
+        seeds = [state_of_fit(seed, r) for r in numbers]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", ShortSamplesWarning)
+            for first in range(0, len(seeds), size):
+                fits = [partial(self._fit, each) for each in seeds[first : first + size]]
+                found += fit_together(self.counts, fits, n_threads)
+        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+    def _fit(
+        self, seed: int, n_threads: int, counts: CountMatrix, **options: Any
+    ) -> dict[str, Array]:
+        model = clone(self.estimator).set_params(n_threads=n_threads, random_state=seed, **options)
+        model.fit(counts)
+        return {
+            "topics": proportions(model.components_).astype(np.float32),
+            "n_iter": np.asarray(model.n_iter_), "objective": objective_of(model),
+            "converged": np.asarray(model.converged_), "seed": np.asarray(seed),
+        }  # fmt: skip
+
+
+def _init_of(estimator: Any) -> dict[str, Any]:
+    """Return the `init` of starts that differ, if the default of a model is not replaced."""
+    parameters = signature(type(estimator)).parameters
+    is_default = "init" in parameters and estimator.init is parameters["init"].default
+    return {"init": "random"} if is_default else {}
+
+
+def _matched(topics: Array, best: int) -> tuple[Array, Array]:
+    """Return which topic of each fit matches each topic of the best fit, and the similarities."""
+    n, K = topics.shape[:2]
+    matches, similarities = np.zeros((n, K), np.int64), np.ones((n, K))
+    for i in range(n):
+        _, matches[i], similarities[i] = lift_pairs(topics[best].T, topics[i].T)
+    return matches, similarities
+
+
+def _with_loadings(
+    estimator: Any, consensus: Consensus, counts: CountMatrix, n_threads: int | None
+) -> Any:
+    """Return a model with the topics of the consensus, and loadings fitted to the counts."""
+    K = estimator.n_components
+    model = with_options(estimator, random_state=0, init="random")
+    if getattr(model, "solver", None) == "joint-em":  # which holds no topics
+        model.set_params(solver="auto")
+    if n_threads is not None:
+        model.set_params(n_threads=n_threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", ShortSamplesWarning)
+        return model.fit(counts, components=consensus.topics, fixed_topics=np.ones(K, bool))

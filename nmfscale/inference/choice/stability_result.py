@@ -1,0 +1,124 @@
+"""The result of fits from many starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..results.files import Result
+from ..results.frames import Columns, frame_of
+
+Array = NDArray[Any]
+# Starts whose objective is this close to the best end in the same optimum.
+_SAME = 1.0
+
+
+@dataclass(frozen=True)
+class Stability(Result):
+    """Fits from many starts, their topics, and the consensus of the topics.
+
+    Attributes
+    ----------
+    objective : ndarray of shape (n_starts,)
+        Objective at the end of each fit: the log-likelihood, with priors the log posterior.
+    n_iter, converged : ndarray of shape (n_starts,)
+        ``n_iter_`` and ``converged_`` of each fit.
+    seeds : ndarray of shape (n_starts,), int
+        Seeds of the fits: the estimator with ``random_state=found.seeds[found.best]`` and the same
+        start ends in the best optimum.
+    topics : ndarray of shape (n_starts, K, n_features), float32
+        Frequencies of the features in the topics of each fit.
+    best : int
+        Number of the fit with the highest objective.
+    matches : ndarray of shape (n_starts, K), int
+        Topic of each fit that matches each topic of the best fit.
+    similarities : ndarray of shape (n_starts, K)
+        Similarities of these matches, by lift: see :func:`nmfscale.match_topics`.
+    consensus : Consensus or None
+        Consensus topics; None if too few topics have neighbours.
+    model : PoissonNMF or TopicModel, or None
+        Model with the consensus topics, whose loadings are fitted to the counts.
+    feature_names : ndarray or None
+        Names of the features.
+    interrupted : bool
+        Whether Ctrl-C ended the job early.
+    random_state : int
+        Entropy of the seed: passed as `random_state` it gives the same result again.
+    """
+
+    objective: Array
+    n_iter: Array
+    converged: Array
+    seeds: Array
+    topics: Array
+    best: int
+    matches: Array
+    similarities: Array
+    consensus: Any
+    model: Any
+    feature_names: Any
+    interrupted: bool
+    random_state: Any
+
+    @property
+    def gaps(self) -> Array:
+        """How far the objective of each fit is below the best, (n_starts,)."""
+        return np.asarray(self.objective[self.best] - self.objective)
+
+    @property
+    def n_best(self) -> int:
+        """Number of fits that end within 1 of the best."""
+        return int((self.gaps <= _SAME).sum())
+
+    def to_frame(self, what: str = "starts") -> Any:
+        """Return a table of the fits, or of the topics.
+
+        Parameters
+        ----------
+        what : {"starts", "topics"}, default="starts"
+            "starts" has a row for each fit, "topics" one for each topic of the best fit.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``start``, ``objective``, ``gap``, ``n_iter``, ``converged``, ``seed``,
+            ``similarity`` (mean of the topics) and ``least_similarity``; or ``topic``,
+            ``similarity`` (mean of the other fits) and ``least_similarity``.
+        """
+        return frame_of(self.columns(what))
+
+    def columns(self, what: str = "starts") -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+        if what == "starts":
+            return {
+                "start": np.arange(len(self.objective)), "objective": self.objective,
+                "gap": self.gaps, "n_iter": self.n_iter, "converged": self.converged,
+                "seed": self.seeds, "similarity": self.similarities.mean(axis=1),
+                "least_similarity": self.similarities.min(axis=1),
+            }  # fmt: skip
+        if what != "topics":
+            raise ValueError(f"what={what!r} is not one of 'starts', 'topics'.")
+        rest = np.delete(self.similarities, self.best, axis=0)
+        rest = rest if len(rest) else self.similarities
+        return {
+            "topic": np.arange(self.topics.shape[1]), "similarity": rest.mean(axis=0),
+            "least_similarity": rest.min(axis=0),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Sizes, spread of the optima, and similarity of the topics."""
+        n, K = self.topics.shape[:2]
+        text = (
+            f"<Stability: {n} starts, {K} topics, {self.n_best} starts within {_SAME:g} of the "
+            f"best, largest gap {self.gaps.max():,.1f}, smallest similarity "
+            f"{self.similarities.min():.2f}"
+        )
+        if self.consensus is None:
+            return f"{text}, no consensus>"
+        return (
+            f"{text}, {self.consensus.n_left_out} of {n * K} topics left out of the consensus, "
+            f"silhouette {self.consensus.silhouette:.2f}>"
+        )

@@ -1,0 +1,174 @@
+"""The result of topic_quality: coherence, exclusivity and sizes of topics; residual deviance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.names import name_array, shown
+from ...terminal import table_lines
+from ..results.files import Result
+from ..results.frames import Columns, frame_of
+
+Array = NDArray[Any]
+# Number of leading features, and of topics, that the text shows.
+_SHOWN, _MOST = 5, 30
+# Kinds of tables, and those of one axis of the fit.
+WHAT = "topics", "samples", "features", "top_features", "top_samples"
+_OF_AN_AXIS = WHAT[:3]
+
+
+@dataclass(frozen=True)
+class TopicQuality(Result):
+    """Quality of the topics of a fit, and how well the fit explains samples and features.
+
+    Attributes
+    ----------
+    npmi, umass : ndarray of shape (K,), float64
+        Coherence of the leading features; 0 for a topic with fewer than two.
+    exclusivity : ndarray of shape (K,), float64
+        Mean FREX of the leading features, between 0 and 1.
+    uniqueness : ndarray of shape (K,), float64
+        Mean of ``1 / number of topics that share a leading feature``, between 1 / K and 1.
+    effective_features, effective_samples : ndarray of shape (K,), float64
+        Exponential of the entropy of the frequencies of a topic, and of the shares of the samples
+        in the counts of a topic: n equal shares have n. 0 for an empty topic.
+    share : ndarray of shape (K,), float64
+        Share of each topic in all counts.
+    top_features, top_samples : tuple of ndarray of int
+        Columns and rows of `X` that lead each topic, best first.
+    sample_deviance, feature_deviance : ndarray of shape (n_samples,) and (n_features,), float64
+        Residual deviance.
+    sample_null_deviance, feature_null_deviance : ndarray, float64
+        The same for a single topic: the overall frequencies of `X`.
+    sample_totals, feature_totals : ndarray, float64
+        Sums of the counts.
+    topic_names : tuple of str
+        Names of the topics.
+    sample_names, feature_names : ndarray or None
+        Names.
+    n_top : int
+        Number of leading features that measure a topic.
+    of_fit : bool
+        Whether `X` are the counts of the fit.
+    """
+
+    npmi: Array
+    umass: Array
+    exclusivity: Array
+    uniqueness: Array
+    effective_features: Array
+    effective_samples: Array
+    share: Array
+    top_features: tuple[Array, ...]
+    top_samples: tuple[Array, ...]
+    sample_deviance: Array
+    feature_deviance: Array
+    sample_null_deviance: Array
+    feature_null_deviance: Array
+    sample_totals: Array
+    feature_totals: Array
+    topic_names: tuple[str, ...]
+    sample_names: Array | None
+    feature_names: Array | None
+    n_top: int
+    of_fit: bool
+
+    @property
+    def diversity(self) -> float:
+        """Number of different leading features divided by their number: mean uniqueness."""
+        n_leading = [len(each) for each in self.top_features]
+        n_different = len(set(np.concatenate(self.top_features).tolist()))
+        return n_different / sum(n_leading) if sum(n_leading) else 0.0
+
+    @property
+    def deviance_explained(self) -> float:
+        """Share of the deviance of a single topic that the fit removes; 0 if that is 0."""
+        null = float(self.sample_null_deviance.sum())
+        return 1 - float(self.sample_deviance.sum()) / null if null else 0.0
+
+    def to_frame(self, what: str = "topics") -> Any:
+        """Return one kind of results as a table.
+
+        Parameters
+        ----------
+        what : {"topics", "samples", "features", "top_features", "top_samples"}, default="topics"
+            "topics": measures of each topic. "samples", "features": totals and deviances of each
+            sample or feature of `X`, and the share of its null deviance that the fit removes.
+            "top_features", "top_samples": leading features or samples of each topic.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The first column is ``topic``, ``sample`` or ``feature``: names, or numbers. Leading
+            features and samples have ``topic``, ``rank`` and ``feature`` or ``sample``.
+
+        Raises
+        ------
+        ValueError
+            If `what` is none of these.
+        """
+        return frame_of(self.columns(what))
+
+    def columns(self, what: str = "topics") -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+        if what == "topics":
+            labels = {"topic": np.array(self.topic_names, object)}
+            return labels | {name: getattr(self, name) for name in _OF_TOPICS}
+        if what in _OF_AN_AXIS:
+            kind = what[:-1]
+            deviance, null = (
+                getattr(self, f"{kind}_{each}") for each in ("deviance", "null_deviance")
+            )
+            return {
+                kind: self._labels(kind, np.arange(len(null))),
+                "total": getattr(self, f"{kind}_totals"), "deviance": deviance,
+                "null_deviance": null,
+                "explained": 1 - np.divide(deviance, null, out=np.ones(len(null)), where=null > 0),
+            }  # fmt: skip
+        if what in WHAT:
+            kind, leading = what[4:-1], getattr(self, what)
+            sizes = [len(each) for each in leading]
+            ranks = [np.arange(1, size + 1) for size in sizes]
+            return {
+                "topic": np.repeat(np.array(self.topic_names, object), sizes),
+                "rank": np.concatenate(ranks),
+                kind: self._labels(kind, np.concatenate(leading)),
+            }
+        raise ValueError(f"what={shown(what)} is not one of {', '.join(map(repr, WHAT))}.")
+
+    def _labels(self, kind: str, numbers: Array) -> Array:
+        """Return names of samples or features, or their numbers if they have none."""
+        names = getattr(self, f"{kind}_names")
+        return numbers if names is None else name_array(names)[numbers]
+
+    def __repr__(self) -> str:
+        """Return the measures of the topics, and the deviance explained, as text."""
+        rows = [("", "share", "NPMI", "UMass", "FREX", "unique", "features", "samples", "")]
+        for k, name in enumerate(self.topic_names[:_MOST]):
+            leading = map(str, self._labels("feature", self.top_features[k][:_SHOWN]))
+            rows.append((
+                name, f"{self.share[k]:.1%}", f"{self.npmi[k]:.3f}", f"{self.umass[k]:.2f}",
+                f"{self.exclusivity[k]:.3f}", f"{self.uniqueness[k]:.2f}",
+                f"{self.effective_features[k]:,.0f}", f"{self.effective_samples[k]:,.0f}",
+                " ".join(leading),
+            ))  # fmt: skip
+        lines = table_lines(rows, leading=True)
+        if len(self.topic_names) > _MOST:
+            lines.append(f"... and {len(self.topic_names) - _MOST} more topics: see to_frame()")
+        of = "the fit" if self.of_fit else "other samples, with loadings by transform"
+        lines.append(
+            f"mean NPMI {self.npmi.mean():.3f}, diversity {self.diversity:.2f}, "
+            f"{self.deviance_explained:.1%} of the deviance explained; "
+            f"{self.n_top} leading features; {len(self.sample_totals):,} samples of {of}"
+        )
+        return "\n".join(lines)
+
+
+_OF_TOPICS = (
+    "share", "npmi", "umass", "exclusivity", "uniqueness", "effective_features",
+    "effective_samples",
+)  # fmt: skip

@@ -1,0 +1,315 @@
+"""Labels of samples: the groups that are compared, sampling units, and strata.
+
+Documents are rarely the unit of a study. Beers of one brewery, posts of one blog or cells of one
+patient resemble each other and lie in one group: the sampling units are breweries, blogs and
+patients, and their labels are exchangeable. A test that permutes documents instead finds false
+differences far more often than its level.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.names import is_missing, matched, plain, shown
+from ...counts.warn import warn_caller
+from ...kernels.functions import log_gamma
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A label for each sample: `codes` number the labels in `names`, from 0.
+
+    Names are sorted if possible; those of a pandas Categorical keep its order.
+    """
+
+    codes: NDArray[np.int64]
+    names: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self.codes.size
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of samples with each label."""
+        return np.bincount(self.codes, minlength=len(self.names))
+
+    def of(self, kept: Array) -> Labels:
+        """Return the labels of some samples, without names that do not occur among them."""
+        found, codes = np.unique(self.codes[kept], return_inverse=True)
+        return Labels(codes.reshape(-1), tuple(self.names[i] for i in found))
+
+
+def checked_labels(
+    values: Any, n_samples: int, name: str, sample_names: Any = None, subject: str = "loadings"
+) -> Labels:
+    """Return labels of any type: a list, an array, a pandas Series or Categorical.
+
+    A Series or a dict is matched by name with the samples of `subject` if these have names.
+    """
+    values = matched(values, sample_names, name, subject=subject)
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise ValueError(
+            f"{name}={reprlib.repr(values)}: one label for each of {n_samples:,} samples is "
+            "needed, in a list, an array or a column of a table."
+        )
+    if np.ndim(values) != 1:
+        columns = list(values.columns) if hasattr(values, "columns") else []
+        such = f", such as {name}[{shown(columns[0])}]" if columns else ""
+        raise ValueError(
+            f"{name} has shape {np.shape(values)}; one label for each of {n_samples:,} samples is "
+            f"needed: pass a single column{such}."
+        )
+    if len(values) != n_samples:
+        raise ValueError(
+            f"{name} has {len(values):,} labels, and there are {n_samples:,} samples: give one "
+            "each."
+        )
+    if hasattr(getattr(values, "dtype", None), "categories"):
+        categories = plain(list(values.dtype.categories))
+        codes = np.asarray(getattr(values, "cat", values).codes, np.int64)
+        _refuse_missing(codes < 0, name)
+        return Labels(codes, tuple(categories)).of(np.arange(n_samples))
+    # not np.asarray, which turns a missing label in a list of texts into text
+    array = values if isinstance(values, np.ndarray) else np.array([*values, None], object)[:-1]
+    if array.dtype.kind == "O":
+        _refuse_missing(np.fromiter(map(is_missing, array), bool, array.size), name)
+        return _of_objects(plain(array.tolist()))
+    if array.dtype.kind in "fcmM":
+        _refuse_missing(np.isnat(array) if array.dtype.kind in "mM" else array != array, name)
+    found, codes = np.unique(array, return_inverse=True)
+    return Labels(codes.reshape(-1).astype(np.int64), tuple(found.tolist()))
+
+
+def _of_objects(values: list[Any]) -> Labels:
+    try:
+        numbers: dict[Any, int] = dict.fromkeys(values, 0)
+    except TypeError as error:
+        raise ValueError(f"labels must be texts, numbers or the like ({error}).") from None
+    names = list(numbers)
+    try:
+        names.sort()
+    except TypeError:  # labels of several types: in order of first appearance
+        pass
+    numbers = {each: i for i, each in enumerate(names)}
+    return Labels(np.array([numbers[each] for each in values], np.int64), tuple(names))
+
+
+def _refuse_missing(missing: Array, name: str) -> None:
+    if missing.any():
+        first = int(np.flatnonzero(missing)[0])
+        raise ValueError(
+            f"{name} has {int(missing.sum()):,} missing labels, the first at sample {first}: leave "
+            "these samples out, or give them a label of their own."
+        )
+
+
+@dataclass(frozen=True)
+class Design:
+    """Sampling units of one or more samples, with a group and a stratum each.
+
+    `of_sample` is the number of each sample's unit. Without `units=` samples are units; without
+    `strata=` there is one stratum. `groups` and `strata` are labels of units; `groups` is None if
+    units may have samples in several groups.
+    """
+
+    of_sample: NDArray[np.int64]
+    n_units: int
+    groups: Labels | None
+    strata: Labels
+    unit_names: tuple[Any, ...] | None = None
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of units in each stratum and group, (n_strata, n_groups)."""
+        assert self.groups is not None
+        out = np.zeros((len(self.strata.names), len(self.groups.names)), np.int64)
+        np.add.at(out, (self.strata.codes, self.groups.codes), 1)
+        return out
+
+    def of(self, kept: Array) -> Design:
+        """Return the design of some samples, without units that have no samples left."""
+        left, of_sample = np.unique(self.of_sample[kept], return_inverse=True)
+        names = self.unit_names
+        return Design(
+            of_sample.reshape(-1), left.size, None if self.groups is None else self.groups.of(left),
+            self.strata.of(left), None if names is None else tuple(names[u] for u in left),
+        )  # fmt: skip
+
+    def sum_over_units(self, rows: Array) -> Array:
+        """Sum the rows of the samples of each unit."""
+        if self.unit_names is None:
+            return rows
+        out = np.zeros((self.n_units, *rows.shape[1:]), rows.dtype)
+        np.add.at(out, self.of_sample, rows)
+        return out
+
+
+def checked_design(
+    groups: Labels, units: Any = None, strata: Any = None, *, nested: bool = True,
+    sample_names: Any = None, subject: str = "loadings",
+) -> Design:  # fmt: skip
+    """Check groups, units and strata of samples, and return the design.
+
+    Units and strata are matched with `sample_names` as by `checked_labels`.
+    `nested`: every unit must lie in one group, as permutations of labels require. In any case every
+    unit must lie in one stratum.
+    """
+    n = len(groups)
+    one = Labels(np.zeros(n, np.int64), (None,))
+    named = (sample_names, subject)
+    strata = one if strata is None else checked_labels(strata, n, "strata", *named)
+    if units is None:
+        return Design(np.arange(n), n, groups, strata)
+    of = checked_labels(units, n, "units", *named)
+    first = np.zeros(len(of.names), np.int64)
+    first[of.codes[::-1]] = np.arange(n)[::-1]
+    _refuse_split(of, strata, first, "strata")
+    if nested:
+        _refuse_split(of, groups, first, "groups")
+    return Design(
+        of.codes,
+        len(of.names),
+        Labels(groups.codes[first], groups.names) if nested else None,
+        Labels(strata.codes[first], strata.names),
+        of.names,
+    )
+
+
+def check_resampled(design: Design) -> None:
+    """Refuse a design in which every replicate is the same; warn of strata with a single unit.
+
+    Every replicate contains the unit of a stratum with a single unit, so intervals ignore how much
+    units of that stratum vary.
+    """
+    single = np.flatnonzero(design.strata.sizes == 1)
+    n_strata = len(design.strata.names)
+    if single.size < n_strata:
+        if single.size:
+            warn_caller(
+                f"{single.size:,} of {n_strata:,} strata have a single unit, such as "
+                f"{design.strata.names[single[0]]!r}: nothing varies there, and intervals are too "
+                "narrow. Merge strata, or pass finer units."
+            )
+        return
+    if n_strata == 1:
+        unit = f", {design.unit_names[0]!r}" if design.unit_names else ""
+        raise ValueError(
+            f"there is only one unit{unit}: every replicate would be the same. Intervals need "
+            "several units; pass finer units, or leave units out if samples were drawn one by one."
+        )
+    raise ValueError(
+        f"each of the {n_strata:,} strata has a single unit: every replicate would be the same. "
+        "Pass coarser strata, or none."
+    )
+
+
+def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> None:
+    other = np.flatnonzero(labels.codes != labels.codes[first[units.codes]])
+    if other.size:
+        at = int(other[0])
+        unit = units.codes[at]
+        several = labels.names[labels.codes[first[unit]]], labels.names[labels.codes[at]]
+        remedy = (
+            "pass strata=units, which compares samples within units"
+            if name == "groups"
+            else f"give all samples of a unit the same label in {name}; what differs within units "
+            "can be a covariate of regress_proportions"
+        )
+        raise ValueError(
+            f"unit {shown(units.names[unit])} has samples in {name} {shown(several[0])} and "
+            f"{shown(several[1])}: "
+            f"units must lie in one each, so {remedy}, or pass finer units."
+        )
+
+
+# More samples than this in a group are rarely sampling units: they are cells of some donors, posts
+# of some blogs. Studies have dozens of units in a group, at most hundreds.
+MANY_SAMPLES = 1000
+
+
+def warn_of_samples_as_units(design: Design) -> None:
+    """Warn if samples serve as units but are too many to be sampling units.
+
+    Samples of a group are counted in each stratum.
+    """
+    if design.unit_names is not None:
+        return
+    sizes, names = (
+        (design.strata.sizes[:, None], ("all samples",))
+        if design.groups is None
+        else (design.sizes(), [f"group {name!r}" for name in design.groups.names])
+    )
+    most = int(sizes.max())
+    if most > MANY_SAMPLES:
+        where = names[int(sizes.max(axis=0).argmax())]
+        warn_caller(
+            f"units= is not given, so that each of {most:,} samples of {where} is a unit of its "
+            "own. Where samples come from fewer donors, patients, batches or authors, those of one "
+            "resemble each other: p-values are then far too small, and intervals too narrow. Pass "
+            "units=, the donor (or the like) of each sample."
+        )
+
+
+# Number of labellings ----------------------------------------------------------------
+
+
+def log10_labellings(sizes: Array) -> float:
+    """Return log10 of the number of labellings, given units in each stratum and group.
+
+    `sizes` are units of each stratum in each group.
+    """
+    sizes = np.atleast_2d(sizes).astype(float)
+    logs = log_gamma(sizes.sum(axis=1) + 1).sum() - log_gamma(sizes + 1).sum()
+    return max(0.0, float(logs) / math.log(10))
+
+
+def n_labellings(sizes: Array) -> int:
+    """Return the number of labellings: the product over strata of n! / (n_1! n_2! ...)."""
+    out = 1
+    for stratum in np.atleast_2d(sizes).tolist():
+        left = sum(stratum)
+        for size in stratum:
+            out *= math.comb(left, size)
+            left -= size
+    return out
+
+
+def n_symmetries(sizes: Array) -> int:
+    """Return the number of permutations of groups of equal sizes."""
+    _, counts = np.unique(np.atleast_2d(sizes), axis=1, return_counts=True)
+    return math.prod(math.factorial(int(n)) for n in counts)
+
+
+def smallest_pvalue(sizes: Array, *, symmetric: bool = True) -> float:
+    """Return the smallest p-value that the test with all labellings can give."""
+    same = n_symmetries(sizes) if symmetric else 1
+    log10 = log10_labellings(sizes)
+    if log10 < 15:
+        return same / n_labellings(sizes)
+    # more symmetries than a float can hold, with hundreds of groups
+    exponent = math.log10(same) - log10
+    return float(min(1.0, 10.0 ** max(exponent, -300.0)))
+
+
+def warn_few_labellings(
+    smallest: Sequence[float], alpha: float, names: Sequence[str], what: str
+) -> None:
+    """Warn of tests that cannot reject, whatever the data."""
+    powerless = [(name, p) for p, name in zip(smallest, names, strict=True) if p > alpha]
+    if powerless:
+        shown = ", ".join(f"{p:.2g} ({name})" for name, p in powerless[:3])
+        more = f", and {len(powerless) - 3:,} more" if len(powerless) > 3 else ""
+        warn_caller(
+            f"{what} are so few that no p-value below {shown}{more} is possible, which is above "
+            f"alpha={alpha:g}: nothing can be found there. More {what} are needed, not more "
+            "permutations."
+        )

@@ -1,0 +1,226 @@
+"""Topic proportions or amounts of samples, as tests and estimates of groups use them.
+
+All questions use the same function, `topics_of_samples`, so that tests, means, regressions and
+weights of one model have the same rows. `loadings="proportions"` is the default everywhere. The
+null hypothesis is that groups have the same mixture of topics; sequencing depth or document length
+is no part of it. Proportions have the same mean at any depth; amounts do not, and a deep sample
+outweighs shallow ones. `loadings="amounts"` asks a question about the whole corpus: how much of
+each topic each group has.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.foreign import refuse_annotated
+from ...counts.names import name_array, names_of, shown
+from ...counts.warn import warn_caller
+from ...methods.factors import proportions
+from ...models.pipelines import model_of
+from ...models.topics.topic_labels import topic_words
+
+Array = NDArray[Any]
+KINDS = "proportions", "amounts"
+
+
+@dataclass(frozen=True)
+class SampleTopics:
+    """Topics of samples (n, T) in float64; rows of empty samples are 0.
+
+    `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts of
+    samples, None if unknown. `sample_names` (n,) is None if samples have no names. `model` is the
+    fitted model, None for an array.
+    """
+
+    rows: Array
+    topic_names: tuple[Any, ...]
+    kind: str
+    totals: Array | None = None
+    sample_names: Array | None = None
+    model: Any = None
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.rows)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """Leading features of each topic as text; None if they are unknown."""
+        return topic_words(self.model)
+
+    @property
+    def empty(self) -> Array:
+        """Mask (n,) of samples without counts."""
+        found: Array = np.logical_not(self.rows.any(axis=1))
+        return found
+
+    def of(self, kept: Array) -> SampleTopics:
+        """Return some of the samples."""
+        totals, names = (
+            None if each is None else each[kept] for each in (self.totals, self.sample_names)
+        )
+        return replace(self, rows=self.rows[kept], totals=totals, sample_names=names)
+
+    def warn_of_empty(self, with_them: str = "") -> None:
+        """Warn of empty samples that are left out; `with_them` names what is left out with them."""
+        n_empty = int(self.empty.sum())
+        if not n_empty:
+            return
+        why = "their loadings are all 0"
+        if self.totals is not None and not self.totals[self.empty].any():
+            why = "they have no counts"
+        if n_empty == len(self):
+            raise ValueError(f"none of {n_empty:,} samples has topics: {why}.")
+        warn_caller(f"{n_empty:,} of {len(self):,} samples are left out: {why}{with_them}.")
+
+
+def topics_of_samples(
+    model: Any, loadings: str = "proportions", topic_names: Any = None, *, warn: bool = True
+) -> SampleTopics:
+    """Return the topics of samples from a model or an array, as proportions or amounts.
+
+    For a fitted model, amounts are the expected counts of each topic in each sample, so that the
+    scale of components does not matter; proportions are amounts divided by their sum. If the model
+    has posteriors (LDA, GammaPoisson), the prior is subtracted: it shrinks expected proportions
+    most in samples with few counts. For an array, amounts are its rows. `warn`: warn of samples
+    that are left out.
+    """
+    if not isinstance(loadings, str) or loadings not in KINDS:
+        raise ValueError(
+            f"loadings={reprlib.repr(loadings)} is not one of {', '.join(map(repr, KINDS))}; "
+            "loadings themselves are the first argument."
+        )
+    model = model_of(model)
+    if isinstance(model, SampleTopics):
+        found = model
+        if topic_names is not None:
+            names = checked_names(topic_names, found.rows.shape[1], "topic_names")
+            found = replace(found, topic_names=names)
+    else:
+        values, names = checked_loadings(model, topic_names)
+        totals = None
+        if hasattr(model, "components_"):
+            totals = getattr(model, "sample_totals_", None)
+            values = _amounts(model, values, totals, loadings)
+        values = scaled_rows(values)
+        found = SampleTopics(values, names, "amounts", totals, names_of(model), model)
+    if loadings == "proportions" and found.kind == "amounts":
+        found = replace(found, rows=proportions(found.rows), kind=loadings)
+    if warn:
+        found.warn_of_empty()
+    return found
+
+
+def _amounts(model: Any, values: Array, totals: Array | None, kind: str) -> Array:
+    """Return the expected counts of each topic in each sample (n, T), 0 if it is empty."""
+    for posterior, prior in _POSTERIORS:
+        if getattr(model, posterior, None) is not None:
+            counts = np.asarray(getattr(model, posterior), np.float64) - getattr(model, prior)
+            values = np.maximum(counts, 0.0)
+            break
+    else:
+        sums = np.asarray(model.components_, np.float64).sum(axis=1)
+        values = values * sums
+        if kind == "amounts" and getattr(model, "loadings_are_proportions", False):
+            if totals is None:
+                raise ValueError(
+                    f"loadings='amounts': this {type(model).__name__} comes from a file of an "
+                    "earlier version, without sample_totals_. Fit again, or pass loadings_ times "
+                    "the totals of the samples."
+                )
+            values = values * totals[:, None]
+    return values if totals is None else np.where(totals[:, None] > 0, values, 0.0)
+
+
+# Parameters of the posterior of each sample, and of their prior: the difference is expected counts.
+_POSTERIORS = (
+    ("doc_topic_posterior_", "doc_topic_prior_"),
+    ("loadings_shape_", "shape_loadings_"),
+)
+
+
+def checked_loadings(loadings: Any, topic_names: Any = None) -> tuple[Array, tuple[Any, ...]]:
+    """Return loadings (n, T) in float64 and the names of the topics."""
+    loadings = model_of(loadings)
+    if hasattr(loadings, "get_params"):
+        if not hasattr(loadings, "loadings_"):
+            raise ValueError(
+                f"{type(loadings).__name__} has no loadings_: fit it first, or pass what its "
+                "transform returns."
+            )
+        if topic_names is None:
+            topic_names = getattr(loadings, "topic_names_", None)
+        loadings = loadings.loadings_
+    refuse_annotated(loadings, "loadings")
+    try:
+        values = np.asarray(loadings, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"loadings is a {type(loadings).__name__}: numbers of shape (samples, topics), or a "
+            f"fitted model, are needed ({error})."
+        ) from None
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"loadings has shape {values.shape}; (samples, topics) is needed.")
+    bad = ~np.isfinite(values) | (values < 0)
+    if bad.any():
+        i, k = map(int, np.argwhere(bad)[0])
+        raise ValueError(
+            f"loadings[{i}, {k}] is {values[i, k]}; non-negative finite numbers are needed."
+        )
+    if topic_names is None:
+        topic_names = getattr(loadings, "columns", range(values.shape[1]))
+    return values, checked_names(topic_names, values.shape[1], "topic_names")
+
+
+def checked_names(names: Any, size: int, what: str) -> tuple[Any, ...]:
+    """Return one distinct name for each topic."""
+    if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray | range):
+        names = [names] if isinstance(names, str) else list(names)
+    found = tuple(name_array(names))
+    if len(found) != size or len(set(found)) != size:
+        raise ValueError(f"{what} has {len(set(found))} different names; {size} are needed.")
+    return found
+
+
+def number_of_topic(given: Any, names: tuple[Any, ...], argument: str) -> int:
+    """Return the number of a topic, given by name or number."""
+    if given in names:
+        return names.index(given)
+    is_number = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    if not is_number or not 0 <= int(given) < len(names):
+        known = ", ".join(map(shown, names))
+        raise ValueError(f"{argument}: {shown(given)} is not a topic; topics are {known}.")
+    return int(given)
+
+
+def shares_of_topics(amounts: Array) -> Array:
+    """Return the share (K,) of each topic in the expected counts (n, K) of all samples."""
+    shares: Array = amounts.sum(axis=0) / max(amounts.sum(), np.finfo(np.float64).tiny)
+    return shares
+
+
+def leading_samples(shares: Array, amounts: Array, n_top: int) -> list[Array]:
+    """Return the samples of each topic by share, to three decimals, and then by amount."""
+    found = []
+    for share, amount in zip(shares.T, amounts.T, strict=True):
+        there = np.flatnonzero(amount > 0)  # empty samples have loadings in some models
+        found.append(there[np.lexsort((-amount[there], -share[there].round(3)))[:n_top]])
+    return found
+
+
+def scaled_rows(values: Array) -> Array:
+    """Multiply values by a power of two if squares of their sums would overflow or underflow."""
+    largest = float(values.max(initial=0.0))
+    if largest == 0 or _LEAST < largest < 1 / _LEAST:
+        return values
+    found: Array = np.ldexp(values, -int(np.frexp(largest)[1]))
+    return found
+
+
+_LEAST = 1e-100

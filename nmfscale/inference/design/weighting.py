@@ -1,0 +1,52 @@
+"""Weights of samples in a mean: units count equally, or samples do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.names import shown
+from .groups import Design, Labels
+
+Array = NDArray[Any]
+WEIGHTINGS = "units", "samples"
+
+
+def check_weighting(weighting: Any) -> None:
+    """Refuse an unknown weighting."""
+    if not isinstance(weighting, str) or weighting not in WEIGHTINGS:
+        raise ValueError(
+            f"weighting={shown(weighting)} is not one of {', '.join(map(repr, WEIGHTINGS))}."
+        )
+
+
+def sample_weights(weighting: str, design: Design, groups: Labels | None, weights: Array) -> Array:
+    """Return the weight of each sample in a mean (n,), given its weight in the fit.
+
+    With "units" the weights of a unit add up to 1, in each group in which it has samples.
+    """
+    if weighting == "samples" or design.unit_names is None:
+        return weights
+    cell = design.of_sample
+    if groups is not None:
+        cell = cell * len(groups.names) + groups.codes
+    sums = np.bincount(cell, weights)[cell]
+    found: Array = weights / np.where(sums > 0, sums, 1.0)
+    return found
+
+
+def check_groups(groups: Labels, weights: Array) -> None:
+    """Refuse groups whose samples all have weight zero."""
+    empty = np.flatnonzero(np.bincount(groups.codes, weights) == 0)
+    if empty.size:
+        raise ValueError(
+            f"no sample of group {shown(groups.names[empty[0]])} has counts and a weight above 0: "
+            "leave its samples out of groups, or give them to another one."
+        )
+
+
+def said_of(weighting: str, units: str) -> str:
+    """Return the line about weighting in the text of a result; empty if samples are units."""
+    return f", each {weighting[:-1]} counts once" if units == "units" else ""

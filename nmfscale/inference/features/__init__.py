@@ -1,0 +1,1 @@
+"""Features that make a topic, and pairs of features."""

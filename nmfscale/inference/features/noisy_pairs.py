@@ -1,0 +1,283 @@
+"""noisy_pairs: features that depart from their mean in a topic, ranked, with error rates."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from ...counts.base import CountMatrix
+from ...counts.warn import warn_caller
+from ...engine.workers import resolve_client
+from ...kernels import dense
+from ...methods.factors import proportions
+from ...methods.topics.matching import best_pairs
+from ...methods.variational.noise_chain import NoiseChain
+from ...models.arguments.names import feature_names_of
+from ...models.noisy_topic_model import NoisyTopicModel
+from ...models.pipelines import model_and_input
+from ...readers.streams.thinning import Thinning
+from ..design.fit_counts import counts_of_fit
+from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
+from ..replicates.seeds import child, generator, state_of_fit
+from ..replicates.shared_fits import counts_of_job, file_of
+from .differential_split import thinned_part
+from .noisy_pairs_result import NoisyPairs, ranking
+
+Array = NDArray[Any]
+# Least correlation of proportions in the fit and in a chain: they then have the same topic.
+_SAME_TOPIC = 0.9
+# Least number of starts of a fit to a half of the counts. With one, all halves often lead to the
+# local optimum of the fit to all counts, so that its topics seem to be those of the counts.
+_STARTS = 4
+
+
+def noisy_pairs(
+    model: Any,
+    X: Any,
+    *,
+    n_chains: int = 4,
+    n_draws: int = 200,
+    n_warmup: int = 200,
+    random_state: Any = None,
+    n_threads: int | None = None,
+    client: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+    verbose: int = 0,
+    layer: str | None = None,
+    raw: bool = False,
+) -> NoisyPairs:
+    """Rank pairs of a feature and a topic by evidence of noise, with error rates by simulation.
+
+    A pair is noisy if the feature is more or less frequent in the topic than on average. All
+    parameters of a :class:`nmfscale.NoisyTopicModel` are simulated given the counts, by Markov
+    chains (Gibbs sampling). The mean over all draws of the probability that a pair has no noise is
+    its local error rate. Unlike ``local_fdr_`` of the fit, it includes the uncertainty of loadings,
+    means and noise shares.
+
+    Each chain starts from the best of four fits of a random half of the counts, and then uses all
+    counts. If the counts determine the topics, every chain finds them again. A topic of the fit
+    that a chain does not find has error rates of 1, and a warning is raised.
+
+    Parameters
+    ----------
+    model : NoisyTopicModel
+        Fitted to `X`. Its `noise_prior` does not matter: chains have a mixture. They estimate the
+        parameters that were fixed in the fit, too. Fits of halves have the other parameters of the
+        model, and at least four starts (`n_init`).
+    X : counts of shape (n_samples, n_features)
+        The counts of the fit, whole numbers, as in :meth:`nmfscale.PoissonNMF.fit`. Features and
+        samples are matched with those of the fit by name, where both have names. Counts in a file
+        that do not fit into memory are read in every draw.
+    n_chains : int, default=4
+        Number of chains. With one, it is hardly noticed if a topic is not in the counts.
+    n_draws : int, default=200
+        Number of draws of each chain that are used.
+    n_warmup : int, default=200
+        Number of draws before these, which are not used. A draw takes time in proportion to the sum
+        of the counts and the number of topics.
+    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
+        Seed. Chain r draws from child r of it.
+    n_threads : int, default=None
+        Threads of a chain; by default one for each processor that this process may use.
+    client : distributed.Client, default=None
+        Dask cluster whose workers share the chains, as in :func:`nmfscale.bootstrap_fit`.
+    checkpoint, checkpoint_every, resume
+        As in :meth:`nmfscale.PoissonNMF.fit`. Finished chains are saved, and a resumed job ends
+        with the same bits.
+    verbose : int, default=0
+        1 shows a progress bar.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+
+    Returns
+    -------
+    NoisyPairs
+        Error rates of all pairs; ``to_frame()`` returns the ranked table. After Ctrl-C, it is that
+        of the finished chains.
+
+    Raises
+    ------
+    NotFittedError
+        If the model is not fitted.
+    ValueError
+        If the model is of another class or was fitted to different counts, if counts are not whole
+        numbers, or an argument is not valid; or if a cluster is to read a file that is not a packed
+        store.
+    CheckpointError, ClusterError
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+
+    Warns
+    -----
+    UserWarning
+        If topics of the fit are not found again by every chain. The error rates of the other topics
+        are then too small, too.
+
+    Notes
+    -----
+    See ``docs/noisy_topics.md`` for the error rates that were realised in simulations.
+
+    References
+    ----------
+    .. [1] Efron (2008). Microarrays, empirical Bayes and the two-groups model. Statistical Science
+       23.
+    .. [2] Sarkar. Noisy topic models. https://aksarkar.github.io/singlecell-ideas/noisy-topics.html
+
+    Examples
+    --------
+    >>> from nmfscale import NoisyTopicModel
+    >>> from nmfscale.datasets import simulate_noisy_topics
+    >>> from nmfscale.experimental import noisy_pairs
+    >>> X, truth = simulate_noisy_topics(200, 40, 2, noisy_share=0.1, random_state=0)
+    >>> model = NoisyTopicModel(n_components=2, random_state=0).fit(X)
+    >>> found = noisy_pairs(model, X, n_chains=2, n_draws=20, n_warmup=20, random_state=0)
+    >>> found.to_frame().columns.tolist()
+    ['topic', 'feature', 'factor', 'counts', 'expected', 'local_error_rate', 'error_rate']
+    """
+    for name, value in (("n_chains", n_chains), ("n_draws", n_draws), ("n_warmup", n_warmup)):
+        check_positive(name, value)
+    model, X = model_and_input(model, X)
+    if not isinstance(model, NoisyTopicModel):
+        raise ValueError(
+            f"model is a {type(model).__name__}: a fitted NoisyTopicModel is needed. For features "
+            "that differ between the topics of other models, see differential_features."
+        )
+    check_is_fitted(model, "components_")
+    client = resolve_client(client)
+    counts = counts_of_job(X, model.memory_limit, client, layer=layer, raw=raw)
+    counts, given = counts_of_fit(model, X, counts)
+    if not counts.is_integer:
+        raise ValueError(
+            "X has counts that are not whole numbers: pass counts before normalisation or weights, "
+            "because every single count is assigned to a topic."
+        )
+    start = clone(model).set_params(
+        noise_prior="mixture", n_components=len(model.components_), verbose=0, callback=None,
+        random_state=None, n_init=max(model.n_init, _STARTS),
+    )  # fmt: skip
+    fitted = proportions(np.asarray(model.loadings_, np.float64)[given.rows])
+    job = run_replicates(
+        ChainTask(start, counts, fitted, int(n_warmup), int(n_draws)), n_chains,
+        random_state=random_state, n_threads=n_threads, client=client, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
+    )  # fmt: skip
+    names = tuple(getattr(model, "topic_names_", range(fitted.shape[1])))
+    agreement = job["agreement"]
+    reproduced: Array = np.logical_and.reduce(agreement >= _SAME_TOPIC)
+    local, factors = job["no_noise"].mean(axis=0), job["factors"].mean(axis=0)
+    local[~reproduced] = 1.0
+    _warn(reproduced, agreement, names)
+    return NoisyPairs(
+        error_rates_of(local, factors), local, factors, model.topic_counts_,
+        model.expected_counts_, agreement, job["noise_share"], reproduced,
+        feature_names_of(model, counts), names, job.interrupted, job.seed.entropy,
+    )  # fmt: skip
+
+
+def error_rates_of(local: Array, factors: Array) -> Array:
+    """Return the mean of the local error rates of all pairs up to each pair in the ranking."""
+    order = ranking(local, factors)
+    found = np.empty(local.size)
+    found[order] = local.ravel()[order].cumsum() / np.arange(1, local.size + 1)
+    return found.reshape(local.shape)
+
+
+def _warn(reproduced: Array, agreement: Array, names: tuple[Any, ...]) -> None:
+    if reproduced.all():
+        return
+    k = int(np.flatnonzero(~reproduced)[0])
+    warn_caller(
+        f"{int((~reproduced).sum())} of {len(names)} topics are not found again in chains from "
+        f"other starts, the first is {names[k]}, with a correlation of "
+        f"{agreement[:, k].min():.2f}: their pairs have an error rate of 1, and error rates of "
+        "other topics are too small. Either the fit or a chain is at a local optimum, which a "
+        "larger n_init of the model may prevent, or these counts do not determine so many topics."
+    )
+
+
+@dataclass(frozen=True)
+class ChainTask(ReplicateTask):
+    """Chains: chain r has child r of the seed.
+
+    `estimator` fits halves of the counts; `fitted` (n, K) are the proportions in the fit.
+    """
+
+    estimator: NoisyTopicModel
+    counts: CountMatrix
+    fitted: Array
+    n_warmup: int
+    n_draws: int
+    name = "chains"
+    patience = 3600.0
+
+    def about(self) -> Iterable[Any]:
+        """Return the inputs of the chains, from which a checkpoint is recognised."""
+        yield from (self.counts.row_totals, self.counts.column_totals, self.fitted)
+        given: dict[str, Any] = self.estimator.get_params(deep=False)
+        names = [name for name in given if name not in ("n_threads", "memory_limit")]
+        yield repr({name: given[name] for name in names} | {"draws": (self.n_warmup, self.n_draws)})
+
+    def file(self) -> tuple[str, tuple[int, ...]]:
+        """Return the path and identity of the packed store that workers read."""
+        return file_of(self.counts)
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return the probabilities of each chain, with topics in the order of the fit."""
+        found = [self._chain(r, seed, n_threads) for r in numbers]
+        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+    def _chain(self, r: int, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        chain = self._started(r, seed, n_threads)
+        for _ in range(self.n_warmup):
+            chain.sweep(adapt=True)
+        no_noise, factors = np.zeros(chain.u.shape), np.zeros(chain.u.shape)
+        rows, share = np.zeros(chain.L.shape), 0.0
+        for _ in range(self.n_draws):
+            chain.sweep()
+            no_noise += chain.no_noise
+            factors += chain.mean
+            rows += proportions(chain.L)
+            share += 1 - float(chain.shares[0])
+        similarities = _correlations(self.fitted, rows)
+        here, match = best_pairs(similarities)
+        return {
+            "no_noise": no_noise.T[match] / self.n_draws,
+            "factors": factors.T[match] / self.n_draws,
+            "agreement": similarities[here, match], "noise_share": np.asarray(share / self.n_draws),
+        }  # fmt: skip
+
+    def _started(self, r: int, seed: SeedSequence, n_threads: int) -> NoiseChain:
+        """Return a chain that starts from a fit of a random half of the counts."""
+        thinning = Thinning.of(child(child(seed, r), 0), 2)
+        half = thinned_part(self.counts, thinning, range(1))
+        model = clone(self.estimator)
+        model.set_params(random_state=state_of_fit(seed, r), n_threads=n_threads)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a start need not have converged
+            model.fit(half)
+        noise: Any = model._posterior(n_threads)
+        return NoiseChain(
+            self.counts, 2.0 * model.loadings_, model.mu_, noise.mean.T, model.noise_shares_,
+            generator(seed, r), n_threads,
+        )  # fmt: skip
+
+
+def _correlations(one: Array, other: Array) -> Array:
+    """Return the correlations (K, K) between columns; 0 for columns without variance."""
+    centred = [each - each.mean(axis=0) for each in (one, other)]
+    norms = [np.sqrt((each * each).sum(axis=0)) for each in centred]
+    products = np.outer(*norms)
+    found: Array = np.divide(
+        dense.cross(*centred), products, out=np.zeros_like(products), where=products > 0
+    )
+    return found

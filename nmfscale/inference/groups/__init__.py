@@ -1,0 +1,1 @@
+"""Do groups of samples differ in their topics: permutations, bootstrap of weights."""

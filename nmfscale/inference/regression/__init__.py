@@ -1,0 +1,1 @@
+"""Topics as responses: effects of groups, least squares on covariates, robust errors."""

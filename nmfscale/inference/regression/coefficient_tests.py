@@ -1,0 +1,329 @@
+"""Tests of coefficients that allow unequal variances, by permuting units or flipping their signs.
+
+The statistic of some terms is ``|q' e|^2 / sum_u w_u e_u^2``, with residuals e of the model, an
+orthonormal basis q of what the other terms do not explain, and weights w for which the denominator
+is the expectation of the numerator under the null hypothesis, whatever the spread of each unit. For
+a single term it is the square of the t-value with standard error HC3; for the levels of a label it
+is the statistic of Brown and Forsythe (1974). Squares of residuals may be moderated: see `robust`.
+Comparing it with permutations stays valid where spread differs (DiCiccio and Romano 2017), which a
+comparison of pooled t-values does not.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from ...counts.cached import cached_property
+from ...kernels import decompositions, dense
+from ...kernels.permute import permuted_orders
+from ..design.groups import n_labellings
+from ..groups.bootstrap import in_parts
+from ..groups.labelling import labellings
+from ..replicates.replicates import ReplicateTask
+from ..replicates.seeds import child, child_states, generator
+from .least_squares import AT_ONCE, LeastSquares
+from .robust import CR3, PRIOR, free_rows, prior_of_rows
+
+Array = NDArray[Any]
+# Relative difference below which two statistics are equal up to rounding.
+_TIE = 1e-9
+# Residual variance below this share of that of the model without the term counts as 0.
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class CoefficientTests(ReplicateTask):
+    """Tests of sets of terms: `tested` are the numbers of their columns.
+
+    `shares` (T,) are the shares of topics in moderated variances, None without moderation.
+    """
+
+    fit: LeastSquares
+    tested: tuple[tuple[int, ...], ...]
+    shares: Array | None
+
+    @property
+    @abstractmethod
+    def _units(self) -> Array:
+        """The units that are moved together."""
+
+    def about(self) -> Iterable[Any]:
+        """Return the inputs of the tests, from which a checkpoint is recognised."""
+        fit = self.fit
+        yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self._units)
+        yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
+
+    @abstractmethod
+    def observed(self) -> Array:
+        """Return the statistics of the data (n_tests, T)."""
+
+    def as_extreme(self, found: Array) -> tuple[Array, Array]:
+        """Return whether statistics (n, n_tests, T) reach those of the data.
+
+        First each topic by itself; then, step down, the maximum over all topics that are no more
+        extreme in the data (Westfall and Young).
+        """
+        observed = self.observed()
+        least = observed * (1 - _TIE)
+        order = np.argsort(observed, axis=1, kind="stable")
+        largest = np.maximum.accumulate(np.take_along_axis(found, order[None], axis=2), axis=2)
+        back = np.argsort(order, axis=1, kind="stable")
+        return found >= least, np.take_along_axis(largest, back[None], axis=2) >= least
+
+    @cached_property
+    def _directions(self) -> list[Array]:
+        return [self.fit.directions(list(columns)) for columns in self.tested]
+
+
+@dataclass(frozen=True)
+class FreedmanLane(CoefficientTests):
+    """Permute the residuals of the reduced model among units (Freedman and Lane 1983).
+
+    Rows of units have the same weight and are sorted by stratum, `n_units` in each. The terms are
+    permuted instead of the residuals: this is equivalent and takes one array less.
+    """
+
+    n_units: Array
+    name = "permutations"
+
+    @property
+    def _units(self) -> Array:
+        return self.n_units
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Draw these permutations; return whether their statistics reach those of the data.
+
+        Both arrays are (n, n_tests, T): `as_extreme` compares each topic alone, `largest` the
+        step-down maximum over topics.
+        """
+        states = child_states(child(seed, 0), numbers)
+        shape = len(states), len(self.tested), self.fit.residuals.shape[1]
+        alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
+
+        def work(part: slice) -> None:
+            orders = np.empty((part.stop - part.start, len(self.fit.basis)), np.uint32)
+            permuted_orders(self.n_units, states[part], orders, 1)
+            alone[part], largest[part] = self.as_extreme(self.statistics(orders))
+
+        in_parts(len(states), self._at_once, work, n_threads)
+        return {"as_extreme": alone, "largest": largest}
+
+    def all_as_extreme(self, sizes: Array, first: Array) -> Array:
+        """Return what `run` counts (2, n_tests, T), summed over all permutations of units.
+
+        A kind is all units with the same terms. `sizes` (n_strata, n_kinds) counts them in each
+        stratum; `first` (n_kinds,) is one unit of each kind.
+        """
+        n, size = n_labellings(sizes), self._at_once
+        count = np.zeros((2, *self.observed().shape), np.int64)
+        for i in range(0, n, size):
+            kinds = labellings(sizes, np.arange(i, min(i + size, n)))
+            found = self.as_extreme(self.statistics(first[kinds]))
+            count += np.stack([each.sum(axis=0) for each in found])
+        return count
+
+    def observed(self) -> Array:
+        """Return the statistics of the data (n_tests, T)."""
+        return self._observed
+
+    @cached_property
+    def _observed(self) -> Array:
+        found: Array = self.statistics(np.arange(len(self.fit.basis))[None])[0]
+        return found
+
+    @property
+    def _at_once(self) -> int:
+        (n, P), T = self.fit.basis.shape, self.fit.residuals.shape[1]
+        return max(1, AT_ONCE // (2 * P * max(n, T)))
+
+    @cached_property
+    def _weights(self) -> list[tuple[Array, Array]]:
+        """Weights (n,) of the topic's and of pooled squared residuals, for each test."""
+        free, rest = free_rows(self.fit)
+        prior = np.zeros(len(rest)) if self.shares is None else prior_of_rows(self.fit)
+        found = []
+        for each in self._directions:
+            w = np.where(
+                free, (dense.product(self.fit.basis, each) ** 2).sum(axis=1) / rest**2, 0.0
+            )
+            found.append((w * (1 - prior), w * prior))
+        return found
+
+    @cached_property
+    def _pooled(self) -> list[float]:
+        """Weight of the pooled variance, for rows with leverage 1."""
+        free, _ = free_rows(self.fit)
+        Q = self.fit.basis[~free]
+        return [
+            float((dense.product(Q, each) ** 2).sum()) / self.fit.freedom
+            for each in self._directions
+        ]
+
+    @cached_property
+    def _without(self) -> list[Array]:
+        fit = self.fit
+        return [
+            fit.residuals + dense.product(fit.basis, fit.inside(each)) for each in self._directions
+        ]
+
+    def statistics(self, orders: Array) -> Array:
+        """Return statistics (n_orders, n_tests, T) if unit i is given the terms of unit orders[i].
+
+        All products are single ones for all orders, which is several times faster.
+        """
+        Q, T = self.fit.basis, self.fit.residuals.shape[1]
+        out = np.empty((len(orders), len(self.tested), T))
+        rows = np.take(Q.T, orders, axis=1)  # (P, m, n)
+        for j, (e, turn) in enumerate(zip(self._without, self._directions, strict=True)):
+            v = _of_orders(rows, e)
+            own, of_all = self._weights[j]
+            left, squares = self._left(rows, orders, e, v, own)
+            if self.shares is not None:
+                all_left, all_squares = self._left(rows, orders, e, v, of_all)
+                left += self.shares * all_left.sum(axis=1, keepdims=True)
+                squares += self.shares * all_squares.sum(axis=1, keepdims=True)
+            if self._pooled[j] > 0:
+                total = (e**2).sum(axis=0)
+                rest = np.maximum(total - (v * v).sum(axis=1), 0)
+                if self.shares is not None:
+                    total = self.shares * total.sum()
+                    rest = self.shares * rest.sum(axis=1, keepdims=True)
+                squares += self._pooled[j] * total
+                left += self._pooled[j] * rest
+            out[:, j] = _ratio((dense.products(turn.T, v) ** 2).sum(axis=1), left, squares)
+        return out
+
+    def _left(
+        self, rows: Array, orders: Array, e: Array, v: Array, w: Array
+    ) -> tuple[Array, Array]:
+        """Return weighted squares (m, T) of residuals e after regression on v, and of e."""
+        weights, Q = np.take(w, orders), self.fit.basis
+        weighed = _of_orders(rows * weights, e)
+        squares = dense.product(weights, e**2)
+        of_fit = dense.cross(Q, w[:, None] * Q)
+        left = squares - 2 * (v * weighed).sum(axis=1) + (v * dense.products(of_fit, v)).sum(axis=1)
+        return np.maximum(left, 0), squares
+
+
+@dataclass(frozen=True)
+class SignFlips(CoefficientTests):
+    """Flip the signs of the residuals of the reduced model, unit by unit.
+
+    It is the wild bootstrap of clusters with the null hypothesis imposed (Cameron, Gelbach and
+    Miller 2008): rows of a unit stay together, so that terms may vary within units.
+    """
+
+    unit: Array
+    n_units: int
+    name = "sign flips"
+
+    @property
+    def _units(self) -> Array:
+        return self.unit
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Draw these sign vectors; return the arrays of `FreedmanLane.run` for them."""
+        of, n = child(seed, 0), len(numbers)
+        shape = n, len(self.tested), self.fit.residuals.shape[1]
+        alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
+
+        def work(part: slice) -> None:
+            draws = [generator(of, r).integers(2, size=self.n_units) for r in numbers[part]]
+            signs = 2.0 * np.stack(draws) - 1
+            alone[part], largest[part] = self.as_extreme(self.statistics(signs))
+
+        in_parts(n, self._at_once, work, n_threads)
+        return {"as_extreme": alone, "largest": largest}
+
+    def n_all(self) -> int:
+        """Return the number of sign vectors; a vector and its negative count once."""
+        return 1 << (self.n_units - 1)
+
+    def all_as_extreme(self) -> Array:
+        """Return what `run` counts (2, n_tests, T), summed over all sign vectors."""
+        n, size = self.n_all(), self._at_once
+        count = np.zeros((2, *self.observed().shape), np.int64)
+        for i in range(0, n, size):
+            bits = np.arange(i, min(i + size, n))[:, None] >> np.arange(self.n_units) & 1
+            found = self.as_extreme(self.statistics(1.0 - 2 * bits))
+            count += np.stack([each.sum(axis=0) for each in found])
+        return count
+
+    def observed(self) -> Array:
+        """Return the statistics of the data (n_tests, T)."""
+        return self._observed
+
+    @cached_property
+    def _observed(self) -> Array:
+        found: Array = self.statistics(np.ones((1, self.n_units)))[0]
+        return found
+
+    @property
+    def _at_once(self) -> int:
+        P, T = self.fit.basis.shape[1], self.fit.residuals.shape[1]
+        return max(1, AT_ONCE // (2 * P * T + self.n_units))
+
+    @cached_property
+    def _parts(self) -> list[tuple[Array, Array, Array, Array]]:
+        """Return the terms that `statistics` sums over units, for each test."""
+        errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
+        scores, B, found = errors.scores(), errors.squares(), []
+        rest = np.eye(B.shape[1]) - B
+        for turn in self._directions:
+            r = scores + dense.products(B, self.fit.inside(turn))
+            K = decompositions.solve(rest, np.broadcast_to(turn, (len(B), *turn.shape)))
+            own = dense.products(K.transpose(0, 2, 1), r)  # (n_units, k, T)
+            C = dense.products(K.transpose(0, 2, 1), B)  # (n_units, k, P)
+            cross = dense.products(C.transpose(0, 2, 1), own)  # (n_units, P, T)
+            found.append((
+                r.reshape(len(r), -1), cross.reshape(len(r), -1), (own**2).sum(axis=(0, 1)),
+                dense.cross(C.reshape(-1, C.shape[2])),
+            ))  # fmt: skip
+        return found
+
+    def statistics(self, signs: Array) -> Array:
+        """Return statistics (n, n_tests, T) of scores multiplied by these signs."""
+        P, T = self.fit.basis.shape[1], self.fit.residuals.shape[1]
+        out = np.empty((len(signs), len(self.tested), T))
+        for j, ((r, cross, squares, of_fit), turn) in enumerate(
+            zip(self._parts, self._directions, strict=True)
+        ):
+            v = dense.product(signs, r).reshape(-1, P, T)
+            left = squares - 2 * (v * dense.product(signs, cross).reshape(-1, P, T)).sum(axis=1)
+            left += (v * dense.products(of_fit, v)).sum(axis=1)
+            if self.shares is not None:
+                prior = PRIOR / (PRIOR + self._freedom[j])
+                left, squares = (
+                    (1 - prior) * each + prior * self.shares * each.sum(axis=-1, keepdims=True)
+                    for each in (np.maximum(left, 0), squares)
+                )
+            out[:, j] = _ratio((dense.products(turn.T, v) ** 2).sum(axis=1), left, squares)
+        return out
+
+    @cached_property
+    def _freedom(self) -> list[float]:
+        """Degrees of freedom of the variance of each test: the smallest of its terms."""
+        errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
+        single = np.eye(self.fit.basis.shape[1])
+        return [min(errors.freedom(single[k]) for k in columns) for columns in self.tested]
+
+
+def _of_orders(rows: Array, e: Array) -> Array:
+    """Return products (m, P, T) of rows (P, m, n) with e (n, T), a single product."""
+    P, m, n = rows.shape
+    found = dense.product(rows.reshape(-1, n), e).reshape(P, m, -1)
+    return np.ascontiguousarray(found.transpose(1, 0, 2))
+
+
+def _ratio(between: Array, left: Array, squares: Array) -> Array:
+    """Divide sums of squares; return infinity where the divisor is 0, and 0 for 0 / 0."""
+    known = left > _NOTHING * squares
+    out = np.where(between > _NOTHING * squares, np.inf, 0.0)
+    return np.divide(between, left, out=out, where=known)

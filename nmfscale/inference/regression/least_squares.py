@@ -1,0 +1,135 @@
+"""Least squares of many topics on the same terms, also for resampled units.
+
+With ``X = Q R`` and residuals E a replicate needs only ``Q*' [Q E]``, where Q* is Q with weighted
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from ...kernels import decompositions, dense
+from ..groups.bootstrap import draw_in_parts
+from ..replicates.replicates import ReplicateTask
+from ..replicates.seeds import child_states
+
+Array = NDArray[Any]
+# Number of entries of weighted rows that a thread has in memory at a time.
+AT_ONCE = 1 << 19
+# Smallest eigenvalue of Q*' Q (1 in the data) below which coefficients are not determined.
+_SINGULAR = 1e-8
+# Share of a sum of squares that counts as 0 up to rounding.
+NOTHING = 1e-24
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """Coefficients B (P, T) of ``Y = X B + E`` for X (n, P) and Y (n, T).
+
+    Rows are multiplied by the roots of their weights first. `basis` Q (n, P) is orthonormal. Row j
+    of B is ``d_j' Y`` with columns d_j of `dual` (n, P), which are orthogonal to all columns of X
+    but the j-th; ``dual = Q @ turn``.
+    """
+
+    basis: Array
+    turn: Array
+    coefficients: Array
+    residuals: Array
+
+    @classmethod
+    def of(cls, X: Array, Y: Array, weights: Array | None = None) -> LeastSquares:
+        """Fit the columns of Y by weighted least squares, with row weights (n,)."""
+        if weights is not None:
+            root = np.sqrt(weights)[:, None]
+            X, Y = X * root, Y * root
+        norms = np.linalg.norm(X, axis=0)
+        Q, R, _ = decompositions.qr(X / norms)
+        turn = decompositions.inverse(R)[0].T / norms
+        along = dense.cross(Q, Y)
+        E, B = Y - dense.product(Q, along), dense.cross(turn, along)
+        # set to 0 what is 0 up to rounding: residuals if X explains all, terms that explain nothing
+        least = NOTHING * (Y**2).sum(axis=0)
+        E[:, (E**2).sum(axis=0) <= least] = 0
+        B[B**2 <= least * (turn**2).sum(axis=0)[:, None]] = 0
+        return cls(Q, turn, B, E)
+
+    @property
+    def dual(self) -> Array:
+        """Columns d_j with ``d_j' x_k = 1`` for k = j and 0 otherwise."""
+        found: Array = dense.product(self.basis, self.turn)
+        return found
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the residuals."""
+        n, P = self.basis.shape
+        return max(1, n - P)
+
+    def directions(self, columns: list[int]) -> Array:
+        """Return an orthonormal basis (P, k) of what the other terms do not explain."""
+        found: Array = decompositions.qr(self.turn[:, columns])[0]
+        return found
+
+    def inside(self, directions: Array) -> Array:
+        """Return the part of Y that some terms explain, in the basis (P, T)."""
+        along = decompositions.solve(self.turn.T, self.coefficients)
+        parts = dense.cross(directions, along)
+        total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
+        # set to 0 what is 0 up to rounding
+        parts[:, (parts**2).sum(axis=0) <= NOTHING * total] = 0
+        found: Array = dense.product(directions, parts)
+        return found
+
+
+@dataclass(frozen=True)
+class CoefficientsTask(ReplicateTask):
+    """Coefficients of resampled units; `unit` (n,) is the unit of each row."""
+
+    fit: LeastSquares
+    unit: Array
+    strata: Array
+    name = "bootstrap replicates"
+
+    def about(self) -> Iterable[Any]:
+        """Return the inputs of the replicates, from which a checkpoint is recognised."""
+        fit = self.fit
+        return fit.basis, fit.turn, fit.coefficients, fit.residuals, self.unit, self.strata
+
+    def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
+        """Return ``coefficients`` (n, T, P), and ``singular``, a mask of singular replicates."""
+        fit, states = self.fit, child_states(seed, numbers)
+        P = fit.basis.shape[1]
+        right = np.hstack([fit.basis, fit.residuals])
+        out = np.zeros((len(states), fit.residuals.shape[1], P))
+        singular = np.zeros(len(states), bool)
+        size = at_once(fit)
+
+        def fit_part(part: slice, counts: Array) -> None:
+            for i in range(part.start, part.stop, size):
+                here = slice(i, min(i + size, part.stop))
+                times = counts[here.start - part.start : here.stop - part.start, self.unit]
+                # one product for each replicate, so that bits do not depend on the batch size
+                weighted = times[:, None] * fit.basis.T
+                products = dense.product(weighted.reshape(-1, len(right)), right)
+                products = products.reshape(len(times), P, -1)
+                square = products[:, :, :P]
+                lost = decompositions.eigh(square)[0][:, 0] < _SINGULAR
+                square[lost] = np.eye(P)
+                moved = dense.products(fit.turn.T, decompositions.solve(square, products[:, :, P:]))
+                out[here] = (fit.coefficients + moved).transpose(0, 2, 1)
+                singular[here] = lost
+
+        draw_in_parts(states, self.strata, fit_part, n_threads)
+        return {"coefficients": out, "singular": singular}
+
+
+def at_once(fit: LeastSquares) -> int:
+    """Return the number of replicates that a thread computes at a time."""
+    (n, P), T = fit.basis.shape, fit.residuals.shape[1]
+    return max(1, AT_ONCE // (P * max(n, P + T)))

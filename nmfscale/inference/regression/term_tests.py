@@ -1,0 +1,155 @@
+"""Tests of the terms of a regression: which terms can be tested, and the results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
+
+from ...counts.warn import warn_caller
+from ..design.groups import log10_labellings, n_labellings, smallest_pvalue, warn_few_labellings
+from ..replicates.replicates import run_replicates
+from .coefficient_tests import FreedmanLane, SignFlips
+from .covariates import INTERCEPT, DesignMatrix
+from .least_squares import LeastSquares
+from .regression_rows import Rows
+from .robust import CR3, HC3
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """p-values of terms and of covariates of several terms; NaN where a term was not tested.
+
+    Arrays have a column for each term, (3, T, P), and for each covariate, (3, T, C): p-values
+    unadjusted, adjusted by max-T, and adjusted by Benjamini and Hochberg.
+    """
+
+    of_terms: Array
+    of_covariates: Array
+    covariates: tuple[Any, ...]
+    untested: dict[Any, str]
+    how: str
+    n_labellings: int
+    exact: bool
+    smallest_pvalue: float
+    interrupted: bool
+
+
+class TermTests:
+    """The tests of terms: checked first, run after the intervals."""
+
+    def __init__(
+        self, rows: Rows, errors: HC3 | CR3, matrix: DesignMatrix, n: int, level: float, drawn: str
+    ):
+        fit = errors.fit
+        self.n, self.matrix, self.interrupted = n, matrix, False
+        permuted = rows.are_units and rows.weights is None
+        several = matrix.several_terms()
+        self.untested = _untested(rows, matrix.terms, permuted)
+        singles = [j for j, name in enumerate(matrix.terms) if name not in self.untested]
+        blocks = {
+            name: columns
+            for name, columns in several.items()
+            if set(columns) <= set(singles) and _can_move(rows, columns, permuted)
+        }
+        if not singles:
+            self._refuse(drawn, rows)
+        strata = [name for name, why in self.untested.items() if why == _IN_STRATA]
+        if strata:
+            warn_caller(
+                f"{len(strata)} of {len(matrix.terms)} terms, such as {strata[0]!r}, do not vary "
+                "within strata: permutations within strata cannot test them, and they have no "
+                "p-values. To test them leave strata= out, and make strata a covariate if "
+                "proportions differ between them."
+            )
+        self.covariates = tuple(blocks)
+        tested = (*((j,) for j in singles), *map(tuple, blocks.values()))
+        self.singles = singles
+        if permuted:
+            self.sizes, self.first = rows.kinds()
+            self.task: FreedmanLane | SignFlips = FreedmanLane(
+                fit, tested, errors.shares, np.diff(rows.strata)
+            )
+            few = log10_labellings(self.sizes) < 15
+            self.n_all = n_labellings(self.sizes) if few else None
+            self.smallest = smallest_pvalue(self.sizes, symmetric=self.sizes.shape[1] == 2)
+        else:
+            self.task = SignFlips(fit, tested, errors.shares, rows.unit, rows.n_units)
+            self.n_all = self.task.n_all()
+            self.smallest = max(1 / self.n_all, 1e-300) if rows.n_units < 1000 else 1e-300
+        self.exact = self.n_all is not None and self.n_all <= n
+        warn_few_labellings([self.smallest], 1 - level, ["a coefficient of 0"], drawn)
+
+    def _refuse(self, drawn: str, rows: Rows) -> None:
+        if any(why == _IN_STRATA for why in self.untested.values()):
+            raise ValueError(
+                f"no {drawn} can be permuted so that a term changes: {drawn} of each stratum have "
+                "the same covariates. Leave strata= out, and make strata a covariate if "
+                "proportions differ between them; or pass n_permutations=0 for intervals alone."
+            )
+        raise ValueError(
+            "no term can be tested, as none leaves a constant in the model: pass intercept=True, "
+            "or n_permutations=0 for coefficients without p-values."
+        )
+
+    def run(self, **options: Any) -> Tested:
+        """Run the permutations or sign flips."""
+        task = self.task
+        if self.exact:
+            self.n = int(self.n_all or 0)
+            if isinstance(task, FreedmanLane):
+                p = task.all_as_extreme(self.sizes, self.first) / self.n
+            else:
+                p = task.all_as_extreme() / self.n
+        else:
+            job = run_replicates(task, self.n, **options)
+            self.n, self.interrupted = len(job), job.interrupted
+            counts = np.stack([job[name].sum(axis=0) for name in ("as_extreme", "largest")])
+            p = (counts + 1) / (self.n + 1)
+        order = np.argsort(-task.observed(), axis=1, kind="stable")
+        rising = np.maximum.accumulate(np.take_along_axis(p[1], order, axis=1), axis=1)
+        np.put_along_axis(p[1], order, rising, axis=1)
+        found = np.stack([p[0], np.maximum(p[1], p[0]), false_discovery_control(p[0], axis=1)])
+        found = found.transpose(0, 2, 1)
+        of_terms = np.full((3, found.shape[1], len(self.matrix.terms)), np.nan)
+        of_terms[:, :, self.singles] = found[:, :, : len(self.singles)]
+        smallest = self.smallest if self.exact else max(self.smallest, 1 / (self.n + 1))
+        return Tested(
+            of_terms, found[:, :, len(self.singles) :], self.covariates, self.untested, task.name,
+            self.n, self.exact, smallest, self.interrupted,
+        )  # fmt: skip
+
+
+_CONSTANT = "it is the constant of the model"
+_NO_CONSTANT = "without it no constant is left in the model"
+_IN_STRATA = "it does not vary within strata"
+
+
+def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, str]:
+    """Return the terms that have no test, with the reasons.
+
+    Residuals of a model without constant do not have mean zero, so permuting them is no valid test.
+    """
+    bare = LeastSquares.of(rows.X, np.zeros((len(rows.X), 1)))
+    one = np.ones(len(rows.X)) / np.sqrt(len(rows.X))
+    has_constant = np.linalg.norm(bare.basis.T @ one) > 1 - 1e-9
+    away = np.abs(bare.dual.T @ one) / np.linalg.norm(bare.turn, axis=0)
+    found: dict[Any, str] = {}
+    for j, name in enumerate(terms):
+        if not (has_constant and away[j] < 1e-7):
+            found[name] = _CONSTANT if name == INTERCEPT else _NO_CONSTANT
+        elif not _can_move(rows, [j], permuted):
+            found[name] = _IN_STRATA
+    return found
+
+
+def _can_move(rows: Rows, columns: list[int], permuted: bool) -> bool:
+    """Return whether permutations within strata can test all of these columns."""
+    if not permuted or len(rows.strata) == 2:
+        return True
+    return rows.known_within_strata(columns)

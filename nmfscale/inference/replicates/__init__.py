@@ -1,0 +1,1 @@
+"""Repeated fits and numbered replicates, in this process or on a cluster; bootstrap, jackknife."""

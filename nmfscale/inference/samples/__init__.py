@@ -1,0 +1,1 @@
+"""Samples that have a topic, and clusters of samples."""

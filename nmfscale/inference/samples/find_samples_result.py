@@ -1,0 +1,91 @@
+"""The result of find_samples: leading samples of topics, and their texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.names import name_array
+from ...terminal import visible_name
+from ..results.frames import Columns, frame_of
+
+Array = NDArray[Any]
+# Letters of a text that are shown.
+_SHOWN = 200
+
+
+@dataclass(frozen=True, repr=False)
+class LeadingSamples:
+    """The samples with the largest proportions of each topic, the first one first.
+
+    Attributes
+    ----------
+    topic_names : tuple
+        Names or numbers of the topics.
+    samples : tuple of ndarray of int
+        For each topic the numbers of its samples.
+    proportions : tuple of ndarray of float64
+        Their proportions of the topic.
+    totals : tuple of ndarray of float64
+        Their numbers of counts; lengths of texts, or sums of loadings, if counts are not known.
+    sample_names : ndarray or None
+        Names of all samples.
+    texts : ndarray of shape (n_samples,), object, or None
+        Texts of all samples.
+    """
+
+    topic_names: tuple[Any, ...]
+    samples: tuple[Array, ...]
+    proportions: tuple[Array, ...]
+    totals: tuple[Array, ...]
+    sample_names: Array | None
+    texts: Array | None
+
+    def to_frame(self) -> Any:
+        """Return a table with a row for each topic and sample.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``topic``, ``rank`` (from 0), ``sample``, ``proportion``, ``total`` and, if
+            there are texts, ``text``.
+        """
+        return frame_of(self.columns())
+
+    def columns(self) -> Columns:
+        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+        sizes = [len(each) for each in self.samples]
+        at = np.concatenate(self.samples)
+        found = {
+            "topic": np.repeat(name_array(self.topic_names), sizes),
+            "rank": np.concatenate([np.arange(size) for size in sizes]),
+            "sample": at if self.sample_names is None else np.asarray(self.sample_names)[at],
+            "proportion": np.concatenate(self.proportions),
+            "total": np.concatenate(self.totals),
+        }
+        return found if self.texts is None else found | {"text": self.texts[at]}
+
+    def __repr__(self) -> str:
+        """Show the samples of each topic with the beginnings of their texts."""
+        lines = []
+        for topic, samples, shares in zip(
+            self.topic_names, self.samples, self.proportions, strict=True
+        ):
+            lines.append(visible_name(topic) if isinstance(topic, str) else f"topic {topic}")
+            for sample, share in zip(samples.tolist(), shares.tolist(), strict=True):
+                name = (
+                    f"sample {sample}" if self.sample_names is None else self.sample_names[sample]
+                )
+                lines.append(visible_name(f"  {share:4.0%}  {name}{self._beginning(sample)}"))
+        return "\n".join(lines)
+
+    def _beginning(self, sample: int) -> str:
+        """Return the beginning of a text on one line."""
+        if self.texts is None:
+            return ""
+        words = " ".join(self.texts[sample][: 4 * _SHOWN].split())
+        cut = len(words) > _SHOWN
+        return f": {words[:_SHOWN]}{chr(0x2026) if cut else ''}"

@@ -1,0 +1,1 @@
+"""Loadings of rows with fixed factors, what they score, and penalties on them."""

@@ -1,0 +1,1 @@
+"""Starts of a fit, and moves that leave a local optimum."""

@@ -1,0 +1,1 @@
+"""Scores, matching and merging of topics that are fitted."""

@@ -1,0 +1,88 @@
+"""Matching of the topics of two fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from ...kernels import dense
+
+Array = NDArray[Any]
+# The norm of ``f / sqrt(p)`` is at least one; a shorter difference than this is rounding.
+_NO_DIRECTION = 1e-10
+
+
+def cosines_of(F: Array, other: Array) -> Array:
+    """Return the cosines (K, K') between columns of F (m, K) and of `other` (m, K')."""
+    norms = [np.linalg.norm(A, axis=0) for A in (F, other)]
+    cosines: Array = dense.cross(F, other) / np.maximum(np.outer(*norms), np.finfo(float).tiny)
+    return cosines
+
+
+def affinities_of(F: Array, other: Array) -> Array:
+    """Return Bhattacharyya coefficients ``sum_j sqrt(p_jk q_jk')`` (K, K') of normalised columns.
+
+    It is the cosine of their square roots.
+    """
+    return cosines_of(np.sqrt(F), np.sqrt(other))
+
+
+def lift_correlations_of(F: Array, other: Array) -> Array:
+    """Return cosines (K, K') of deviations of topics from the mean topic, at least 0.
+
+    With frequencies f_j and g_j and the mean p_j of all topics of both fits, they are cosines of
+    ``(f_j - p_j) / sqrt(p_j)``: correlations of lifts f_j / p_j, features weighted by p_j. Features
+    that all topics share, such as housekeeping genes, do not contribute. If a fit has a single
+    topic, the mean is not subtracted, and it is the cosine of ``f_j / sqrt(p_j)``.
+    """
+    f, g = (_frequencies(A) for A in (F, other))
+    mean = ((f.mean(axis=1) + g.mean(axis=1)) / 2)[:, None]
+    weight = np.divide(1, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
+    centre = mean if min(f.shape[1], g.shape[1]) > 1 else 0 * mean
+    here, there = (_directions((A - centre) * (A.any(axis=0) * weight)) for A in (f, g))
+    found = np.maximum(dense.cross(here, there), 0)
+    # topics that equal the mean have no direction, and are similar to each other
+    alike = np.outer(f.any(axis=0) & ~here.any(axis=0), g.any(axis=0) & ~there.any(axis=0))
+    return np.where(alike, 1.0, found)
+
+
+def _frequencies(F: Array) -> Array:
+    sums = F.sum(axis=0, dtype=np.float64)
+    return np.divide(F, sums, out=np.zeros(F.shape), where=sums > 0)
+
+
+def _directions(columns: Array) -> Array:
+    """Return columns divided by their norms; columns within rounding of zero become zero."""
+    norms = np.linalg.norm(columns, axis=0)
+    return np.divide(columns, norms, out=np.zeros_like(columns), where=norms > _NO_DIRECTION)
+
+
+def best_pairs(similarities: Array) -> tuple[Array, Array]:
+    """Return rows and columns of the one-to-one pairs with the largest sum of similarities.
+
+    The number of pairs is the smaller number of topics; rows are sorted.
+    """
+    here, there = linear_sum_assignment(similarities, maximize=True)
+    return here, there
+
+
+def lift_pairs(F: Array, other: Array) -> tuple[Array, Array, Array]:
+    """Return the matched columns of F (m, K) and `other` (m, K'), and their similarities by lift.
+
+    Similarities are `lift_correlations_of`, at most 1.
+    """
+    similarities = lift_correlations_of(F, other).clip(0, 1)
+    here, there = best_pairs(similarities)
+    return here, there, similarities[here, there]
+
+
+def match_columns(F: Array, other: Array) -> tuple[Array, Array]:
+    """Return the columns of `other` (m, K) that match those of F, and the cosines (K,).
+
+    They are matched by `lift_correlations_of`.
+    """
+    here, there = best_pairs(lift_correlations_of(F, other))
+    return there, cosines_of(F, other)[here, there]

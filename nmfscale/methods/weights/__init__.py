@@ -1,0 +1,1 @@
+"""Weights of samples, features and single counts; features that were not measured."""

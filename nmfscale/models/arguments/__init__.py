@@ -1,0 +1,1 @@
+"""Arguments of estimators and of their methods: checked, read, matched by name."""

@@ -1,0 +1,147 @@
+"""Counts that are given to an estimator: read, matched with the features of the fit, restricted."""
+
+from __future__ import annotations
+
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.base import CountMatrix
+from ...engine.threads import resolve_threads
+from ...engine.workers import resolve_client
+from ...readers.open import open_counts
+from ...readers.options import check_source
+from ...readers.sources.masks import MASKS, NAMES
+from ...readers.streams.columns import leave_out
+from ...readers.streams.matching import check_missing
+from .entry_weights import given_weights, is_nan
+from .names import default_missing, keep_names, matched_counts
+
+Array = NDArray[Any]
+
+
+class CountInputs:
+    """What estimators do with counts before they use them."""
+
+    components_: Array
+    dtype: Any
+    feature_names_in_: Array
+    n_features_in_: int
+    topic_names_: Array
+    integer: str
+    memory_limit: float | str | None
+    n_components: int
+    n_threads: int | None
+
+    # mask of the features of the fit in a restricted copy
+    _features: Array | None = None
+    _taken: Any
+
+    def _counts(self, X: Any, reading: dict[str, Any], *, reset: bool) -> CountMatrix:
+        """Return counts in this process; with `reset` the model takes their names and totals.
+
+        `reading` holds the options of `as_counts` that say what to read.
+        """
+        counts = self._read(X, reading)
+        X = with_names(X, counts, reading)
+        if not reset:
+            remedy = (
+                "every batch needs the features of the first: add columns of 0 for features that "
+                "do not occur in it."
+            )
+            return matched_counts(self, X, counts, default_missing(self, counts), remedy)[0]
+        self._take_names(X, counts)
+        return counts
+
+    def _take_names(self, X: Any, counts: CountMatrix) -> None:
+        """Keep the names and totals of the counts of a fit."""
+        keep_names(self, X, counts)
+        self.sample_names_, self.obs_ = counts.sample_names, counts.obs
+        self._take_totals(counts)
+        if hasattr(self, "topic_names_"):  # of a different fit
+            del self.topic_names_
+
+    def _take_totals(self, counts: CountMatrix) -> None:
+        """Keep the totals of the counts of a fit."""
+        self.sample_totals_ = np.array(counts.row_totals, np.float64)
+        self.feature_totals_ = np.array(counts.column_totals, np.float64)
+
+    def _read(
+        self, X: Any, reading: dict[str, Any], in_memory: bool = True, nan: bool = False
+    ) -> CountMatrix:
+        check_source(reading, type(self).__name__)
+        return open_counts(
+            X, integer=cast(Any, self.integer), subject=type(self).__name__,
+            in_memory=in_memory and self.memory_limit is None, memory_limit=self.memory_limit,
+            nan=nan, **reading,
+        )  # fmt: skip
+
+    def _arranged(
+        self, X: Any, missing: str | None, client: Any, reading: dict[str, Any],
+        known: dict[str, Any] | None = None,
+    ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
+        """Return counts of samples with the features of the model that is returned, and the client.
+
+        The model is this one or, with ``missing="restrict"``, a copy with the features that `X`
+        has. `known` holds further arguments on what was measured, which the copy keeps.
+        """
+        check_missing(missing)
+        known = known or {}
+        weights = known.get("data_weights")
+        counts, client = self._read_for(X, client, reading, is_nan(weights))
+        weights = given_weights(counts, weights)
+        missing = default_missing(self, counts) if missing is None else missing
+        counts, there = matched_counts(self, with_names(X, counts, reading), counts, missing)
+        model = self if there is None else self._restricted(there)
+        counts = model._explained(counts)
+        model, counts = model._knowing(counts, known | {"data_weights": weights})
+        return model, counts, client
+
+    def _read_for(
+        self, X: Any, client: Any, reading: dict[str, Any], nan: bool = False
+    ) -> tuple[CountMatrix, Any]:
+        """Return counts as they are given, and the client that works on them, or None.
+
+        If `nan` is true, NaN are missing entries.
+        """
+        in_memory = resolve_client(client) is None
+        counts = self._read(X, reading, in_memory=in_memory, nan=nan)
+        return counts, None if in_memory else client_for(counts, client)
+
+    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:
+        """Return the model, or a copy with what was measured in these counts, and the counts.
+
+        Counts of missing entries are left out.
+        """
+        return self, counts
+
+    def _restricted(self, features: Array) -> Self:
+        """Return a copy restricted to a mask of features (m,); loadings keep their meaning."""
+        found = self._taken("m", np.flatnonzero(features))
+        found.n_features_in_ = int(features.sum())
+        found._features = features
+        return found
+
+    def _explained(self, counts: CountMatrix) -> CountMatrix:
+        """Return counts without the features that had no counts in the fit.
+
+        Their factors are zero, or come from the prior alone: the effect of such counts on loadings
+        would depend on a floor, or on the sizes of the topics.
+        """
+        unseen = ~self.components_.any(axis=0) | getattr(self, "unseen_features_", False)
+        return leave_out(counts, unseen, "of which the fit had none")
+
+    def _threads(self, counts: CountMatrix) -> int:
+        return resolve_threads(self.n_threads, counts.nnz * self.n_components)
+
+
+def with_names(X: Any, counts: CountMatrix, reading: dict[str, Any]) -> Any:
+    """Return X, or its counts if options have changed its names or chosen a part of it."""
+    changed = (*NAMES, *MASKS)
+    return counts if any(reading.get(name) is not None for name in changed) else X
+
+
+def client_for(counts: CountMatrix, client: Any) -> Any:
+    """Return the client that works on counts: the active one is for counts in files only."""
+    return client if client is not None or not counts.from_file else resolve_client(None)

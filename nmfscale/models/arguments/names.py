@@ -1,0 +1,118 @@
+"""Names of features: a fit stores them, and new counts are matched with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    _get_feature_names,
+    validate_data,
+)
+
+from ...counts.base import CountMatrix
+from ...counts.names import names_of, same_kind, such_as
+from ...counts.warn import warn_caller
+from ...readers.streams.matching import REMEDY, Origin, lacking_names, select_features
+
+Array = NDArray[Any]
+
+
+def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
+    """Store the number and names of the features of a fit.
+
+    scikit-learn reserves `feature_names_in_` for text; names of other types are in
+    `feature_labels_`.
+    """
+    for name in {"feature_names_in_", "feature_labels_", "of_text_"} & vars(estimator).keys():
+        delattr(estimator, name)
+    if _is_frame(X):
+        validate_data(estimator, X, reset=True, skip_check_array=True)
+    else:
+        _check_n_features(estimator, counts, reset=True)
+    names = counts.feature_names
+    if names is not None:
+        of_text = all(isinstance(name, str) for name in names)
+        kept = "feature_names_in_" if of_text else "feature_labels_"
+        setattr(estimator, kept, np.asarray(names, dtype=object))
+    if counts.of_text:
+        estimator.of_text_ = True
+
+
+def feature_names_of(model: Any, counts: CountMatrix) -> Array | None:
+    """Return the names of the features of counts, or those of the fit if only it has names."""
+    if counts.feature_names is not None or not hasattr(model, "components_"):
+        return counts.feature_names
+    known = names_of(model, 1)
+    return known if known is not None and len(known) == counts.shape[1] else None
+
+
+def _is_frame(X: Any) -> bool:
+    """Whether X is a DataFrame whose columns scikit-learn checks; it refuses duplicates."""
+    return hasattr(X, "columns") and bool(getattr(X.columns, "is_unique", True))
+
+
+def matched_counts(
+    estimator: Any, X: Any, counts: CountMatrix, missing: str = "error", remedy: str | None = None
+) -> tuple[CountMatrix, Array | None]:
+    """Return new counts with the features in the order of the fit, matched by name.
+
+    If the fit or the counts have no names, the number of features must be that of the fit. A
+    DataFrame with the columns of the fit in a different order is refused, as scikit-learn requires.
+
+    `missing` says how to treat features of the fit that the counts lack: raise an error; leave them
+    out and also return a mask (m,) of the others ("restrict"); or set their counts to 0 ("zero").
+    `remedy` is the advice of the error if `missing` cannot be chosen.
+    """
+    # only for a DataFrame with text columns; scikit-learn ignores other columns
+    is_frame = _is_frame(X) and _get_feature_names(X) is not None
+    names, known = counts.feature_names, names_of(estimator, 1)
+    subject = type(estimator).__name__
+    if names is None or known is None:
+        _check_n_features(estimator, counts, reset=False)
+        if is_frame or names is None:  # warns if only the fit or X has names
+            _check_feature_names(estimator, X if is_frame else None, reset=False)
+        _warn_of_one_side(estimator, names, subject)
+        return counts, None
+    names, known = same_kind(names, known)
+    if names.tolist() == known.tolist():
+        return counts, None
+    lacking = lacking_names(names, known)
+    refused = bool(lacking) and (missing == "error" or len(lacking) == len(known))
+    asked = is_frame and hasattr(estimator, "feature_names_in_")
+    if asked and (refused or not lacking and len(names) == len(known)):
+        advice = (remedy or REMEDY) if lacking else "give X[model.feature_names_in_]."
+        try:
+            validate_data(estimator, X, reset=False, skip_check_array=True)
+        except ValueError as error:
+            raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
+    own, other = f"that {subject} was fitted to", f"that {subject} was not fitted to"
+    origin = Origin(own, other, "in the fit")
+    return select_features(counts, names, known, origin, missing, remedy or REMEDY)
+
+
+def _warn_of_one_side(estimator: Any, names: Array | None, subject: str) -> None:
+    """Warn if only one side has names and these are not text, which scikit-learn ignores."""
+    if names is None and hasattr(estimator, "feature_labels_"):
+        warn_caller(
+            f"X has no names of features, and {subject} was fitted with names such as "
+            f"{such_as(estimator.feature_labels_)}: features are taken in the order of the fit."
+        )
+    if names is None or names_of(estimator, 1) is not None:
+        return
+    if names.tolist() != list(range(len(names))) and set(names) == set(range(len(names))):
+        warn_caller(
+            f"columns of X are the numbers from 0 in another order, and {subject} was fitted "
+            "without names of features: features are taken by position, not by these numbers."
+        )
+
+
+def default_missing(model: Any, counts: CountMatrix) -> str:
+    """Return how to treat features that counts lack if the user does not say.
+
+    A word that a text does not have occurs there 0 times; a gene may not have been measured.
+    """
+    return "zero" if counts.of_text or getattr(model, "of_text_", False) else "error"

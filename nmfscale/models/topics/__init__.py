@@ -1,0 +1,1 @@
+"""Topics of a fitted model: order, merging, names, labels."""

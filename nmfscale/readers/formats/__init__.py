@@ -1,0 +1,1 @@
+"""File formats of counts, and their detection."""

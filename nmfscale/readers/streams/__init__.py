@@ -1,0 +1,1 @@
+"""Counts that are read a range of rows at a time, and counts derived from them."""

@@ -1,0 +1,310 @@
+"""Several tables one below the other: features matched by name, one table read at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ...counts.base import CountMatrix, RowRange
+from ...counts.label_table import Coded, LabelTable, joined
+from ...counts.names import as_text, repeated_names, shown, such_as
+from ...counts.structure import index_type
+from ...counts.validation import CompressedRows, compressed_rows
+from ...counts.warn import warn_caller
+from .stream import RowStream
+
+Array = NDArray[Any]
+JOINS = "inner", "outer"
+# The column of obs with the label of each sample's table.
+FILE = "file"
+# A warning is given if an inner join leaves out more than this share of the features of a table.
+_MANY = 0.5
+
+
+class JoinedFeatures(NamedTuple):
+    """Features of joined tables.
+
+    `names` (m,) or None. `places` holds for each table the joined feature of each of its features,
+    -1 if that is left out, or None if they are the same. `n_left_out` counts features that an inner
+    join leaves out.
+    """
+
+    names: Array | None
+    places: list[Array | None]
+    n_left_out: int = 0
+
+
+class JoinedRows(RowStream):
+    """The rows of several tables, one table after the other."""
+
+    def __init__(
+        self, parts: Sequence[RowStream], labels: Sequence[str], join: str = "inner"
+    ) -> None:
+        self._parts, self.subject = list(parts), "the joined table"
+        sizes = [part.shape[0] for part in parts]
+        self._ends = np.cumsum([0, *sizes])
+        features = joined_features(parts, labels, join)
+        self._places = features.places
+        m = parts[0].shape[1] if features.names is None else len(features.names)
+        self.shape = int(self._ends[-1]), m
+        groups: list[Any] = [part.about.get("groups") for part in parts]
+        notes = [
+            f"{label}: {note}"
+            for part, label in zip(parts, labels, strict=True)
+            for note in part.about.get("notes", ())
+        ]
+        if features.n_left_out:
+            notes.append(f"{features.n_left_out:,} features that some tables lack were left out")
+        of_text = all(part.about.get("of_text", False) for part in parts)
+        tables = [part.about.get("obs") for part in parts]
+        names, prefixed = joined_sample_names(parts, labels)
+        if prefixed:
+            notes.append("tables have samples of the same name: names begin with those of tables")
+        self.about = {
+            "sample_names": names, "feature_names": features.names, "notes": notes,
+            "groups": None if any(each is None for each in groups) else np.concatenate(groups),
+            "obs": partial(_joined_tables, tables, sizes, list(labels)), "of_text": of_text,
+            "measured": None if of_text else self._measured(join, sizes),
+        }  # fmt: skip
+        measured: Any = self.about["measured"]
+        if measured is not None:
+            n_absent = int(np.count_nonzero(~measured[0].all(axis=0)))
+            notes.append(f"{n_absent:,} features are absent from some tables: not measured there")
+        self.source = {"files": [_origin(part) for part in parts]}
+
+    def _measured(self, join: str, sizes: Sequence[int]) -> tuple[Array, Array] | None:
+        """Return which features an outer join found in which tables, and the table of each row."""
+        if join != "outer" or all(places is None for places in self._places):
+            return None
+        there = np.zeros((len(sizes), self.shape[1]), bool)
+        for mask, places in zip(there, self._places, strict=True):
+            mask[slice(None) if places is None else places] = True
+        if there.all():
+            return None
+        batches: dict[bytes, int] = {}  # tables with the same features, in the order of the tables
+        of_table = [batches.setdefault(mask.tobytes(), len(batches)) for mask in there]
+        firsts = [of_table.index(batch) for batch in range(len(batches))]
+        return there[firsts], np.repeat(of_table, sizes)
+
+    def nan_entries(self) -> Any:
+        """Return a mask (n, m) of NaN, once all rows were read; None if they are refused."""
+        masks = [part.nan_entries() for part in self._parts]
+        if all(each is None for each in masks):
+            return None
+        found = []
+        for part, mask, places in zip(self._parts, masks, self._places, strict=True):
+            mask = sp.csr_array(part.shape, dtype=bool) if mask is None else mask
+            row, column = mask.nonzero()
+            column = column if places is None else places[column]
+            there = column >= 0
+            place = row[there], column[there]
+            shape = mask.shape[0], self.shape[1]
+            found.append(sp.csr_array((np.ones(len(place[0]), bool), place), shape))
+        return sp.csr_array(sp.vstack(found, "csr"))
+
+    def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
+        found, fraction = [], None
+        for number, low, high in self._ranges(start, stop):
+            part = self._of_joined(number, self._parts[number].rows(low, high))
+            fraction = fraction or part.first_fraction
+            found.append(part.rows.matrix(self.shape[1]))
+        matrix = sp.csr_array((0, self.shape[1]), dtype=np.uint8)  # for an empty range
+        if found:
+            matrix = found[0] if len(found) == 1 else sp.csr_array(sp.vstack(found, "csr"))
+        rows = RowRange(start, matrix.indptr, matrix.indices, matrix.data)
+        return CompressedRows(rows, (stop - start, self.shape[1]), True, fraction, [])
+
+    def chunks(
+        self, max_bytes: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[CompressedRows]:
+        """Yield rows start:stop in the pieces that the tables yield."""
+        for number, low, high in self._ranges(start, self.shape[0] if stop is None else stop):
+            for found in self._parts[number].chunks(max_bytes, low, high):
+                yield self._of_joined(number, found)
+
+    def _ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the tables that have some of rows start:stop, and these rows in each table."""
+        for number, (first, end) in enumerate(pairwise(self._ends.tolist())):
+            if max(first, start) < min(end, stop):
+                yield number, max(start, first) - first, min(stop, end) - first
+
+    def _of_joined(self, number: int, found: CompressedRows) -> CompressedRows:
+        """Return rows of a table with their numbers and features in the joined table."""
+        first, places = int(self._ends[number]) + found.rows.first, self._places[number]
+        if places is None and found.first_fraction is None:
+            return found._replace(rows=found.rows._replace(first=first))
+        shape = found.shape[0], self.shape[1]
+        columns = found.rows.indices if places is None else places[found.rows.indices]
+        matrix = sp.csr_array((found.rows.data, columns, found.rows.indptr), shape)
+        if places is not None and (places < 0).any():
+            keep = columns >= 0
+            indptr = np.concatenate(([0], np.cumsum(keep)))[found.rows.indptr]
+            matrix = sp.csr_array((found.rows.data[keep], columns[keep], indptr), shape)
+        matrix.sort_indices()
+        return compressed_rows(matrix, self.entry_names(), first=first, sort=True)
+
+
+def _origin(part: RowStream) -> dict[str, Any]:
+    """Return where a table comes from: a file, or an object."""
+    kind = "path" if os.path.isabs(part.subject) else "object"  # packed stores have such names
+    return getattr(part, "source", {kind: part.subject})
+
+
+def joined_features(parts: Sequence[RowStream], labels: Sequence[str], join: str) -> JoinedFeatures:
+    """Match the features of tables by name: those of all tables, or of any (join="outer")."""
+    names = [part.about["feature_names"] for part in parts]
+    without = [label for label, each in zip(labels, names, strict=True) if each is None]
+    if without:
+        sizes = {part.shape[1] for part in parts}
+        if len(without) == len(parts) and len(sizes) == 1:
+            return JoinedFeatures(None, [None] * len(parts))
+        raise ValueError(
+            f"features are matched by name, and {len(without):,} of {len(parts):,} tables have no "
+            f"names, such as {shown(without[0])}: give feature_names to as_counts for each of them."
+        )
+    texts = [as_text(each).tolist() for each in names]
+    if all(each == texts[0] for each in texts[1:]):
+        return JoinedFeatures(names[0], [None] * len(parts))
+    known = dict.fromkeys(name for each in texts for name in each)
+    if join == "inner":
+        common = set(texts[0]).intersection(*texts[1:])
+        known = dict.fromkeys(name for name in known if name in common)
+    for label, each in zip(labels, texts, strict=True):
+        if repeated := repeated_names(each, known):
+            raise ValueError(
+                f"{label} has several features of one name, such as {such_as(repeated)}, so that "
+                "features cannot be matched by name: choose a column of identifiers by names=, or "
+                "make names unique."
+            )
+    if not known:
+        shows = (f"{label} has {such_as(each)}" for label, each in zip(labels, texts, strict=True))
+        raise ValueError(
+            f"the tables have no feature in common; {'; '.join([*shows][:2])}: give them names of "
+            "the same kind, for example by names=."
+        )
+    place = {name: at for at, name in enumerate(known)}
+    kind = index_type(len(known))
+    places = [np.array([place.get(name, -1) for name in each], kind) for each in texts]
+    left_out = [int(np.count_nonzero(each < 0)) for each in places]
+    worst = int(np.argmax([n / len(each) for n, each in zip(left_out, texts, strict=True)]))
+    if left_out[worst] > _MANY * len(texts[worst]):
+        warn_caller(
+            f"the tables have {len(known):,} features in common, and {left_out[worst]:,} of the "
+            f"{len(texts[worst]):,} features of {labels[worst]} are left out (join='inner'). "
+            "join='outer' keeps the features of all tables."
+        )
+    whole = range(len(known))
+    same = [len(each) == len(known) and each.tolist() == list(whole) for each in places]
+    return JoinedFeatures(
+        np.array(list(known), object),
+        [None if is_same else each for is_same, each in zip(same, places, strict=True)],
+        len(dict.fromkeys(name for each in texts for name in each)) - len(known),
+    )
+
+
+def joined_sample_names(
+    parts: Sequence[RowStream], labels: Sequence[str]
+) -> tuple[Array | None, bool]:
+    """Return the names of all samples, and whether labels of tables precede them.
+
+    They do if a name occurs in several tables: "donor 1_AAAC-1", as Seurat's merge names cells.
+    """
+    names = [part.about["sample_names"] for part in parts]
+    if all(each is None for each in names):
+        return None, False
+    texts = [
+        [str(i) for i in range(part.shape[0])] if each is None else as_text(each).tolist()
+        for part, each in zip(parts, names, strict=True)
+    ]
+    n_distinct = len({name for each in texts for name in each})
+    prefixed = n_distinct < sum(len(set(each)) for each in texts)
+    if prefixed:
+        pairs = zip(labels, texts, strict=True)
+        texts = [[f"{label}_{name}" for name in each] for label, each in pairs]
+    return np.array([name for each in texts for name in each], object), prefixed
+
+
+def _joined_tables(tables: Sequence[Any], sizes: Sequence[int], labels: list[str]) -> LabelTable:
+    """Return the columns of all tables, and one that says the table of each sample."""
+    read = [table() if callable(table) else table for table in tables]
+    found = joined([LabelTable({}) if table is None else table for table in read], sizes)
+    name = FILE
+    while name in found:
+        name += "_"
+    narrow = np.min_scalar_type(-max(1, len(labels)))
+    codes = np.repeat(np.arange(len(labels)).astype(narrow), sizes)
+    return LabelTable({**found.columns, name: Coded(codes, np.array(labels, object))})
+
+
+# Sources and their labels ----------------------------------------------------------------------
+
+
+def sources_in(X: Any) -> dict[str, Any] | None:
+    """Return the sources in a list or dict of files, counts or AnnData objects, by label.
+
+    None if `X` is anything else: a list of numbers, rows or texts.
+    """
+    if isinstance(X, Mapping):
+        sources = list(X.values())
+    elif isinstance(X, list | tuple):
+        sources = list(X)
+    else:
+        return None
+    if not sources or not all(_is_source(each) for each in sources):
+        return None
+    texts = [each for each in sources if isinstance(each, str)]
+    if len(texts) == len(sources) and not any(map(_is_file, texts)):
+        return None  # texts, not names of files
+    keys = map(str, X) if isinstance(X, Mapping) else _default_labels(sources)
+    return dict(zip(keys, sources, strict=True))
+
+
+def labelled(sources: dict[str, Any], labels: Any) -> dict[str, Any]:
+    """Return sources with the labels that the caller gives, if there are any."""
+    if labels is None:
+        return sources
+    given = [str(label) for label in labels] if not isinstance(labels, str) else [labels]
+    if len(given) != len(sources) or len(set(given)) < len(given):
+        raise ValueError(
+            f"labels is {shown(labels)}: a different label for each of the {len(sources):,} tables "
+            "is needed."
+        )
+    return dict(zip(given, sources.values(), strict=True))
+
+
+def check_join(join: Any) -> None:
+    """Refuse an unknown way to join features."""
+    if join not in JOINS:
+        raise ValueError(
+            f"join={shown(join)}: 'inner' keeps the features that all tables have, 'outer' those "
+            "that any table has."
+        )
+
+
+def _is_source(X: Any) -> bool:
+    return isinstance(X, str | os.PathLike | CountMatrix) or (
+        hasattr(type(X), "obs_names") and hasattr(type(X), "var_names")
+    )
+
+
+def _is_file(text: str) -> bool:
+    return len(text) < 4096 and "\n" not in text and os.path.exists(os.path.expanduser(text))
+
+
+def _default_labels(sources: Sequence[Any]) -> list[str]:
+    """Return names of files without folder and suffix if these differ, else with the folder."""
+    paths = [Path(each) if isinstance(each, str | os.PathLike) else None for each in sources]
+    ways = (lambda path: path.name.split(".")[0], lambda path: f"{path.parent.name}/{path.name}")
+    for way in (*ways, str):
+        found = [str(i) if path is None else way(path) for i, path in enumerate(paths)]
+        if len(set(found)) == len(found):
+            return found
+    raise ValueError(f"a file is given twice: {repeated_names(found)[0]}.")

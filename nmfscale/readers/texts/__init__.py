@@ -1,0 +1,1 @@
+"""Texts: documents, words, vocabularies."""
