@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 import report
 import scipy.sparse as sp
-from nmfscale.inference.replicates.replicates.folds import Folds
 from numpy.random import SeedSequence
 from quality import counts_of
 from sklearn.decomposition import LatentDirichletAllocation
 
 from nmfscale import TopicModel, as_counts, select_k
 from nmfscale.datasets import simulate_topic_counts
+from nmfscale.inference.replicates.folds import Folds
 
 # Distances from the end of a fit.
 NEAR = 500, 20

@@ -403,9 +403,10 @@ def count_rows_read(patch):
 
 def halves_and_seeds(random_state):
     """Return the thinning of `select_k`, and the seeds of its first fit to each half."""
-    from nmfscale.inference.replicates.replicates.folds import Folds
-    from nmfscale.inference.replicates.replicates.seeds import child
     from numpy.random import SeedSequence
+
+    from nmfscale.inference.replicates.folds import Folds
+    from nmfscale.inference.replicates.seeds import child
 
     seed = SeedSequence(random_state)
     folds = Folds(None, 2, child(seed, 0), None)

@@ -5,8 +5,9 @@ import signal
 from pathlib import Path
 
 import numpy as np
-from nmfscale.inference.replicates.replicates.replicates import ReplicateTask
-from nmfscale.inference.replicates.replicates.seeds import generator
+
+from nmfscale.inference.replicates.replicates import ReplicateTask
+from nmfscale.inference.replicates.seeds import generator
 
 
 class Draws(ReplicateTask):

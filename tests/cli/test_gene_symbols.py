@@ -4,10 +4,10 @@ import csv
 
 import numpy as np
 import pytest
-from nmfscale.models.topics.topics.symbols import symbols_by_name, with_symbols
 
 import nmfscale
 from nmfscale.cli import main
+from nmfscale.models.topics.symbols import symbols_by_name, with_symbols
 
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")

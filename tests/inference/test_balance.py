@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from nmfscale.inference.design.groups.balance import (
+from oracle import alternate_normalisation, has_balance
+
+from nmfscale import balance
+from nmfscale.inference.groups.balance import (
     BALANCED,
     EMPTY,
     INFEASIBLE,
     LIMIT,
     balance_tables,
 )
-from nmfscale.inference.design.groups.feasible import inner_support, zeros_to_spare
-from oracle import alternate_normalisation, has_balance
-
-from nmfscale import balance
+from nmfscale.inference.groups.feasible import inner_support, zeros_to_spare
 
 shapes = st.tuples(st.integers(1, 12), st.integers(1, 6))
 positive = shapes.flatmap(lambda shape: arrays(float, shape, elements=st.floats(1e-3, 1e3)))

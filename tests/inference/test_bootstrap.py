@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import scipy.stats
 from clusters import WALL, within
-from nmfscale.inference.replicates.replicates.seeds import child
 from nmfscale.kernels.resample import draw_counts
 from oracle import alternate_normalisation, draws_below, table_of
 
 from nmfscale import TopicModel, balance, bootstrap_weights
+from nmfscale.inference.replicates.seeds import child
 
 T, R, SIZES = 4, 3, (60, 70, 80)
 SUMS = {"loadings": "amounts", "weighting": "samples"}  # of loadings as they are

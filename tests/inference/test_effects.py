@@ -8,14 +8,14 @@ import numpy as np
 import oracle_permutation as oracle
 import pytest
 import scipy.stats
-from nmfscale.inference.regression.regression.least_squares import LeastSquares
-from nmfscale.inference.regression.regression.robust import HC3, OneWay, shares_of
-from nmfscale.inference.replicates.replicates.seeds import child
 from oracle import brown_forsythe, cluster_jackknife, draws_below, satterthwaite
 
 from nmfscale import TopicModel, group_effects
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.intervals import acceleration_of
+from nmfscale.inference.regression.least_squares import LeastSquares
+from nmfscale.inference.regression.robust import HC3, OneWay, shares_of
+from nmfscale.inference.replicates.seeds import child
 
 few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0", "ignore:proportions vary more")
 GROUPS = np.array(["x", "y", "z"])

@@ -10,17 +10,6 @@ import numpy as np
 import oracle_permutation as oracle
 import pytest
 from clusters import WALL, within
-from nmfscale.inference.design.groups.labelling import (
-    Labelled,
-    Permutations,
-    Permuted,
-    check_pairs,
-    labellings,
-)
-from nmfscale.inference.design.groups.permutation import permutation_test
-from nmfscale.inference.design.groups.pvalues import independent_max_t, joint_max_t, standardized
-from nmfscale.inference.design.groups.statistics import STATISTICS
-from nmfscale.inference.replicates.replicates.seeds import child_states
 from numpy.random import SeedSequence
 from small_fits import at_level
 
@@ -30,6 +19,17 @@ from nmfscale.counts.sizes import MemoryLimitError
 from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.inference.design.groups import checked_labels
 from nmfscale.inference.design.units import units_with_topics
+from nmfscale.inference.groups.labelling import (
+    Labelled,
+    Permutations,
+    Permuted,
+    check_pairs,
+    labellings,
+)
+from nmfscale.inference.groups.permutation import permutation_test
+from nmfscale.inference.groups.pvalues import independent_max_t, joint_max_t, standardized
+from nmfscale.inference.groups.statistics import STATISTICS
+from nmfscale.inference.replicates.seeds import child_states
 
 
 def spread(tables):

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from clusters import WALL, within
-from nmfscale.inference.replicates.replicates.seeds import child
 from numpy.testing import assert_allclose, assert_array_equal
 from oracle import draws_below
 from sklearn.base import clone
@@ -17,6 +16,7 @@ from nmfscale import PoissonNMF, TopicModel, bootstrap_fit, load, write_store
 from nmfscale.cluster.tasks import ClusterError
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.experimental import jackknife_fit
+from nmfscale.inference.replicates.seeds import child
 from nmfscale.methods.topics.matching import match_columns
 from nmfscale.readers.open import as_counts
 from nmfscale.results import StoredCounts

@@ -6,13 +6,13 @@ import internals
 import numpy as np
 import pytest
 from clusters import WALL, within
-from nmfscale.inference.replicates.replicates.seeds import child
 from numpy.testing import assert_allclose, assert_array_equal
 from oracle import draws_below
 from sklearn.base import clone
 
 from nmfscale import LDA, SSNMF, AnchorNMF, FrobeniusNMF, bootstrap_fit, load_result, write_store
 from nmfscale.datasets import simulate_topic_counts
+from nmfscale.inference.replicates.seeds import child
 from nmfscale.results import StoredCounts
 
 ESTIMATORS = {

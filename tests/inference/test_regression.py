@@ -8,10 +8,6 @@ import numpy as np
 import oracle_permutation as oracle
 import pytest
 import scipy.stats
-from nmfscale.inference.regression.regression.coefficient_tests import FreedmanLane, SignFlips
-from nmfscale.inference.regression.regression.least_squares import CoefficientsTask, LeastSquares
-from nmfscale.inference.regression.regression.robust import CR3, HC3, shares_of
-from nmfscale.inference.replicates.replicates.seeds import child, child_states
 from nmfscale.kernels.permute import permuted_orders
 from oracle import (
     brown_forsythe,
@@ -22,6 +18,10 @@ from oracle import (
 )
 
 from nmfscale import group_effects, regress_proportions
+from nmfscale.inference.regression.coefficient_tests import FreedmanLane, SignFlips
+from nmfscale.inference.regression.least_squares import CoefficientsTask, LeastSquares
+from nmfscale.inference.regression.robust import CR3, HC3, shares_of
+from nmfscale.inference.replicates.seeds import child, child_states
 
 few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0")
 

@@ -8,12 +8,12 @@ import pytest
 from clusters import WALL, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nmfscale.inference.replicates.replicates.replicates import run_replicates
-from nmfscale.inference.replicates.replicates.seeds import child, child_states, seed_of
 from numpy.random import SeedSequence
 from replicate_tasks import Draws
 
 from nmfscale.engine.checkpoint import CheckpointError
+from nmfscale.inference.replicates.replicates import run_replicates
+from nmfscale.inference.replicates.seeds import child, child_states, seed_of
 
 SEED = 7
 

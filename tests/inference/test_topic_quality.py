@@ -6,7 +6,6 @@ import internals
 import numpy as np
 import pandas as pd
 import pytest
-from nmfscale.models.topics.topics.notebook import topics_html
 from scipy.special import xlogy
 from shell import run
 
@@ -14,6 +13,7 @@ from nmfscale import LDA, AnchorNMF, PoissonNMF, TopicModel, as_counts, topic_qu
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.get import top_features
 from nmfscale.likelihood import deviance_poisson
+from nmfscale.models.topics.notebook import topics_html
 from nmfscale.pl import top_features_plot
 from nmfscale.report.facts import keywords
 

@@ -11,7 +11,6 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.colors import to_hex  # noqa: E402
-from nmfscale.inference.replicates.replicates.refit_result import Estimates  # noqa: E402
 
 from nmfscale import (  # noqa: E402
     bootstrap_weights,
@@ -19,6 +18,7 @@ from nmfscale import (  # noqa: E402
     permutation_test,
     regress_proportions,
 )
+from nmfscale.inference.replicates.refit_result import Estimates  # noqa: E402
 from nmfscale.pl import forest_plot, null_plot  # noqa: E402
 from nmfscale.pl.canvas import detached_axes  # noqa: E402
 

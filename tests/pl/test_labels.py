@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 from matplotlib.text import Text
-from nmfscale.models.topics.topics.topic_labels import all_shortened, topic_labels
 
 import nmfscale
 from nmfscale import get, pl
+from nmfscale.models.topics.topic_labels import all_shortened, topic_labels
 
 matplotlib.use("Agg")
 GROUPS = np.repeat(["a", "b"], 30)

@@ -29,7 +29,6 @@ from clusters import (
     within,
 )
 from distributed import Client
-from nmfscale.inference.replicates.replicates.replicates import run_replicates
 from replicate_tasks import Draws
 from small_fits import X, bits, model
 
@@ -43,6 +42,7 @@ from nmfscale.cluster.tasks import (
 from nmfscale.engine.lineage import Ref
 from nmfscale.engine.memory import MemoryLimitError
 from nmfscale.engine.worker import RunConfig, TaskContext
+from nmfscale.inference.replicates.replicates import run_replicates
 from nmfscale.methods.poisson import newton
 from nmfscale.readers.open import as_counts
 from nmfscale.storage.arrays import DamagedFileError, load_arrays, save_arrays

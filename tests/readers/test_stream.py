@@ -19,9 +19,9 @@ from count_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nmfscale.readers.sources.sources.sources import slices
 
 from nmfscale.readers.open import read_counts
+from nmfscale.readers.sources.sources import slices
 from nmfscale.readers.streams.stream import open_stream
 
 
