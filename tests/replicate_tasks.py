@@ -19,12 +19,12 @@ class Draws(ReplicateTask):
 
     name = "draws"
 
-    def __init__(self, scale=1.0, folder=None, kill=None, action=None, together=1):
+    def __init__(self, scale=1.0, folder=None, kill=None, action=None, smallest_batch=1):
         self.scale, self.folder, self.kill, self.action = scale, folder, kill, action
-        self.n_together = together
+        self.least = smallest_batch
 
-    def together(self, here):
-        return self.n_together
+    def smallest_batch(self, local):
+        return self.least
 
     def about(self):
         return (self.scale,)

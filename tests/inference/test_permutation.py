@@ -242,7 +242,9 @@ def test_pairs_that_memory_cannot_hold_are_refused_before_any_work(monkeypatch):
 def test_batches_of_labellings_are_longer_than_their_calls():
     for sizes, expected in ([20] * 30, 512), ([20_000], 512), ([300_000, 2_000_000], 29):
         sets = [SimpleNamespace(rows=np.broadcast_to(0, (n, 1))) for n in sizes]
-        assert Permutations([[(None, each)] for each in sets]).together(here=True) == expected
+        assert (
+            Permutations([[(None, each)] for each in sets]).smallest_batch(local=True) == expected
+        )
 
 
 def test_labellings_without_balance_count_in_adjusted_pvalues():

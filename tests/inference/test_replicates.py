@@ -70,7 +70,7 @@ def test_batches_grow_to_a_second(monkeypatch):
 
 def test_replicates_that_share_work_are_in_a_batch(expected, monkeypatch):
     sizes = []
-    task = Draws(action=lambda numbers: sizes.append(len(numbers)), together=9)
+    task = Draws(action=lambda numbers: sizes.append(len(numbers)), smallest_batch=9)
     monkeypatch.setattr("time.perf_counter", iter(range(0, 9000, 9)).__next__)  # a second for each
     found = run_replicates(task, 40, random_state=SEED)
     assert sizes == [9, 9, 9, 9, 4]

@@ -301,7 +301,7 @@ class _Search:
         try:
             job = run_replicates(
                 task, len(numbers) * task.n_fits, random_state=self.seed, advance=advance,
-                batch_size=task.together(here=self.how["client"] is None),
+                batch_size=task.smallest_batch(local=self.how["client"] is None),
                 checkpoint=None if self.folder is None else self.folder / name, **self.how,
             )  # fmt: skip
         except KeyboardInterrupt:

@@ -31,8 +31,8 @@ from ..replicates.shared_fits import (
     counts_of_job,
     file_of,
     fit_together,
-    n_together,
-    n_together_elsewhere,
+    fits_per_read,
+    fits_per_read_on_worker,
     objective_of,
 )
 from .consensus import Consensus, consensus_of
@@ -211,14 +211,14 @@ class StartsTask(ReplicateTask):
         """Return the packed store that workers read, if counts are in one."""
         return file_of(self.counts)
 
-    def together(self, here: bool) -> int:
+    def smallest_batch(self, local: bool) -> int:
         """Return the number of fits that share each read of counts in a file."""
-        elsewhere = n_together_elsewhere(self.counts, self.estimator)
-        return self._n_together(1) if here else elsewhere
+        on_worker = fits_per_read_on_worker(self.counts, self.estimator)
+        return self._fits_per_read(1) if local else on_worker
 
-    def _n_together(self, n_threads: int) -> int:
+    def _fits_per_read(self, n_threads: int) -> int:
         estimator = self.estimator
-        return n_together(
+        return fits_per_read(
             self.counts, estimator, estimator.n_components, estimator._dtype(), n_threads
         )
 
@@ -226,7 +226,7 @@ class StartsTask(ReplicateTask):
         """Return the topics and the objective of each fit."""
         found = list[dict[str, Array]]()
         self.counts.layout(n_threads)  # arranged once for all fits
-        size = self._n_together(n_threads)
+        size = self._fits_per_read(n_threads)
         seeds = [state_of_fit(seed, r) for r in numbers]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)

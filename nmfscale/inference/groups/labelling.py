@@ -188,7 +188,7 @@ class Permutations(ReplicateTask):
     def __init__(self, sets: Sequence[Sequence[Part]]):
         self.sets = [Permuted(tuple(parts)) for parts in sets]
 
-    def together(self, here: bool) -> int:
+    def smallest_batch(self, local: bool) -> int:
         """Return the number of labellings that make the work of a set far longer than its calls."""
         n_units = sum(len(permuted.parts[0][1].rows) for permuted in self.sets)
         return max(1, min(_TOGETHER, _UNITS // n_units))

@@ -39,7 +39,7 @@ from ..design.groups import Design
 from .replicates import ReplicateTask
 from .seeds import child_states
 from .selection_fits import with_options
-from .shared_fits import file_of, fit_together, n_together, n_together_elsewhere
+from .shared_fits import file_of, fit_together, fits_per_read, fits_per_read_on_worker
 
 Array = NDArray[Any]
 
@@ -218,13 +218,17 @@ class WeightedRefits(RefitTask):
         yield from super().about()
         yield from (self.L, self.weights, *self.fixed.keys(), *self.fixed.values())
 
-    def together(self, here: bool) -> int:
-        """Return how many fits one pass over the file serves: `here`, or in a worker."""
-        return self._n_together(1) if here else n_together_elsewhere(self.counts, self.estimator)
+    def smallest_batch(self, local: bool) -> int:
+        """Return how many fits one pass over the file serves: here if `local`, or in a worker."""
+        return (
+            self._fits_per_read(1)
+            if local
+            else fits_per_read_on_worker(self.counts, self.estimator)
+        )
 
-    def _n_together(self, n_threads: int) -> int:
+    def _fits_per_read(self, n_threads: int) -> int:
         """Return that number on the machine that does the fits, as its memory allows."""
-        return n_together(
+        return fits_per_read(
             self.counts, self.estimator, self.F.shape[1], self.F.dtype, n_threads, weighted=True
         )
 
@@ -236,7 +240,7 @@ class WeightedRefits(RefitTask):
         """Fit some replicates; several of them share each read of the counts."""
         found = list[dict[str, Array]]()
         self.counts.layout(n_threads)  # arranged once for all fits
-        size = self._n_together(n_threads)
+        size = self._fits_per_read(n_threads)
         for first in range(0, len(times), size):
             fits = [partial(self._fit, each) for each in times[first : first + size]]
             found += fit_together(self.counts, fits, n_threads)

@@ -65,10 +65,10 @@ class ReplicateTask(ABC):
         the results must not grow with the number of replicates.
         """
 
-    def together(self, here: bool) -> int:
+    def smallest_batch(self, local: bool) -> int:
         """Return the smallest useful number of replicates in a batch, given the work they share.
 
-        `here`: the batch runs in this process, not on a worker.
+        `local`: the batch runs in this process, not on a worker.
         """
         return 1
 
@@ -159,7 +159,7 @@ def run_replicates(
                 _save(job, place)
 
         try:
-            sizes = _Sizes(batch_size, task.together(here=client is None))
+            sizes = _Sizes(batch_size, task.smallest_batch(local=client is None))
             run(task, job, sizes, n_threads, keep)
         finally:
             if place is not None and place.saved != len(job):

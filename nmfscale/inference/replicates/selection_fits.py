@@ -20,7 +20,7 @@ from ...models.base import CountModel
 from .folds import Fold, Folds
 from .replicates import ReplicateTask
 from .seeds import state_of_fit
-from .shared_fits import fit_together, n_together, n_together_elsewhere, objective_of
+from .shared_fits import fit_together, fits_per_read, fits_per_read_on_worker, objective_of
 
 Array = NDArray[Any]
 
@@ -86,19 +86,19 @@ class SelectionTask(ReplicateTask):
         """Return the packed store that workers read, if there is one."""
         return self.folds.file()
 
-    def together(self, here: bool) -> int:
+    def smallest_batch(self, local: bool) -> int:
         """Return the number of fits, of all folds, that share the reads of parts in stores."""
         folds = self.folds
         if not folds.stores:
             return 1
         train = folds.stores[0]
-        elsewhere = n_together_elsewhere(train, self.estimator)
-        of_fold = self._n_together(train, 1) if here else elsewhere
+        on_worker = fits_per_read_on_worker(train, self.estimator)
+        of_fold = self._fits_per_read(train, 1) if local else on_worker
         return of_fold * folds.n_folds if of_fold > 1 else 1
 
-    def _n_together(self, train: CountMatrix, n_threads: int) -> int:
+    def _fits_per_read(self, train: CountMatrix, n_threads: int) -> int:
         dtype, most = self.estimator._dtype(), max(self.numbers)
-        return n_together(train, self.estimator, most, dtype, n_threads)
+        return fits_per_read(train, self.estimator, most, dtype, n_threads)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return scores and topics of each fit; those of a fold share each read of its counts."""
@@ -111,7 +111,7 @@ class SelectionTask(ReplicateTask):
                 if not mine:
                     continue
                 fold = folds.fold(at)
-                size = self._n_together(fold.train, n_threads)
+                size = self._fits_per_read(fold.train, n_threads)
                 for first in range(0, len(mine), size):
                     some = mine[first : first + size]
                     fits = [partial(self._fit, folds, r, seed) for r in some]

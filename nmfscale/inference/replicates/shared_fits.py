@@ -54,7 +54,7 @@ def objective_of(model: Any) -> NDArray[Any]:
     return np.asarray(float(history[history.dtype.names[2]][-1]))
 
 
-def n_together(
+def fits_per_read(
     counts: CountMatrix, estimator: Any, n_components: int, dtype: Any, n_threads: int,
     **needs: Any,
 ) -> int:  # fmt: skip
@@ -70,7 +70,7 @@ def n_together(
     return fits_within(counts, memory._replace(start=0), limit, _TOGETHER)
 
 
-def n_together_elsewhere(counts: CountMatrix, estimator: Any) -> int:
+def fits_per_read_on_worker(counts: CountMatrix, estimator: Any) -> int:
     """Return how many fits share each read on a worker, at most."""
     return _TOGETHER if reads_anew(counts) and hasattr(estimator, "_needs_of_fit") else 1
 

@@ -21,7 +21,7 @@ from ...counts.structure import non_negative
 from ...engine.threads import resolve_threads
 from ...readers.open import as_counts
 from ...readers.streams.columns import leave_out
-from ...readers.streams.matching import Origin, check_missing, select_features
+from ...readers.streams.matching import FeatureWording, check_missing, select_features
 from ..conversion import poisson_to_multinomial
 from ..factors import MINVAL, Array
 from ..projection.transform import design_of, project_rows
@@ -29,7 +29,7 @@ from ..rows_pass import LaneBlocks, RowsPass
 from .row_update import RowUpdate
 from .steps import UpdateRows
 
-_ORIGIN = Origin("of frequencies", "that frequencies does not have")
+_WORDING = FeatureWording("of frequencies", "that frequencies does not have")
 
 
 def mixture_proportions(
@@ -149,7 +149,7 @@ def _matched(
         return counts, F, slice(None)
     if missing is None:
         missing = "zero" if counts.of_text else "error"
-    counts, there = select_features(counts, names, of_rows, _ORIGIN, missing)
+    counts, there = select_features(counts, names, of_rows, _WORDING, missing)
     return counts, F, slice(None) if there is None else there
 
 

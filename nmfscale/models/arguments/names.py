@@ -16,7 +16,7 @@ from sklearn.utils.validation import (
 from ...counts.base import CountMatrix
 from ...counts.names import names_of, same_kind, such_as
 from ...counts.warn import warn_caller
-from ...readers.streams.matching import REMEDY, Origin, lacking_names, select_features
+from ...readers.streams.matching import REMEDY, FeatureWording, lacking_names, select_features
 
 Array = NDArray[Any]
 
@@ -90,8 +90,8 @@ def matched_counts(
         except ValueError as error:
             raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
     own, other = f"that {subject} was fitted to", f"that {subject} was not fitted to"
-    origin = Origin(own, other, "in the fit")
-    return select_features(counts, names, known, origin, missing, remedy or REMEDY)
+    wording = FeatureWording(own, other, "in the fit")
+    return select_features(counts, names, known, wording, missing, remedy or REMEDY)
 
 
 def _warn_of_one_side(estimator: Any, names: Array | None, subject: str) -> None:

@@ -26,7 +26,7 @@ REMEDY = (
 )
 
 
-class Origin(NamedTuple):
+class FeatureWording(NamedTuple):
     """How messages call the features that counts are matched with.
 
     `own` follows "features" for those features, `other` for all others; `order` follows "in another
@@ -54,7 +54,7 @@ def lacking_names(names: Array, known: Array) -> list[Any]:
 
 
 def select_features(
-    counts: CountMatrix, names: Array, known: Array, origin: Origin, missing: str,
+    counts: CountMatrix, names: Array, known: Array, wording: FeatureWording, missing: str,
     remedy: str = REMEDY,
 ) -> tuple[CountMatrix, Array | None]:  # fmt: skip
     """Return counts with features `names` arranged in the order of `known`, another order.
@@ -65,9 +65,9 @@ def select_features(
     """
     lacking = lacking_names(names, known)
     if lacking and (missing == "error" or len(lacking) == len(known)):
-        raise ValueError(_lacks(names, known, lacking, origin, remedy))
-    columns = _places(names, known, origin)
-    if done := _done(counts, names, known, columns, origin, missing):
+        raise ValueError(_lacks(names, known, lacking, wording, remedy))
+    columns = _places(names, known, wording)
+    if done := _done(counts, names, known, columns, wording, missing):
         warn_caller(done)
     there = columns >= 0
     if there.all():
@@ -77,12 +77,14 @@ def select_features(
     return select_columns(counts, columns[there], known[there]), there
 
 
-def _lacks(names: Array, known: Array, lacking: list[str], origin: Origin, remedy: str) -> str:
+def _lacks(
+    names: Array, known: Array, lacking: list[str], wording: FeatureWording, remedy: str
+) -> str:
     """Return text on missing features, with new ones that may be the same under other names."""
     others = lacking_names(known, names)
     if len(lacking) == len(known):
         return (
-            f"X has none of the {len(known):,} features {origin.own}, such as {such_as(lacking)}; "
+            f"X has none of the {len(known):,} features {wording.own}, such as {such_as(lacking)}; "
             f"those of X are such as {such_as(others)}: give X names of the same kind. "
             "If X has other names in a column of var, such as identifiers beside symbols of genes, "
             "choose it by names= (in the shell --names), as in as_counts(X, names='gene_ids'); "
@@ -90,15 +92,15 @@ def _lacks(names: Array, known: Array, lacking: list[str], origin: Origin, remed
         )
     more = f"; those of X are such as {such_as(others)}" if others else ""
     return (
-        f"X lacks {len(lacking):,} of the {len(known):,} features {origin.own}, such as "
+        f"X lacks {len(lacking):,} of the {len(known):,} features {wording.own}, such as "
         f"{such_as(lacking)}{more}: {remedy}"
     )
 
 
-def _places(names: Array, known: Array, origin: Origin) -> Array:
+def _places(names: Array, known: Array, wording: FeatureWording) -> Array:
     """Return the position in `names` of each known name, -1 if it is missing."""
     wanted = set(known.tolist())
-    for labels, where in ((known, origin.own), (names, "of X")):
+    for labels, where in ((known, wording.own), (names, "of X")):
         if repeated := repeated_names(labels.tolist(), wanted):
             raise ValueError(
                 f"several features {where} have one name, such as {such_as(repeated)}, and cannot "
@@ -110,14 +112,19 @@ def _places(names: Array, known: Array, origin: Origin) -> Array:
 
 
 def _done(
-    counts: CountMatrix, names: Array, known: Array, columns: Array, origin: Origin, missing: str
+    counts: CountMatrix,
+    names: Array,
+    known: Array,
+    columns: Array,
+    wording: FeatureWording,
+    missing: str,
 ) -> str:
     """Return text that says how features were matched."""
     others, said = lacking_names(known, names), []
     if lacking := known[columns < 0].tolist():
         what = "they are left out" if missing == "restrict" else "their counts are taken as 0"
         said.append(
-            f"X lacks {len(lacking):,} of the {len(known):,} features {origin.own}, such as "
+            f"X lacks {len(lacking):,} of the {len(known):,} features {wording.own}, such as "
             f"{such_as(lacking)}: {what} (missing={missing!r})."
         )
     if others:
@@ -125,10 +132,10 @@ def _done(
         left = counts.total - float(counts.column_totals[columns[columns >= 0]].sum())
         share = f"{left / counts.total:.1%} of its counts" if counts.total else "no counts"
         said.append(
-            f"X has {len(others):,} {are} {origin.other}, such as {such_as(others)}: "
+            f"X has {len(others):,} {are} {wording.other}, such as {such_as(others)}: "
             f"{'it is' if len(others) == 1 else 'they are'} ignored, with {share}."
         )
-    if origin.order and (np.diff(columns[columns >= 0]) < 0).any():
+    if wording.order and (np.diff(columns[columns >= 0]) < 0).any():
         what = "The other features are" if said else "X has its features"
-        said.append(f"{what} in another order than {origin.order}: they are matched by name.")
+        said.append(f"{what} in another order than {wording.order}: they are matched by name.")
     return " ".join(said)
