@@ -81,7 +81,7 @@ def compare(name: str, X, make, long: int) -> dict:
     moved = np.abs(proportions(limit) - proportions(short)).max(axis=1)
     objective = short.history_.dtype.names[2]
     at = [float(model.history_[objective][-1]) for model in (short, limit)]
-    residual = max(short.history_[each][-1] for each in short._method.residuals)
+    residual = max(short.history_[each][-1] for each in short.method_class.residuals)
     return {
         "problem": name, "model": type(short).__name__, "dtype": short.dtype or "default",
         "K": short.n_components, "seed": short.seed_, "stop_reason": short.stop_reason_,

@@ -10,6 +10,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from numpydoc.xref import DEFAULT_LINKS
 
 import nmfscale
+from nmfscale.models.hooks import HOOKS
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docstrings import in_full  # noqa: E402  (a file of this folder)
@@ -52,6 +53,8 @@ _INHERITED += [
         "predict_proba",
     )
 ]
+# Members for those who write a model: docs/engine.md has them.
+_INHERITED += sorted(HOOKS)
 autosummary_context = {"inherited": _INHERITED}
 autodoc_default_options = {
     "members": True,

@@ -283,9 +283,9 @@ class ZeroInflatedNMF(CountModel):
     tol: float = 1e-3
     n_init: int = 1
 
-    _method: ClassVar[type[ZeroInflatedECM]] = ZeroInflatedECM
-    _axes: ClassVar[dict[str, str]] = {"dropout_": "m"}
-    _start_arguments: ClassVar[dict[str, str]] = {
+    method_class: ClassVar[type[ZeroInflatedECM]] = ZeroInflatedECM
+    array_axes: ClassVar[dict[str, str]] = {"dropout_": "m"}
+    start_arguments: ClassVar[dict[str, str]] = {
         "loadings": "loadings_", "components": "components_", "dropout": "dropout_"
     }  # fmt: skip
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -309,12 +309,12 @@ class ZeroInflatedNMF(CountModel):
             As in :meth:`nmfscale.PoissonNMF.fit`.
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw)
-        self._fit(X, options, loadings=loadings, components=components, dropout=dropout)
+        self.run_fit(X, options, loadings=loadings, components=components, dropout=dropout)
         return self
 
-    def _fit_counts(self, X: Any, options: FitOptions, **given: Any) -> Any:
-        counts, options = self._counts_of_fit(X, options)
-        (n, m), K, dtype = counts.shape, self.n_components, self._dtype()
+    def fit_counts(self, X: Any, options: FitOptions, **given: Any) -> Any:
+        counts, options = self.counts_of_fit(X, options)
+        (n, m), K, dtype = counts.shape, self.n_components, self.fit_dtype()
         shapes = {"loadings": (n, K), "components": (K, m), "dropout": (m,)}
         known = {
             name: value
@@ -334,7 +334,7 @@ class ZeroInflatedNMF(CountModel):
 
             return ZeroInflatedECM(counts, executor, start, K, dtype)
 
-        fitted = self._fit_blocks(
+        fitted = self.fit_blocks(
             counts, needs_of_fit(counts, K, dtype), make, options,
             parts={"start": known.values()}, dropout=self.dropout,
         )  # fmt: skip
@@ -343,15 +343,15 @@ class ZeroInflatedNMF(CountModel):
         self.dropout_, self.loglik_ = fitted.arrays["dropout"], fitted.objective
         return counts, fitted
 
-    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+    def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
         L, F = merged_factors(self.loadings_, self.components_.T, parts)
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         """Return the pass over new samples."""
         needs = needs_of_fit(counts, self.n_components_, np.float64)
-        self._check_memory(counts, needs, gathered=gathered)
-        n_threads = self._threads(counts)
+        self.check_memory(counts, needs, gathered=gathered)
+        n_threads = self.threads_for(counts)
         layout, F = counts.layout(n_threads), np.float64(self.components_.T)
         order, K = layout.column_order, F.shape[1]
         lanes = to_lanes(F, order, kernels.row_stride(K), np.float64, LEAST, LEAST)
@@ -360,13 +360,13 @@ class ZeroInflatedNMF(CountModel):
         return RowsPass(counts, (step,), "found", K, {"totals": totals}, needs, n_threads)
 
     @property
-    def _seen_factors(self) -> Array:
+    def completion_factors(self) -> Array:
         """Expected counts of each topic, of which a part is dropped, (m, K)."""
         return self.components_.T * (1 - self.dropout_[:, None])
 
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
-        F, found = self._seen_factors, self._pass_of_loadings(counts, gathered=False)
+    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+        F, found = self.completion_factors, self.pass_of_loadings(counts, gathered=False)
         log_mu = LogMu.of(F, counts.layout(found.n_threads).column_order, found.output)
         steps = *found.steps, log_mu, LogShares(F.sum(axis=0), found.output)
         scored = replace(found, steps=steps, output="log_shares", width=1)
-        return float(scored.gather(**self._where(client)).sum())
+        return float(scored.gather(**self.where_to_run(client)).sum())

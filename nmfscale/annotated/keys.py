@@ -62,7 +62,7 @@ def _places_of_rows(key: str, model: str | None = None) -> list[str]:
 
     kind = None if model is None else model_class(model)
     kinds = [*MODELS.values(), *CountModel.of_others.values()] if kind is None else [kind]
-    names = {name for kind in kinds for name, axes in kind._axes.items() if axes == "nk"}
+    names = {name for kind in kinds for name, axes in kind.array_axes.items() if axes == "nk"}
     return [f"{key}_{name.rstrip('_')}" for name in sorted(names)]
 
 

@@ -89,7 +89,7 @@ def fit(arguments: argparse.Namespace) -> int:
             how["y"] = labels_of(arguments.labels, counts)
         model = kind(**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, arguments.command_line, **how)
-        short = not model._fits_short_samples and are_short(counts)
+        short = not model.fits_short_samples and are_short(counts)
         del counts  # closes the file
     if arguments.write_h5ad is not None:
         add_to_input(model, arguments)

@@ -154,14 +154,14 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
                          "verbose", "callback")
         },
     }  # fmt: skip
-    _method: ClassVar[type[AnchorSearch]] = AnchorSearch
-    _axes: ClassVar[dict[str, str]] = {
+    method_class: ClassVar[type[AnchorSearch]] = AnchorSearch
+    array_axes: ClassVar[dict[str, str]] = {
         "anchors_": "k",
         "anchor_names_": "k",
         "distances_": "k",
         "diffuseness_": "k",
     }
-    _why_not_merged = "each has one anchor"
+    why_not_merged = "each has one anchor"
 
     # Each anchor is an iteration; the fit ends early when all features have distance 0.
     n_init = 1
@@ -228,12 +228,12 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         array([1, 0])
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(X, options)
+        self.run_fit(X, options)
         return self
 
-    def _fit_counts(self, X: Any, options: FitOptions) -> tuple[CountMatrix, Fitted]:
-        counts, options = self._counts_of_fit(X, options)
-        dtype, K = self._dtype(), self.n_components
+    def fit_counts(self, X: Any, options: FitOptions) -> tuple[CountMatrix, Fitted]:
+        counts, options = self.counts_of_fit(X, options)
+        dtype, K = self.fit_dtype(), self.n_components
         given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
         weights = self._weights(counts)
         if self.sketch_size is not None and self.sketch_size < K:
@@ -248,7 +248,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
             )
 
         needs = anchor_needs(counts, K, dtype, len(given), self.projection, self.sketch_size)
-        fitted = self._fit_blocks(
+        fitted = self.fit_blocks(
             counts, needs, make, options,
             parts={"constraints": (np.array(given, np.int64), *weights[:2])},
             unit=weights.unit, projection=self.projection, sketch_size=self.sketch_size,
@@ -306,9 +306,9 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         found.anchors_ = (np.cumsum(features) - 1)[self.anchors_]
         return found
 
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
-        self._check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
-        found = anchor_loadings(counts, self.anchors_, self.diffuseness_, self._threads(counts))
+    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+        self.check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
+        found = anchor_loadings(counts, self.anchors_, self.diffuseness_, self.threads_for(counts))
         return found.then(self._counting_zeros(counts))
 
     def _counting_zeros(self, counts: CountMatrix) -> Finish:
@@ -334,12 +334,12 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
 
     def _projection(self, counts: CountMatrix, **options: Any) -> RowsPass:
         """Return maximum likelihood loadings given the topics, which scores use."""
-        self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=False)
-        return projection(counts, self.components_.T, n_threads=self._threads(counts), **options)
+        self.check_memory(counts, projection_needs(counts, self.n_components_), gathered=False)
+        return projection(counts, self.components_.T, n_threads=self.threads_for(counts), **options)
 
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Any) -> float:
         found = self._projection(counts, scored=True)
-        return float(found.gather(**self._where(client)).sum())
+        return float(found.gather(**self.where_to_run(client)).sum())
 
-    def _seen_loadings(self, counts: CountMatrix) -> Array:
+    def completion_loadings(self, counts: CountMatrix) -> Array:
         return self._projection(counts).gather()

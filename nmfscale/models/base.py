@@ -39,6 +39,7 @@ from .arguments.inputs import client_for, with_names
 from .arguments.parameters import CheckedParameters, estimator
 from .arguments.starts import StartsMixin
 from .fitted import OTHER_ENDS, Fitted
+from .hooks import FitHooks
 from .topics.topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -58,7 +59,8 @@ class _Iterated:
 
 @estimator
 class CountModel(
-    TopicsMixin, StartsMixin, RowsTransformer, CheckedParameters, _Iterated, BaseEstimator
+    FitHooks, TopicsMixin, StartsMixin, RowsTransformer, CheckedParameters, _Iterated,
+    BaseEstimator,
 ):  # fmt: skip
     """Base of the estimators of counts; a `Method` defines the fit.
 
@@ -79,11 +81,6 @@ class CountModel(
         "verbose": ["verbose"],
         "callback": [callable, None],
     }
-    _method: ClassVar[type[Method]]
-    # the column of the history in a table of fits; None means the objective
-    _reported: ClassVar[str | None] = None
-    # Axes of its own arrays, in addition to the common ones: see `nmfscale.models.persistence`.
-    _axes: ClassVar[dict[str, str]] = {}
     # Whether rows of `loadings_` sum to one, whatever the total of the sample.
     loadings_are_proportions: ClassVar[bool] = False
     # Models of other packages by name, which are read from files and AnnData objects.
@@ -128,9 +125,9 @@ class CountModel(
         # checked and arranged once for fit and transform
         arguments = given.kwargs
         options = FitOptions.pop(arguments)
-        model, counts = self._knowing(self._fit(X, options, **arguments), arguments)
+        model, counts = self._knowing(self.run_fit(X, options, **arguments), arguments)
         counts = model._explained(counts)
-        both = signature(self._pass_of_loadings).parameters.keys() & arguments.keys()
+        both = signature(self.pass_of_loadings).parameters.keys() & arguments.keys()
         with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(
                 counts, client=client_for(counts, options.client),
@@ -194,14 +191,14 @@ class CountModel(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
         return tags
 
-    def _fit(self, X: Any, options: FitOptions, **given: Any) -> CountMatrix:
-        """Fit, and return the counts; if the fit fails, the estimator is unchanged."""
+    def run_fit(self, X: Any, options: FitOptions, **arguments: Any) -> CountMatrix:
+        """Fit by `fit_counts`, and return the counts; if that fails, the estimator is unchanged."""
         self._check_parameters()
         with collected_warnings() as messages:
             with self._all_or_nothing():
                 self.seed_ = self._drawn_seed()
-                counts, fitted = self._fit_counts(X, options, **given)
-            self.unseen_features_ = self._unseen(counts, given)
+                counts, fitted = self.fit_counts(X, options, **arguments)
+            self.unseen_features_ = self.find_unseen_features(counts, arguments)
             self.history_ = fitted.history
             self.converged_ = fitted.converged
             self.stop_reason_ = fitted.reason
@@ -210,14 +207,6 @@ class CountModel(
             self._warn_unless_converged(fitted)
         self.warnings_ = np.array(messages, object)
         return counts
-
-    def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
-        """Return the features without counts in a fit, whose factors nothing else determines.
-
-        `given` are the arguments of the fit.
-        """
-        found: Array = counts.column_nnz == 0
-        return found
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -231,7 +220,7 @@ class CountModel(
             self.__dict__.update(before)
             raise
 
-    def _counts_of_fit(
+    def counts_of_fit(
         self, X: Any, options: FitOptions, nan: bool = False
     ) -> tuple[CountMatrix, FitOptions]:
         """Return the counts of a fit, and its options with the client to use, if any.
@@ -242,7 +231,7 @@ class CountModel(
         self._take_names(with_names(X, counts, options.reading), counts)
         self._warn_of_many_components(counts)
         self._warn_of_unmeasured(counts)
-        if not self._fits_short_samples:
+        if not self.fits_short_samples:
             warn_of_short_samples(counts)
         return counts, replace(options, client=client)
 
@@ -269,22 +258,6 @@ class CountModel(
                 "PoissonNMF or TopicModel, which leave out what was not measured."
             )
 
-    @property
-    def _fits_short_samples(self) -> bool:
-        return False  # another model is advised
-
-    @property
-    def _tolerance(self) -> float:
-        assert self.tol is not None
-        return self.tol
-
-    def _fit_counts(self, X: Any, *args: Any, **given: Any) -> tuple[CountMatrix, Fitted]:
-        """Fit, and set all attributes except the history.
-
-        `args` are the `FitOptions`; `given` are the other arguments of the fit.
-        """
-        raise NotImplementedError
-
     def _check_parameters(self) -> None:
         validate_parameter_constraints(
             self._parameter_constraints,
@@ -306,7 +279,7 @@ class CountModel(
     def _generator(self) -> np.random.RandomState:
         return check_random_state(self.random_state if self.seed_ is None else self.seed_)
 
-    def _dtype(self) -> np.dtype[Any]:
+    def fit_dtype(self) -> np.dtype[Any]:
         """Return the floating-point type of a fit, whatever the type of the counts."""
         dtype = np.dtype(np.float64 if self.dtype is None else self.dtype)
         if dtype not in (np.float32, np.float64):
@@ -319,7 +292,7 @@ class CountModel(
         """Decide what stays in memory, and where row arrays are kept otherwise."""
         plan = plan_fit(
             counts, needs, self.memory_limit, elsewhere=session is not None,
-            in_float64=self._dtype() == np.float64, n_threads=n_threads,
+            in_float64=self.fit_dtype() == np.float64, n_threads=n_threads,
         )  # fmt: skip
         if counts.from_file and plan.keep:
             counts.layout(n_threads).keep()
@@ -330,23 +303,41 @@ class CountModel(
                 print_message(f"the file is decoded in every iteration; {remedy}")
         return plan.folder
 
-    def _fit_blocks(
+    def fit_blocks(
         self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], options: FitOptions,
         *, parts: dict[str, Iterable[Any]], improve: Callable[..., Fitted] | None = None,
         **about: Any,
     ) -> Fitted:  # fmt: skip
         """Run the `n_init` starts in this process or on the cluster, and return the best fit.
 
-        ``make(counts, executor, rng)`` makes the method, without finding its start.
-        ``improve(counts, ends, run, checkpoints, rng)`` gets the best fits, a dict by the number of
-        their start with the best one first, and may run further fits by ``run(checkpoint, start,
-        weights=, **how)``, where ``start()`` returns factors, and `how` are options of `Monitor`;
-        `make` then takes `start` and `weights`.
-        `parts` and `about` identify the fit of a checkpoint: arrays and numbers that must be equal
-        to resume it.
+        Parameters
+        ----------
+        counts : CountMatrix
+            Counts of the fit.
+        needs : Needs
+            Memory that a fit needs besides the counts.
+        make : callable
+            ``make(counts, executor, rng)`` makes the method, without finding its start. With
+            `improve`, it also takes `start` and `weights`.
+        options : FitOptions
+            Options that `counts_of_fit` returned.
+        parts : dict of str to iterables of arrays
+            Arrays that must be equal to resume the fit of a checkpoint.
+        improve : callable, default=None
+            ``improve(counts, ends, run, checkpoints, rng)`` gets the best fits, a dict by the
+            number of their start with the best one first, and may run further fits by
+            ``run(checkpoint, start, weights=, **how)``, where ``start()`` returns factors, and
+            `how` are options of `Monitor`.
+        **about
+            Numbers and text that must be equal to resume the fit of a checkpoint.
+
+        Returns
+        -------
+        Fitted
+            The best fit.
         """
         rng, seed = self._generator(), self.random_state
-        n_threads = self._threads(counts)
+        n_threads = self.threads_for(counts)
         with session_of_fit(
             options.client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
             checkpoint=options.checkpoint, resume=options.resume,
@@ -355,11 +346,11 @@ class CountModel(
             checkpoints = checkpoints_for(
                 options.checkpoint, self.n_init, counts, parts, every=options.checkpoint_every,
                 n_moves=self.n_moves, resume=options.resume, n_components=self.n_components,
-                dtype=str(self._dtype()),
+                dtype=str(self.fit_dtype()),
                 random_state=int(seed) if isinstance(seed, Integral) else None, **about,
             )  # fmt: skip
             monitor = partial(
-                Monitor, self._method, max_iter=self.max_iter, tol=self._tolerance,
+                Monitor, self.method_class, max_iter=self.max_iter, tol=self.stopping_tolerance,
                 gain_tol=self.gain_tol, verbose=self.verbose, callback=self.callback,
                 doubtful=self._doubtful_ends(counts, n_threads),
             )  # fmt: skip
@@ -402,21 +393,22 @@ class CountModel(
 
     def _doubtful_ends(self, counts: CountMatrix, n_threads: int) -> tuple[str, ...]:
         """Return reasons to end that are unreliable in float32, whose rounding may hide a gain."""
-        if self._dtype() == np.float64:
+        if self.fit_dtype() == np.float64:
             return ()
         return ("plateau", "converged") if beyond_float32(counts, n_threads) else ("plateau",)
 
     def _warn_unless_converged(self, fitted: Fitted) -> None:
         interrupted = fitted.reason == "interrupted"
-        if not interrupted and (fitted.reason != "max_iter" or not self._tolerance):
+        if not interrupted and (fitted.reason != "max_iter" or not self.stopping_tolerance):
             return
         what, remedy = "has not converged", "Increase max_iter, or start"
         if interrupted:
             what, remedy = "was interrupted", "Start"
-        residual = max(fitted.history[name][-1] for name in self._method.residuals)
+        residual = max(fitted.history[name][-1] for name in self.method_class.residuals)
         warn_caller(
             f"{type(self).__name__} {what} after {len(fitted.history)} iterations: "
-            f"the {self._method.residual_name} is {residual:.2e}, tol={self._tolerance:g}. "
-            f"{remedy} from the {self._method.result_name} of this fit.",
+            f"the {self.method_class.residual_name} is {residual:.2e}, "
+            f"tol={self.stopping_tolerance:g}. "
+            f"{remedy} from the {self.method_class.result_name} of this fit.",
             ConvergenceWarning,
         )

@@ -79,8 +79,8 @@ class CountFactorization(HeldFactors):
         "factor_norm": [StrOptions({"l1", "l2"})],
         "penalty_on": [StrOptions({"loadings", "components"})],
     }
-    _method = FactorModel
-    _of_topics = "prior_factors", "prior_loadings"
+    method_class = FactorModel
+    parameters_of_topics = "prior_factors", "prior_loadings"
 
     def fit(
         self,
@@ -226,7 +226,7 @@ class CountFactorization(HeldFactors):
         array([2., 0., 1., 0.])
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(
+        self.run_fit(
             X, options, loadings=loadings, components=components, row_weights=row_weights,
             size_factors=size_factors, fixed_topics=fixed_topics, fixed_features=fixed_features,
             fixed_samples=fixed_samples, measured=measured, batch=batch,
@@ -234,14 +234,14 @@ class CountFactorization(HeldFactors):
         )  # fmt: skip
         return self
 
-    def _fit_counts(
+    def fit_counts(
         self, X: Any, options: FitOptions, *, loadings: Any, components: Any, row_weights: Any,
         size_factors: Any, fixed_topics: Any, fixed_features: Any, fixed_samples: Any,
         measured: Any, batch: Any, data_weights: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         penalty = self._penalty
         check_penalty(penalty, self.solver)
-        counts, options = self._counts_of_fit(X, options, is_nan(data_weights))
+        counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
         L, F = loadings, transposed(components)
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
@@ -271,11 +271,11 @@ class CountFactorization(HeldFactors):
             self._check_start(F, "measured")
             seen.check(counts)
             constraints = replace(constraints, groups=seen.groups, measured=seen.features)
-        given = ScaledFit(used, L, F, constraints, sizes, self.n_components, self._dtype())
+        given = ScaledFit(used, L, F, constraints, sizes, self.n_components, self.fit_dtype())
         constraints = given.constraints
         self._check_moves(constraints)
         needs = poisson_needs(
-            used, self.n_components, self._dtype(), self.solver, self._threads(used),
+            used, self.n_components, self.fit_dtype(), self.solver, self.threads_for(used),
             constraints.weights is not None or self.n_moves > 0,
             not constraints.all_observed
             or constraints.prior_loadings is not None
@@ -285,8 +285,8 @@ class CountFactorization(HeldFactors):
         if entries is not None:
             needs = needs._replace(shared=needs.shared + memory_of_entries(entries.less_one))
         if self.n_moves:
-            needs = needs_of_moves(needs, used, self.n_components, self._dtype())
-        fitted = self._fit_blocks(
+            needs = needs_of_moves(needs, used, self.n_components, self.fit_dtype())
+        fitted = self.fit_blocks(
             used, needs, partial(self._make, given=given), options,
             parts={"constraints": constraints.parts(), "start": (given.L, given.F, self.init)},
             improve=partial(
@@ -311,7 +311,7 @@ class CountFactorization(HeldFactors):
         self.fixed_samples_ = constraints.samples
         self.measured_, self.batch_ = constraints.measured, constraints.groups
 
-    def _needs_of_fit(
+    def needs_of_fit(
         self, counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, **needs: Any
     ) -> Needs:
         """Return the memory of a fit without constraints, of several that share reads of a file."""
@@ -343,10 +343,10 @@ class CountFactorization(HeldFactors):
                 "splits: set n_moves=0, and use n_init for several starts."
             )
 
-    def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
+    def find_unseen_features(self, counts: CountMatrix, arguments: dict[str, Any]) -> Array:
         prior = self.prior_factors
         of_features = np.ndim(prior[0] if isinstance(prior, tuple) else prior) == 2
-        if of_features or given["fixed_topics"] is not None:
+        if of_features or arguments["fixed_topics"] is not None:
             return np.zeros(counts.shape[1], bool)
         # totals, and not the counts, leave out missing entries
         unseen, fixed = self.feature_totals_ == 0, self.fixed_features_
@@ -360,7 +360,7 @@ class CountFactorization(HeldFactors):
 
         `weights` (n,) replace those of the samples.
         """
-        K, dtype = self.n_components, self._dtype()
+        K, dtype = self.n_components, self.fit_dtype()
         start = start or partial(
             start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=given.L, F=given.F,
             measured=given.measured,

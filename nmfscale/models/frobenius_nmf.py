@@ -176,8 +176,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "alpha_H": [Interval(Real, 0, None, closed="left"), StrOptions({"same"})],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
     }
-    _method: ClassVar[type[Hals]] = Hals
-    _axes: ClassVar[dict[str, str]] = {"idf_": "m"}
+    method_class: ClassVar[type[Hals]] = Hals
+    array_axes: ClassVar[dict[str, str]] = {"idf_": "m"}
     gain_tol = 0.0  # `tol` is the only tolerance
 
     def fit(
@@ -243,14 +243,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         True
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(X, options, loadings=loadings, components=components)
+        self.run_fit(X, options, loadings=loadings, components=components)
         return self
 
-    def _fit_counts(
+    def fit_counts(
         self, X: Any, options: FitOptions, *, loadings: Any, components: Any
     ) -> tuple[CountMatrix, Fitted]:
-        counts, options = self._counts_of_fit(X, options)
-        (n, m), K, dtype = counts.shape, self.n_components, self._dtype()
+        counts, options = self.counts_of_fit(X, options)
+        (n, m), K, dtype = counts.shape, self.n_components, self.fit_dtype()
         loadings = of_samples(loadings, counts, "loadings")
         components = of_features(components, counts, "components", axis=1)
         L = F = None
@@ -276,7 +276,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             return Hals(counts, executor, begin, K, weights, square, penalties, dtype)
 
         start = 0 if F is not None or self.init == "random" else needs_of_start(counts, K)
-        fitted = self._fit_blocks(
+        fitted = self.fit_blocks(
             counts, hals_needs(counts, K, dtype, start), make, options,
             parts={"start": (L, F)}, weighting=self.weighting, init=self.init,
             penalties=list(penalties),
@@ -314,7 +314,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         of_L, of_F = self.alpha_W * m, alpha_H * n
         return Penalties(of_L * l1, of_L * l2, of_F * l1, of_F * l2)
 
-    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+    def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
         L, F = merged_factors(self.loadings_, self.components_.T, parts)
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
@@ -327,15 +327,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def _pass(self, counts: CountMatrix, *, gathered: bool, explained: bool = False) -> RowsPass:
         """Return the pass that finds loadings, or the squares that they explain."""
-        self._check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
+        self.check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
         L, F = self.loadings_, self.components_.T
         weights = Weights(None, self.idf_, self.weighting != "counts")
         penalties = self._penalties(len(L), self.n_features_in_)
         return loadings_pass(
-            counts, L, F, weights, penalties, self._threads(counts), explained=explained
+            counts, L, F, weights, penalties, self.threads_for(counts), explained=explained
         )
 
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         return self._pass(counts, gathered=gathered)
 
     def score(
@@ -407,14 +407,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             if completion is not None:
                 return model._completion(counts, completion, check_random_state(random_state))
             explained = model._pass(counts, gathered=False, explained=True)
-            return math.fsum(explained.gather(**self._where(client))) / square
+            return math.fsum(explained.gather(**self.where_to_run(client))) / square
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         weights = Weights(None, self.idf_, self.weighting != "counts")
         ratio = 1.0 if weights.unit else share / (1 - share)
         errors, squares = [], []
         for _, L, held in self._halves(counts, share, rng):
-            error, square = squares_of_errors(held, ratio * L, self._seen_factors, weights)
+            error, square = squares_of_errors(held, ratio * L, self.completion_factors, weights)
             errors.append(error)
             squares.append(square)
         total = math.fsum(squares)

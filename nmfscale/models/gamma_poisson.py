@@ -198,8 +198,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "extrapolate": ["boolean"],
     }
-    _method: ClassVar[type[VariationalGammaPoisson]] = VariationalGammaPoisson
-    _axes: ClassVar[dict[str, str]] = {
+    method_class: ClassVar[type[VariationalGammaPoisson]] = VariationalGammaPoisson
+    array_axes: ClassVar[dict[str, str]] = {
         "components_shape_": "km",
         "loadings_shape_": "nk",
         "shape_loadings_": "k",
@@ -208,12 +208,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "sample_rates_": "n",
         "feature_rates_": "m",
     }
-    _of_topics = "shape_loadings", "rate_loadings"
-    _start_arguments: ClassVar[dict[str, str]] = {
+    parameters_of_topics = "shape_loadings", "rate_loadings"
+    start_arguments: ClassVar[dict[str, str]] = {
         "loadings": "loadings_shape_",
         "components": "components_shape_",
     }
-    _why_not_merged = "the posterior of a sum of loadings with rates of their own is no Gamma"
+    why_not_merged = "the posterior of a sum of loadings with rates of their own is no Gamma"
 
     def fit(
         self,
@@ -272,7 +272,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         True
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(X, options, loadings=loadings, components=components)
+        self.run_fit(X, options, loadings=loadings, components=components)
         return self
 
     def _check_priors(self) -> tuple[Array, Array | None]:
@@ -296,12 +296,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             means = checked_prior(self.mean_rates, (2,), "mean_rates")
         return drawn_priors(shape, float(self.shape_factors), shapes, means)
 
-    def _fit_counts(
+    def fit_counts(
         self, X: Any, options: FitOptions, *, loadings: Any, components: Any
     ) -> tuple[CountMatrix, Fitted]:
         self._check_priors()
-        counts, options = self._counts_of_fit(X, options)
-        dtype, K, deep = self._dtype(), self.n_components, self.hierarchical
+        counts, options = self.counts_of_fit(X, options)
+        dtype, K, deep = self.fit_dtype(), self.n_components, self.hierarchical
         of_rows, of_columns = self._priors(counts)
         factors, gamma = checked_posteriors(counts, K, deep, loadings, components)
         eta = float(self.shape_factors) if deep else 0.0
@@ -311,14 +311,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
                 lda.find_start, counts, executor, self.init, of_rows.shape, eta, rng, dtype,
                 factors, gamma,
             )  # fmt: skip
-            return self._method(
+            return self.method_class(
                 counts, executor, start, of_rows, of_columns, dtype, n_steps=self.inner_iter,
                 tolerance=self.mean_change_tol, momentum=self.extrapolate,
             )  # fmt: skip
 
         priors = [p for p in (of_rows, of_columns) if p is not None]
-        fitted = self._fit_blocks(
-            counts, lda.lda_needs(counts, K, dtype, self._threads(counts)), make, options,
+        fitted = self.fit_blocks(
+            counts, lda.lda_needs(counts, K, dtype, self.threads_for(counts)), make, options,
             parts={
                 "constraints": [part for p in priors for part in (p.shape, p.rate, p.drawn)],
                 "start": (factors, gamma, self.init),
@@ -359,7 +359,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return how posteriors of new samples are found, unless memory is short of them."""
-        self._check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
+        self.check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
         priors: Any = GammaPrior(self.shape_loadings_, self.rate_loadings_), None
         if self.shape_factors_ is not None:
             shapes = self.shape_loadings_, self.shape_factors_
@@ -367,11 +367,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return gamma_inference(
             counts, self.components_shape_.T, self.loadings_totals_, *priors,
             n_steps=self.max_sample_update_iter, tolerance=self.mean_change_tol,
-            n_threads=self._threads(counts),
+            n_threads=self.threads_for(counts),
         )  # fmt: skip
 
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         return self._inference(counts, gathered=gathered).loadings
 
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
-        return self._inference(counts, gathered=False).elbo(**self._where(client))
+    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+        return self._inference(counts, gathered=False).elbo(**self.where_to_run(client))

@@ -289,7 +289,7 @@ class HeldFactors(CountModel):
         model._measured = observed
         return model
 
-    def _pass_of_loadings(
+    def pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
         **given: Any,
     ) -> RowsPass:  # fmt: skip
@@ -303,17 +303,17 @@ class HeldFactors(CountModel):
 
         return self._projection(counts, sizes, gathered=gathered).then(loadings)
 
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Any) -> float:
         found = self._projection(counts, None, gathered=False, scored=True)
-        return math.fsum(found.gather(**self._where(client)) + self._log_weights(counts))
+        return math.fsum(found.gather(**self.where_to_run(client)) + self._log_weights(counts))
 
     def _projection(
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False
     ) -> RowsPass:
         """Return the projection of counts onto the factors, after a check of its memory."""
-        n_threads = self._threads(counts)
+        n_threads = self.threads_for(counts)
         needs = projection_needs(counts, self.n_components_)
-        self._check_memory(counts, needs, gathered=gathered)
+        self.check_memory(counts, needs, gathered=gathered)
         shape = counts.shape[0], self.n_components_
         F, unit = self._held()
         penalty = self._penalty_of(unit)

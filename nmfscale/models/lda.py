@@ -227,14 +227,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
     }
     loadings_are_proportions = True
-    _axes: ClassVar[dict[str, str]] = {
+    array_axes: ClassVar[dict[str, str]] = {
         "topic_word_posterior_": "km",
         "doc_topic_posterior_": "nk",
         "doc_topic_prior_": "k",
         "topic_word_prior_": "km",
     }
-    _of_topics = ("doc_topic_prior",)
-    _start_arguments: ClassVar[dict[str, str]] = {
+    parameters_of_topics = ("doc_topic_prior",)
+    start_arguments: ClassVar[dict[str, str]] = {
         "loadings": "doc_topic_posterior_",
         "components": "topic_word_posterior_",
     }
@@ -242,7 +242,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     _mean_field: ClassVar[type[VariationalLDA]] = VariationalLDA
 
     @property
-    def _method(self) -> type[VariationalLDA | CollapsedLDA]:  # type: ignore[override]
+    def method_class(self) -> type[VariationalLDA | CollapsedLDA]:  # type: ignore[override]
         if self.validation_fraction is not None:
             return ValidatedCollapsedLDA
         return CollapsedLDA if self._collapsed else self._mean_field
@@ -307,7 +307,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         True
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(X, options, loadings=loadings, components=components)
+        self.run_fit(X, options, loadings=loadings, components=components)
         return self
 
     def _priors(self) -> tuple[Array, Any]:
@@ -325,13 +325,13 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return dirichlet_priors(self.n_components, alpha, eta, self._estimated)
 
     @property
-    def _tolerance(self) -> float:
+    def stopping_tolerance(self) -> float:
         if self.tol is None:
             return _TOLERANCES[self.inference]
         return self.tol
 
     @property
-    def _fits_short_samples(self) -> bool:
+    def fits_short_samples(self) -> bool:
         return self._collapsed
 
     @property
@@ -341,15 +341,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             return "vector" if self.doc_topic_prior is None else "none"
         return self.estimate_prior
 
-    def _parameters_of_refits(self) -> dict[str, Any]:
+    def parameters_of_refits(self) -> dict[str, Any]:
         return {"doc_topic_prior": self.doc_topic_prior_, "estimate_prior": self._estimated}
 
-    def _fit_counts(
+    def fit_counts(
         self, X: Any, options: FitOptions, *, loadings: Any, components: Any
     ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
         self._check_validation()
-        counts, options = self._counts_of_fit(X, options)
+        counts, options = self.counts_of_fit(X, options)
         eta = prior_of_topics(eta, counts, len(alpha))
         start = checked_posteriors(
             counts, self.n_components, lda.has_prior(eta), loadings, components
@@ -360,7 +360,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             return counts, fitted
         held = HeldOutSamples.drawn(counts, self.validation_fraction, self.random_state)
         halves, (topics, gamma) = held.halves(), start
-        with held.fitted(self.memory_limit, self._threads(counts)) as others:
+        with held.fitted(self.memory_limit, self.threads_for(counts)) as others:
             start = topics, None if gamma is None else gamma[held.others]
             fitted = self._fit_samples(others, options, alpha, eta, start, halves)
         N = self._inference(held.whole(), gathered=False).loadings.gather()
@@ -373,7 +373,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         start: tuple[Array | None, Array | None], held_out: HeldOut | None = None,
     ) -> Fitted:  # fmt: skip
         """Fit topics and priors to samples, and keep them."""
-        dtype, (topics, gamma) = self._dtype(), start
+        dtype, (topics, gamma) = self.fit_dtype(), start
         learns_eta = self._collapsed and self.topic_word_prior is None
         eta = collapsed.START_ETA if learns_eta else eta
 
@@ -398,7 +398,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
                 momentum=self.extrapolate,
             )  # fmt: skip
 
-        fitted = self._fit_blocks(
+        fitted = self.fit_blocks(
             counts, self._needs(counts, eta), make, options,
             parts={"constraints": (alpha, eta), "start": (topics, gamma, self.init)},
             extrapolate=self.extrapolate, inner_iter=self.inner_iter,
@@ -423,7 +423,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             )
 
     def _needs(self, counts: CountMatrix, eta: Any) -> Needs:
-        needs = lda.lda_needs(counts, self.n_components, self._dtype(), self._threads(counts))
+        needs = lda.lda_needs(counts, self.n_components, self.fit_dtype(), self.threads_for(counts))
         own = 4 * np.asarray(eta).nbytes if np.ndim(eta) else 0  # in the orders of counts, of lanes
         return needs._replace(shared=needs.shared + own)
 

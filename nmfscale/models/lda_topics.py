@@ -50,7 +50,7 @@ class FixedTopicsLDA(CountModel):
             found.topic_word_prior = found.topic_word_prior_
         return found
 
-    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+    def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
         eta, alpha = self._eta, self.doc_topic_prior_
         if np.ndim(self.topic_word_prior) == 2:
             raise ValueError(
@@ -82,21 +82,21 @@ class FixedTopicsLDA(CountModel):
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return how posteriors of new samples are found, unless memory is short of them."""
-        self._check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
+        self.check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
         if self._collapsed:
             posterior = self.topic_word_posterior_.T
             return collapsed.collapsed_inference(
                 counts, posterior / posterior.sum(axis=0), self.doc_topic_prior_,
                 n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
-                n_threads=self._threads(counts),
+                n_threads=self.threads_for(counts),
             )  # fmt: skip
         return lda.dirichlet_inference(
             counts, self.topic_word_posterior_.T, self.doc_topic_prior_, self._eta,
             n_steps=self.max_doc_update_iter, tolerance=self.mean_change_tol,
-            n_threads=self._threads(counts),
+            n_threads=self.threads_for(counts),
         )  # fmt: skip
 
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         found = self._inference(counts, gathered=gathered).loadings
         return found.then(lambda rows, gamma: self._proportions(gamma))
 
@@ -105,5 +105,5 @@ class FixedTopicsLDA(CountModel):
             gamma = lda.of_all_features(gamma, self.doc_topic_prior_, self._shares)
         return lda.proportions(gamma)
 
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
-        return self._inference(counts, gathered=False).elbo(**self._where(client))
+    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+        return self._inference(counts, gathered=False).elbo(**self.where_to_run(client))

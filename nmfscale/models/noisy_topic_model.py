@@ -160,15 +160,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "init": [StrOptions({"poisson-nmf", "random"})],
         "extrapolate": ["boolean"],
     }
-    _method: ClassVar[type[NoisyTopics]] = NoisyTopics
-    _axes: ClassVar[dict[str, str]] = {
+    method_class: ClassVar[type[NoisyTopics]] = NoisyTopics
+    array_axes: ClassVar[dict[str, str]] = {
         "mu_": "m",
         "theta_": "km",
         "topic_counts_": "km",
         "expected_counts_": "km",
         "local_fdr_": "km",
     }
-    _why_not_merged = "the noise of a mean of several topics is not Gamma"
+    why_not_merged = "the noise of a mean of several topics is not Gamma"
 
     def fit(
         self,
@@ -240,18 +240,18 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         True
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(
+        self.run_fit(
             X, options, loadings=loadings, mu=mu, fixed_samples=fixed_samples,
             fixed_features=fixed_features,
         )  # fmt: skip
         return self
 
-    def _fit_counts(
+    def fit_counts(
         self, X: Any, options: FitOptions, *, loadings: Any, mu: Any, fixed_samples: Any,
         fixed_features: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
-        counts, options = self._counts_of_fit(X, options)
-        dtype, K = self._dtype(), self.n_components
+        counts, options = self.counts_of_fit(X, options)
+        dtype, K = self.fit_dtype(), self.n_components
         L, mu, fixed = self._given(counts, loadings, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0
         if mu is not None and mu.any():
@@ -261,14 +261,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             L, mu = None if L is None else L * scale, mu / scale
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> NoisyTopics:
-            return self._method(
+            return self.method_class(
                 counts, executor,
                 lambda: find_start(counts, executor, K, self.init, rng, dtype, L=L, mu=mu),
                 K, dtype, fixed, mixture=self._mixture, momentum=self.extrapolate,
             )  # fmt: skip
 
-        fitted = self._fit_blocks(
-            counts, noisy_topic_needs(counts, K, dtype, self._threads(counts)), make, options,
+        fitted = self.fit_blocks(
+            counts, noisy_topic_needs(counts, K, dtype, self.threads_for(counts)), make, options,
             parts={"constraints": fixed, "start": (L, mu, self.init)},
             extrapolate=self.extrapolate, noise_prior=self.noise_prior,
         )  # fmt: skip
@@ -291,8 +291,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         self.elbo_ = fitted.objective
         return counts, fitted
 
-    def _unseen(self, counts: CountMatrix, given: dict[str, Any]) -> Array:
-        unseen, fixed = super()._unseen(counts, given), given["fixed_features"]
+    def find_unseen_features(self, counts: CountMatrix, arguments: dict[str, Any]) -> Array:
+        unseen, fixed = super().find_unseen_features(counts, arguments), arguments["fixed_features"]
         fixed = of_features(fixed, counts, "fixed_features")
         return unseen if fixed is None else unseen & ~np.asarray(fixed, bool)
 
@@ -343,8 +343,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def _projection(self, counts: CountMatrix, *, gathered: bool, scored: bool = False) -> RowsPass:
         """Return the projection of counts, with the posterior of u held fixed."""
-        self._check_memory(counts, projection_needs(counts, self.n_components_), gathered=gathered)
-        n_threads = self._threads(counts)
+        self.check_memory(counts, projection_needs(counts, self.n_components_), gathered=gathered)
+        n_threads = self.threads_for(counts)
         noise = self._posterior(n_threads)
         sizes = np.array([math.fsum(each) for each in self.mu_ * noise.mean])
         return projection(
@@ -352,9 +352,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             scored=scored,
         )  # fmt: skip
 
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         return self._projection(counts, gathered=gathered)
 
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Any) -> float:
         found = self._projection(counts, gathered=False, scored=True)
-        return math.fsum(found.gather(**self._where(client)))
+        return math.fsum(found.gather(**self.where_to_run(client)))

@@ -92,15 +92,15 @@ class OnlineLDA(FixedTopicsLDA):
             reading = {"layer": layer, "raw": raw, **source}
             counts = self._counts(X, reading, reset=first)
             if first:
-                (alpha, eta), dtype = self._priors(), self._dtype()
+                (alpha, eta), dtype = self._priors(), self.fit_dtype()
                 eta = prior_of_topics(eta, counts, len(alpha))
                 self.seed_, self.n_batch_iter_ = self._drawn_seed(), 0
                 rng = self._generator()
                 topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
             else:
                 alpha, eta = self.doc_topic_prior_, self._eta
-                dtype, topics = self._dtype(), self.topic_word_posterior_.T
-            n_threads = self._threads(counts)
+                dtype, topics = self.fit_dtype(), self.topic_word_posterior_.T
+            n_threads = self.threads_for(counts)
             needs = lda.lda_needs(counts, len(alpha), dtype, n_threads)
             folder = self._plan(counts, needs, None, n_threads)
             with single_blas_thread():
@@ -112,7 +112,7 @@ class OnlineLDA(FixedTopicsLDA):
                 moment = self.learning_offset + self.n_batch_iter_ + 1
                 weight = float(power(moment, -self.learning_decay))
                 moved = model.online(topics, weight, self.total_samples)
-        unseen = self._unseen(counts, {})
+        unseen = self.find_unseen_features(counts, {})
         self.unseen_features_ = unseen & (first | getattr(self, "unseen_features_", False))
         for name in _OF_A_FIT & vars(self).keys():
             delattr(self, name)

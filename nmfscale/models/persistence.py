@@ -221,7 +221,7 @@ def _contents(
     read = partial(_read_parameter, file)
     parameters = {name: decode(item, read) for name, item in header["parameters"].items()}
     fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
-    _check_shapes(file, fitted, AXES | getattr(estimator_class, "_axes", {}))
+    _check_shapes(file, fitted, AXES | getattr(estimator_class, "array_axes", {}))
     return header, parameters, fitted, estimator_class
 
 

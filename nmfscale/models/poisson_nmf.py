@@ -319,7 +319,7 @@ class PoissonNMF(CountFactorization):
         self.loadings_ = fitted.arrays["L"]
         self.loglik_ = fitted.objective
 
-    def _merged(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
+    def merged_arrays(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
         L, F = merged_factors(self.loadings_, self.components_.T, parts)
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 

@@ -184,7 +184,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "transform_iter": [Interval(Integral, 1, None, closed="left")],
     }
     gain_tol = 0.0  # only the tolerance of the paper
-    _axes: ClassVar[dict[str, str]] = {
+    array_axes: ClassVar[dict[str, str]] = {
         "target_components_": "ck",
         "classes_": "c",
         "class_prior_": "c",
@@ -263,7 +263,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         [[0.0, 2.0]]
         """
         options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self._fit(
+        self.run_fit(
             X, options, y=y, label_weights=label_weights, data_weights=data_weights,
             start=(loadings, components, target_components),
         )  # fmt: skip
@@ -288,11 +288,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return self.fit(X, y, **fit_params).transform(X, **both)
 
     @property
-    def _method(self) -> type[SemiSupervised]:  # type: ignore[override]
+    def method_class(self) -> type[SemiSupervised]:  # type: ignore[override]
         return _METHODS[self.solver][self.criterion]
 
     @property
-    def _tolerance(self) -> float:
+    def stopping_tolerance(self) -> float:
         return _TOLERANCES[self._pair.data] if self.tol is None else self.tol
 
     def _start(
@@ -314,19 +314,19 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return found | ({"A": found["A"].T} if "A" in found else {})
 
     @property
-    def _fits_short_samples(self) -> bool:
+    def fits_short_samples(self) -> bool:
         return True  # no other model takes labels
 
-    def _fit_counts(
+    def fit_counts(
         self, X: Any, options: FitOptions, *, y: Any, label_weights: Any, data_weights: Any,
         start: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
         losses, K, entries = self._pair, self.n_components, None
-        counts, options = self._counts_of_fit(X, options, is_nan(data_weights))
+        counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
         known, classes = supervision_of(y, label_weights, counts)
         rng = self._generator() if self.validation_fraction else check_random_state(0)
         known = hold_out(known, self.validation_fraction, rng, classes is not None)
-        used, dtype = counts, self._dtype()
+        used, dtype = counts, self.fit_dtype()
         if data_weights is not None:
             used, entries = weighted_entries(counts, data_weights, losses.data)
             if not entries.less_one.nnz:  # all weights are 1
@@ -342,7 +342,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
                 found = multiplicative.random_start(rng, counts.shape, known.n_targets, K)
                 return found._replace(**given)
 
-            return self._method(
+            return self.method_class(
                 counts, executor, begin, K, losses, float(self.supervision), known, dtype,
                 weights=entries, constant=constant, patience=self.n_iter_no_change,
             )  # fmt: skip
@@ -356,11 +356,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
                 known,
                 dtype,
                 losses,
-                self._threads(used),
+                self.threads_for(used),
                 needs,
                 weighted=entries is not None,
             )
-        fitted = self._fit_blocks(
+        fitted = self.fit_blocks(
             used, needs, make, options,
             parts={
                 "constraints": (known.targets, known.weights, known.held_out, *weighed),
@@ -373,7 +373,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         self.loss_ = -fitted.objective
         return counts, fitted
 
-    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
+    def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
         L, F = merged_factors(self.loadings_, self.components_.T, parts)
         totals = self.loadings_.sum(axis=0, dtype=np.float64)
         return {

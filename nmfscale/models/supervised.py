@@ -178,9 +178,9 @@ class SupervisedModel(ClassifierMixin, CountModel):
         model._data_weights = known.get("data_weights")
         return model, counts
 
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         weighted = self._data_weights is not None
-        self._check_memory(
+        self.check_memory(
             counts, representation_needs(counts, self.n_components_, weighted), gathered=gathered
         )
         loss, less_one = self._pair.data, None
@@ -188,7 +188,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
             counts, entries = weighted_entries(counts, self._data_weights, loss)
             less_one = entries.less_one
         return representation(
-            counts, self.components_.T, loss, self.transform_iter, self._threads(counts), less_one
+            counts,
+            self.components_.T,
+            loss,
+            self.transform_iter,
+            self.threads_for(counts),
+            less_one,
         )
 
     def predict(

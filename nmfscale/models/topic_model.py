@@ -77,7 +77,7 @@ fixed_features_, fixed_samples_, measured_, batch_, has_missing_entries_, moves_
     """
 
     loadings_are_proportions = True
-    _reported = "loglik_multinomial"
+    reported_objective = "loglik_multinomial"
 
     # in a restricted copy: sums of the topics over all features of the fit, (K, 1)
     _whole = cast("NDArray[Any] | None", None)  # not annotated: that would make it a parameter
@@ -99,7 +99,7 @@ fixed_features_, fixed_samples_, measured_, batch_, has_missing_entries_, moves_
     def _multinomial(self) -> tuple[NDArray[Any], NDArray[Any]]:
         return self.loadings_, self.components_.T
 
-    def _merged(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
+    def merged_arrays(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
         expected = (self.size_factors_.astype(np.float64)[:, None] * self.loadings_).sum(axis=0)
         # of the loadings of the Poisson NMF
         totals = np.divide(expected, self.scales_, out=expected * 0, where=self.scales_ > 0)

@@ -32,13 +32,13 @@ from ..kernels import dense
 from ..kernels.functions import exp
 from ..methods.projection.completion import log_shares, split_counts
 from ..methods.projection.transform import write_array
-from ..methods.rows_pass import RowsPass
 from ..methods.weights.measured import Measured
 from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.open import as_counts
 from ..readers.options import SourceOptions
 from .arguments.inputs import CountInputs, with_names
 from .arguments.validation import npy_target
+from .hooks import LoadingsHooks
 
 Array = NDArray[Any]
 
@@ -55,12 +55,10 @@ def check_completion(share: float | None) -> None:
         )
 
 
-class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
-    """Loadings of rows of counts with ``components_`` held fixed, and scores.
-
-    A model defines by `_pass_of_loadings` how loadings are found, and by `_log_probability` the
-    probability of counts.
-    """
+class RowsTransformer(
+    LoadingsHooks, CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+):  # fmt: skip
+    """Loadings of rows of counts with ``components_`` held fixed, and scores."""
 
     verbose: int
 
@@ -151,8 +149,8 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
     ) -> Array:  # fmt: skip
         shape = counts.shape[0], self.n_components_
         dtype = self._result_type(counts) if dtype is None else np.dtype(dtype)
-        found = self._pass_of_loadings(counts, gathered=target is None, **given)
-        with closing(found.blocks(**self._where(client))) as blocks:
+        found = self.pass_of_loadings(counts, gathered=target is None, **given)
+        with closing(found.blocks(**self.where_to_run(client))) as blocks:
             if target is not None:
                 write_array(target, shape, dtype, (of_block for _, of_block in blocks))
                 return np.lib.format.open_memmap(target, mode="r")
@@ -161,21 +159,14 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
                 loadings[rows] = of_block
         return loadings
 
-    def _where(self, client: Any) -> dict[str, Any]:
-        """Return the arguments of a `RowsPass` that say where the work is done."""
+    def where_to_run(self, client: Any) -> dict[str, Any]:
+        """Return arguments of `blocks` and `gather` of a `RowsPass`: where the work is done."""
         return {"client": client, "n_threads": self.n_threads, "verbose": self.verbose}
 
     def _result_type(self, counts: CountMatrix) -> np.dtype[Any]:
         """Return the type of loadings: float32 if requested, or if counts are float32."""
         single = counts.dtype if self.dtype is None else self.dtype
         return np.dtype(np.float32 if np.dtype(single) == np.float32 else np.float64)
-
-    def _pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
-        """Return the pass that finds loadings, unless memory is short of it.
-
-        `gathered` says whether all loadings will be in memory; `given` holds options of transform.
-        """
-        raise NotImplementedError
 
     def _weighted(self, counts: CountMatrix) -> CountMatrix:
         """Return counts times the weights of their entries, if they have any."""
@@ -187,18 +178,9 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
         known = self._measured
         return known.log_weights(weighted) if isinstance(known, PoissonWeights) else 0.0
 
-    def _seen_loadings(self, counts: CountMatrix) -> Array:
+    def completion_loadings(self, counts: CountMatrix) -> Array:
         """Return the loadings, fitted to the seen counts, that score the held-out counts."""
         return self._loadings(counts, dtype=np.float64)
-
-    @property
-    def _seen_factors(self) -> Array:
-        """Return the factors (m, K) that belong to these loadings."""
-        return self.components_.T
-
-    def _log_probability(self, counts: CountMatrix, client: Any) -> float:
-        """Return the log-probability of counts, with loadings fitted to them."""
-        raise NotImplementedError
 
     def score(
         self,
@@ -300,14 +282,14 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             if completion is not None:
                 return model._completion(counts, completion, check_random_state(random_state))
             counts = model._weighted(counts)
-            return model._log_probability(counts, client) / counts.total
+            return model.log_probability(counts, client) / counts.total
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         logs: list[float] = []
-        total, n_threads = 0.0, self._threads(counts)
+        total, n_threads = 0.0, self.threads_for(counts)
         for model, L, held in self._halves(counts, share, rng):
             scored = model._weighted(as_counts(held))
-            of_rows = log_shares(scored, L, self._seen_factors, n_threads, model._measured)
+            of_rows = log_shares(scored, L, self.completion_factors, n_threads, model._measured)
             logs.extend(of_rows + model._log_weights(scored))
             total += scored.total
         return math.fsum(logs) / total if total else 0.0
@@ -333,7 +315,7 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
             if self._measured is not None:
                 model = copy.copy(self)
                 model._measured = self._measured.rows(rows.first + np.flatnonzero(known))
-            yield model, model._seen_loadings(as_counts(seen[known])), held[known]
+            yield model, model.completion_loadings(as_counts(seen[known])), held[known]
 
     def perplexity(
         self,
@@ -425,12 +407,15 @@ class RowsTransformer(CountInputs, ClassNamePrefixFeaturesOutMixin, TransformerM
     def _n_features_out(self) -> int:
         return self.n_components_
 
-    def _check_memory(self, counts: CountMatrix, needs: Needs, *, gathered: bool) -> None:
-        """Refuse loadings that do not fit in memory."""
+    def check_memory(self, counts: CountMatrix, needs: Needs, *, gathered: bool) -> None:
+        """Raise an error if the loadings of counts do not fit in memory.
+
+        `needs` is the memory of the pass; `gathered` says whether all loadings will be in memory.
+        """
         if self.memory_limit is None and not counts.from_file:
             return
         n_bytes = counts.shape[0] * self.n_components_ * self._result_type(counts).itemsize
         check_stream(
             counts, needs, self.memory_limit, gathered=n_bytes if gathered else 0,
-            n_threads=self._threads(counts),
+            n_threads=self.threads_for(counts),
         )  # fmt: skip

@@ -48,7 +48,7 @@ def check_inference(case: ModelCase, folder: Path) -> None:
 def check_bootstrap(case: ModelCase, folder: Path) -> None:
     """Check the bootstrap of fits; skipped if `fit` takes no start."""
     if not case.estimator._starts_at_fits():
-        pytest.skip("fit takes no start: loadings= and components=, or those in _start_arguments")
+        pytest.skip("fit takes no start: loadings= and components=, or those in start_arguments")
     fitted = case.fitted(tol=1e-3, max_iter=200)
     result = bootstrap_fit(fitted, X, n_replicates=2, groups=GROUPS, random_state=0)
     assert np.isfinite(result.components.std_error).all()

@@ -104,8 +104,8 @@ def check_resumed(case: ModelCase, places: Places, order: Sequence[str]) -> None
     if not case.can("checkpoint") or ("cluster" in order and not case.can("client")):
         pytest.skip("this model has no checkpoints, or does not fit on a cluster")
     state: dict[str, Any] = {"checkpoint": places.folder / "state", "checkpoint_every": 0}
-    method = type(case.make())._method
-    kind = case.make()._method if isinstance(method, property) else method
+    method = type(case.make()).method_class
+    kind = case.make().method_class if isinstance(method, property) else method
     for n_threads, (place, iteration) in enumerate(zip(order, (5, 9, 14), strict=False), 1):
         with pytest.raises(StopError):
             places.fit(place, case, state, callback=stop_at(iteration), n_threads=n_threads)

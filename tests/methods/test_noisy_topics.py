@@ -219,7 +219,7 @@ def test_never_falls(seed, n_components, extrapolate, init, held, start, noise_p
     rng = np.random.default_rng(seed)
     counts = rng.poisson(rng.gamma(0.3, size=(12, 9)) * 3)
     noted = type("Noted", (Noted,), {"bounds": []})
-    estimator = type("Estimator", (nmfscale.NoisyTopicModel,), {"_method": noted})
+    estimator = type("Estimator", (nmfscale.NoisyTopicModel,), {"method_class": noted})
     given = start_of(seed, counts, n_components) if held or start else {}
     if held:
         given |= {"fixed_samples": np.arange(12) < 5, "fixed_features": np.arange(9) < 2}
@@ -248,7 +248,7 @@ class RunsAway(NoisyTopics):
 
 
 class RunawayModel(nmfscale.NoisyTopicModel):
-    _method = RunsAway
+    method_class = RunsAway
 
 
 @pytest.mark.parametrize("noise_prior", ["mixture", "none"])

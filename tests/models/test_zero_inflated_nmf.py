@@ -52,8 +52,8 @@ def test_the_contract_on_a_cluster(name, tmp_path, client):
 class OfThreads(ZeroInflatedNMF):
     """Its topics depend on the number of threads."""
 
-    def _fit_counts(self, X, options, **given):
-        counts, fitted = super()._fit_counts(X, options, **given)
+    def fit_counts(self, X, options, **given):
+        counts, fitted = super().fit_counts(X, options, **given)
         self.components_ = self.components_ * (1 + 1e-12 * self.n_threads)
         return counts, fitted
 
@@ -61,19 +61,19 @@ class OfThreads(ZeroInflatedNMF):
 class Forgetful(ZeroInflatedNMF):
     """It needs an attribute that no file has."""
 
-    def _fit_counts(self, X, options, **given):
+    def fit_counts(self, X, options, **given):
         self._drops = True
-        return super()._fit_counts(X, options, **given)
+        return super().fit_counts(X, options, **given)
 
-    def _pass_of_loadings(self, counts, **how):
+    def pass_of_loadings(self, counts, **how):
         assert self._drops
-        return super()._pass_of_loadings(counts, **how)
+        return super().pass_of_loadings(counts, **how)
 
 
 class Unfit(ZeroInflatedNMF):
     """It cannot be fitted."""
 
-    def _fit_counts(self, X, options, **given):
+    def fit_counts(self, X, options, **given):
         raise ZeroDivisionError
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nmfscale
+from nmfscale.models.hooks import HOOKS
 
 DOCSTRINGS = Path(__file__).resolve().parents[2] / "docs" / "docstrings.py"
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "check_site.py"
@@ -68,7 +69,7 @@ def public_names():
             yield full
             for method, function in inspect.getmembers(thing, inspect.isfunction):
                 if inspect.isclass(thing) and function.__module__.startswith("nmfscale"):
-                    if not method.startswith("_"):
+                    if not method.startswith("_") and method not in HOOKS:
                         yield f"{full}.{method}"
 
 

@@ -21,6 +21,7 @@ from count_files import write_h5ad, write_tenx
 import nmfscale
 from nmfscale import testing
 from nmfscale.cli import main
+from nmfscale.models.hooks import HOOKS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -194,6 +195,13 @@ def test_names_on_the_pages_without_code():
     assert [name for name in names if not hasattr(owners[name[0]], name[1])] == []
 
 
+def test_members_for_those_who_write_a_model_are_described():
+    text = page_of("engine")
+    named = set(re.findall(r"`(?:self\.)?(\w+)(?:\([^`]*\))?`", text))
+    assert sorted(HOOKS - named) == []
+    assert all(hasattr(nmfscale.TopicModel, name) for name in HOOKS)
+
+
 def test_options_on_the_pages_without_code(tmp_path, monkeypatch, capsys):
     """The files are missing (exit 1), but the commands and their options exist (not exit 2)."""
     monkeypatch.chdir(tmp_path)
@@ -338,7 +346,8 @@ def public_functions():
         yield pytest.param(thing, id=name)
         if inspect.isclass(thing):
             for method, function in inspect.getmembers(thing, inspect.isfunction):
-                if not method.startswith("_") and function.__module__.startswith("nmfscale"):
+                for_users = not method.startswith("_") and method not in HOOKS
+                if for_users and function.__module__.startswith("nmfscale"):
                     yield pytest.param(function, id=f"{name}.{method}")
 
 
@@ -389,7 +398,7 @@ def test_properties_are_documented():
     for name in nmfscale.__all__:
         thing = getattr(nmfscale, name)
         for member, value in vars(thing).items() if inspect.isclass(thing) else ():
-            if isinstance(value, property) and not member.startswith("_"):
+            if isinstance(value, property) and member[0] != "_" and member not in HOOKS:
                 assert value.__doc__, f"{name}.{member}"
 
 

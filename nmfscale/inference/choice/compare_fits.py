@@ -146,9 +146,9 @@ def _summary(
     history, objective = getattr(model, "history_", None), None
     value = residual = seconds = None
     if history is not None:
-        last, objective = history[-1], model._reported or history.dtype.names[2]
+        last, objective = history[-1], model.reported_objective or history.dtype.names[2]
         value, seconds = float(last[objective]), float(last["seconds"])
-        residual = max(float(last[each]) for each in model._method.residuals)
+        residual = max(float(last[each]) for each in model.method_class.residuals)
     measures: dict[str, float | None] = dict.fromkeys(_MEASURES)
     if quality is not None:
         measures = {name: float(np.mean(getattr(quality, name))) for name in _MEASURES}

@@ -219,7 +219,7 @@ class StartsTask(ReplicateTask):
     def _fits_per_read(self, n_threads: int) -> int:
         estimator = self.estimator
         return fits_per_read(
-            self.counts, estimator, estimator.n_components, estimator._dtype(), n_threads
+            self.counts, estimator, estimator.n_components, estimator.fit_dtype(), n_threads
         )
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:

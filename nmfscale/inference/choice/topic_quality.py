@@ -171,7 +171,7 @@ def topic_quality(
     missing = default_missing(model, counts)
     counts = matched_counts(model, X, counts, missing, "add columns of 0 for them.")[0]
     rows = rows_of_fit(model, counts)
-    if not model._fits_short_samples:
+    if not model.fits_short_samples:
         warn_of_short_samples(counts)
     with single_blas_thread():
         _, leading = ranked_features(model.components_, int(n_top), score)

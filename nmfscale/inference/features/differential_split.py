@@ -62,7 +62,7 @@ def fitted_to_part(
     )
     again = with_options(
         model, n_init=1, n_moves=0, verbose=0, callback=None, random_state=0, n_threads=n_threads,
-        **model._parameters_of_refits(),
+        **model.parameters_of_refits(),
     )  # fmt: skip
     if not of_poisson:
         start = model._arguments_of_start(given.rows)

@@ -140,7 +140,7 @@ def refit_task(fitted: Any, counts: CountMatrix, given: GivenToFit, drawing: Dra
         return WeightedRefits(estimator, counts, drawing, F, L, given.weights, given.fixed)
     F = np.ascontiguousarray(shares_of(fitted)[1], np.float64)
     if not _has_anchors(fitted):
-        estimated = fitted._parameters_of_refits()
+        estimated = fitted.parameters_of_refits()
         estimator = with_options(fitted, random_state=0, **estimated, **how)
         start, of_samples = fitted._arguments_of_start(given.rows), fitted._start_of_samples()
         return StartedRefits(estimator, counts, drawing, F, start, of_samples, estimated)

@@ -97,7 +97,7 @@ class SelectionTask(ReplicateTask):
         return of_fold * folds.n_folds if of_fold > 1 else 1
 
     def _fits_per_read(self, train: CountMatrix, n_threads: int) -> int:
-        dtype, most = self.estimator._dtype(), max(self.numbers)
+        dtype, most = self.estimator.fit_dtype(), max(self.numbers)
         return fits_per_read(train, self.estimator, most, dtype, n_threads)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
@@ -140,17 +140,17 @@ def loadings_of(model: Any, counts: CountMatrix) -> Array:
     """Return the loadings of the counts of a fit, for scores."""
     if hasattr(model, "poisson_factors"):  # the best ones for these topics
         return np.asarray(model.loadings_, np.float64)
-    return np.asarray(model._seen_loadings(model._explained(counts)))
+    return np.asarray(model.completion_loadings(model._explained(counts)))
 
 
 def scores_of(model: Any, fold: Fold, n_sums: int, n_threads: int) -> dict[str, Array]:
     """Return sums of log-probabilities of a fitted model, and its topics."""
     train, seen, held, sums, sums_of_train = fold
-    F = np.asarray(model._seen_factors, np.float64)
+    F = np.asarray(model.completion_factors, np.float64)
     L = loadings_of(model, train)
     inside = log_shares(train, L, F, n_threads)
     if seen is not None:
-        L = np.asarray(model._seen_loadings(model._explained(seen)), np.float64)
+        L = np.asarray(model.completion_loadings(model._explained(seen)), np.float64)
     outside = log_shares(held, L, F, n_threads, left_out=train.column_nnz == 0)
     if seen is not None:
         outside = np.where(seen.row_totals > 0, outside, 0)

@@ -61,18 +61,18 @@ def fits_per_read(
     """Return how many fits share each read on the machine that does them, as memory allows.
 
     Fits have starts that are given, which need no memory of their own. Reads are shared by models
-    that tell the memory of a fit, `_needs_of_fit`.
+    that tell the memory of a fit, `needs_of_fit`.
     """
-    if not hasattr(estimator, "_needs_of_fit"):
+    if not hasattr(estimator, "needs_of_fit"):
         return 1
-    memory = estimator._needs_of_fit(counts, n_components, dtype, n_threads, **needs)
+    memory = estimator.needs_of_fit(counts, n_components, dtype, n_threads, **needs)
     limit = estimator.memory_limit or memory_of_task()
     return fits_within(counts, memory._replace(start=0), limit, _TOGETHER)
 
 
 def fits_per_read_on_worker(counts: CountMatrix, estimator: Any) -> int:
     """Return how many fits share each read on a worker, at most."""
-    return _TOGETHER if reads_anew(counts) and hasattr(estimator, "_needs_of_fit") else 1
+    return _TOGETHER if reads_anew(counts) and hasattr(estimator, "needs_of_fit") else 1
 
 
 def fit_together(counts: CountMatrix, fits: Sequence[Callable[..., T]], n_threads: int) -> list[T]:

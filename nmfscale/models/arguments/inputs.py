@@ -132,7 +132,8 @@ class CountInputs:
         unseen = ~self.components_.any(axis=0) | getattr(self, "unseen_features_", False)
         return leave_out(counts, unseen, "of which the fit had none")
 
-    def _threads(self, counts: CountMatrix) -> int:
+    def threads_for(self, counts: CountMatrix) -> int:
+        """Return the number of threads for these counts, by default fewer if they are small."""
         return resolve_threads(self.n_threads, counts.nnz * self.n_components)
 
 

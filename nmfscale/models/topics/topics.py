@@ -46,13 +46,21 @@ _OF_THE_FIT = {
 class TopicsMixin:
     """Methods that return a fitted copy of a model with topics reordered, merged or renamed.
 
-    A model implements merging in `_merged`, or gives the reason in `_why_not_merged` why it cannot.
-    `_of_topics` names the parameters whose arrays have a number for each topic.
+    A model implements merging in `merged_arrays`, or says in `why_not_merged` why it cannot.
+
+    Attributes
+    ----------
+    array_axes : dict of str to str
+        Axes of the fitted arrays that only this model has, as in `AXES`.
+    parameters_of_topics : tuple of str
+        Parameters whose arrays have a number for each topic.
+    why_not_merged : str
+        Why topics cannot be merged; "" if they can.
     """
 
-    _axes: ClassVar[dict[str, str]] = {}
-    _of_topics: ClassVar[tuple[str, ...]] = ()
-    _why_not_merged: ClassVar[str] = ""
+    array_axes: ClassVar[dict[str, str]] = {}
+    parameters_of_topics: ClassVar[tuple[str, ...]] = ()
+    why_not_merged: ClassVar[str] = ""
 
     components_: Array
     topic_names_: Array
@@ -100,7 +108,7 @@ class TopicsMixin:
                 "puts topics together."
             )
         found = self._taken("k", taken)
-        for name in self._of_topics:
+        for name in self.parameters_of_topics:
             setattr(found, name, _reordered(getattr(self, name), taken, name))
         return found
 
@@ -156,12 +164,12 @@ class TopicsMixin:
         True
         """
         check_is_fitted(self)
-        if self._why_not_merged:
+        if self.why_not_merged:
             raise ValueError(
-                f"topics of {type(self).__name__} cannot be merged: {self._why_not_merged}."
+                f"topics of {type(self).__name__} cannot be merged: {self.why_not_merged}."
             )
         parts, names = self._parts(groups)
-        for name in self._of_topics:
+        for name in self.parameters_of_topics:
             if np.shape(getattr(self, name))[-1:] not in ((), (1,)):
                 raise ValueError(
                     f"{name} has numbers of its own for each topic, which a merged topic does not "
@@ -170,7 +178,7 @@ class TopicsMixin:
         found = copy.copy(self)
         for name in _OF_THE_FIT & vars(found).keys():
             delattr(found, name)
-        for name, value in self._merged(parts).items():
+        for name, value in self.merged_arrays(parts).items():
             setattr(found, name, value)
         if names is not None:
             found.topic_names_ = names
@@ -234,8 +242,19 @@ class TopicsMixin:
             return default
         return np.array(names, dtype=object)
 
-    def _merged(self, parts: list[list[int]]) -> dict[str, Array]:
-        """Return the attributes of the model after merging these groups of topics."""
+    def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
+        """Return the attributes of the model after its topics are merged.
+
+        Parameters
+        ----------
+        parts : list of lists of int
+            Topics of each merged topic; every topic is in one list.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Attributes by name.
+        """
         raise NotImplementedError
 
     def _taken(self, axis: str, numbers: Any) -> Self:
@@ -248,7 +267,7 @@ class TopicsMixin:
         return found
 
     def _all_axes(self) -> dict[str, str]:
-        return AXES | self._axes
+        return AXES | self.array_axes
 
     def _parts(self, groups: Any) -> tuple[list[list[int]], Array | None]:
         """Return the groups of topics that are merged, and the new names, if there are any."""
