@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
@@ -20,7 +21,7 @@ from ..engine.protocol import Executor
 from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs, loadings_needs
 from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import Finish, RowsPass
-from ..methods.weights.weighting import WEIGHTINGS, Weights, weights_of
+from ..methods.weights.weighting import CountWeighting, Weights, weights_of
 from ..readers.options import SourceOptions
 from .arguments.fit_options import FitOptions
 from .arguments.parameters import estimator
@@ -137,15 +138,15 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
            [4., 3., 2., 6.]])
     """
 
-    anchors: Any = None
-    weighting: str | Callable[..., Any] = "counts"
+    anchors: Sequence[int | str] | None = None
+    weighting: CountWeighting | Callable[..., Any] = "counts"
     projection: int | None = None
     sketch_size: int | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": CountModel._parameter_constraints["n_components"],
         "anchors": ["array-like", None],
-        "weighting": [StrOptions(set(WEIGHTINGS)), callable],
+        "weighting": [StrOptions(set(get_args(CountWeighting))), callable],
         "projection": [Interval(Integral, 1, None, closed="left"), None],
         "sketch_size": [Interval(Integral, 1, None, closed="left"), None],
         **{
@@ -174,13 +175,13 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
-        client: Any = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],

@@ -9,16 +9,17 @@ from dataclasses import field, replace
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 
-from ..counts.base import CountMatrix
+from ..counts.argument_types import Callback, CountsLike, FloatType, RandomStateLike
+from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.names import plain
 from ..counts.short_samples import warn_of_short_samples
 from ..counts.warn import collected_warnings, warn_caller
@@ -73,7 +74,7 @@ class CountModel(
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
         "n_init": [Interval(Integral, 1, None, closed="left")],
-        "integer": [StrOptions({"warn", "allow", "require"})],
+        "integer": [StrOptions(set(get_args(IntegerPolicy)))],
         "dtype": [StrOptions({"float32", "float64"}), type, np.dtype, None],
         "n_threads": [Integral, None],
         "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
@@ -93,15 +94,15 @@ class CountModel(
             CountModel.of_others[cls.__name__] = cls
 
     n_components: int = field(default=10, kw_only=False)
-    integer: str = "warn"
-    dtype: Any = None
+    integer: IntegerPolicy = "warn"
+    dtype: FloatType | None = None
     n_threads: int | None = None
     memory_limit: float | str | None = None
-    random_state: Any = None
+    random_state: RandomStateLike | None = None
     verbose: int = 0
-    callback: Any = None
+    callback: Callback | None = None
 
-    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Array:
+    def fit_transform(self, X: CountsLike, y: ArrayLike | None = None, **fit_params: Any) -> Array:
         """Fit the model and return the loadings of `X`.
 
         Parameters

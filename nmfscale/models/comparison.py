@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.foreign import imported_pandas, refuse_annotated
@@ -14,13 +15,14 @@ from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.factors import proportions
 from ..methods.topics.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
-from .pipelines import model_of
+from .pipelines import FittedModel, model_of
 from .topics.topic_labels import topic_words
 from .topics.topics import topic_names_of
 
 Array = NDArray[Any]
 
-METRICS = {
+Metric: TypeAlias = Literal["lift", "cosine", "bhattacharyya"]
+METRICS: dict[Metric, Callable[..., Any]] = {
     "lift": lift_correlations_of, "cosine": cosines_of, "bhattacharyya": affinities_of,
 }  # fmt: skip
 
@@ -97,7 +99,9 @@ class TopicMatch:
         )
 
 
-def match_topics(a: Any, b: Any, *, metric: str = "lift") -> TopicMatch:
+def match_topics(
+    a: FittedModel | ArrayLike, b: FittedModel | ArrayLike, *, metric: Metric = "lift"
+) -> TopicMatch:
     """Match the topics of two fits one to one.
 
     Each topic has at most one match, and the sum of the similarities of matched topics is as large

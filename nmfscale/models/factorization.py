@@ -6,21 +6,23 @@ import os
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..counts.argument_types import Client, CountsLike, WeightsLike
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.factors import Constraints
 from ..methods.poisson.objective import FactorModel
+from ..methods.poisson.priors import Prior
 from ..methods.poisson.scaled_fit import ScaledFit
-from ..methods.poisson.solvers import SOLVERS, method_of, poisson_needs, start_of
+from ..methods.poisson.solvers import SOLVERS, Solver, method_of, poisson_needs, start_of
 from ..methods.projection.penalty import Penalty
-from ..methods.starts.initialize import STARTS, check_factors
+from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
 from ..readers.options import SourceOptions
 from .arguments.entry_weights import is_nan, observed_counts
@@ -48,8 +50,8 @@ class CountFactorization(HeldFactors):
     A model defines by `_keep`, `_loadings_of` and `_held` how it represents a Poisson NMF.
     """
 
-    solver: str = "auto"
-    init: Any = "auto"
+    solver: Solver = "auto"
+    init: PoissonStart | ArrayLike = "auto"
     max_iter: int = 1000
     tol: float = 1e-4
     gain_tol: float | None = None
@@ -57,8 +59,8 @@ class CountFactorization(HeldFactors):
     n_moves: int = 0
     inner_iter: int | None = None
     extrapolate: bool = True
-    prior_factors: Any = None
-    prior_loadings: Any = None
+    prior_factors: Prior | None = None
+    prior_loadings: Prior | None = None
     l1_penalty: float = 0.0
     penalty_exponent: float = 1.0
     factor_norm: str = "l1"
@@ -69,7 +71,7 @@ class CountFactorization(HeldFactors):
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "n_moves": [Interval(Integral, 0, None, closed="left")],
         "solver": [StrOptions(set(SOLVERS))],
-        "init": [StrOptions(set(STARTS)), "array-like"],
+        "init": [StrOptions(set(get_args(PoissonStart))), "array-like"],
         "inner_iter": [Interval(Integral, 1, None, closed="left"), None],
         "extrapolate": ["boolean"],
         "prior_factors": [Interval(Real, 1, None, closed="left"), "array-like", None],
@@ -84,8 +86,8 @@ class CountFactorization(HeldFactors):
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
@@ -96,11 +98,11 @@ class CountFactorization(HeldFactors):
         fixed_samples: ArrayLike | None = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
-        data_weights: Any = None,
+        data_weights: WeightsLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
-        client: Any = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -344,7 +346,7 @@ class CountFactorization(HeldFactors):
             )
 
     def find_unseen_features(self, counts: CountMatrix, arguments: dict[str, Any]) -> Array:
-        prior = self.prior_factors
+        prior: Any = self.prior_factors
         of_features = np.ndim(prior[0] if isinstance(prior, tuple) else prior) == 2
         if of_features or arguments["fixed_topics"] is not None:
             return np.zeros(counts.shape[1], bool)

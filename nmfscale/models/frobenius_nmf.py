@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from numbers import Real
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from ..counts.base import CountMatrix
+from ..counts.argument_types import Client, CountsLike, RandomStateLike
+from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine import progress
@@ -27,12 +28,19 @@ from ..methods.frobenius.descent import (
     loadings_needs,
     loadings_pass,
 )
-from ..methods.frobenius.start import STARTS, needs_of_start, start_of
+from ..methods.frobenius.start import FrobeniusStart, needs_of_start, start_of
 from ..methods.rows_pass import RowsPass
 from ..methods.topics.merging import merged_factors
-from ..methods.weights.weighting import WEIGHTINGS, Weights, are_unit, sum_of_squares, weights_of
+from ..methods.weights.weighting import (
+    CountWeighting,
+    Weights,
+    are_unit,
+    sum_of_squares,
+    weights_of,
+)
 from ..readers.options import SourceOptions
 from ..readers.streams.columns import leave_out
+from ..readers.streams.matching import Missing
 from .arguments.fit_options import FitOptions
 from .arguments.parameters import estimator
 from .arguments.validation import checked_array
@@ -158,20 +166,20 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     [['apples', 'pears'], ['hammer', 'nails']]
     """
 
-    weighting: str = "counts"
-    init: str = "nndsvd"
+    weighting: CountWeighting = "counts"
+    init: FrobeniusStart = "nndsvd"
     max_iter: int = 200
     tol: float = 1e-4
     n_init: int = 1
     alpha_W: float = 0.0
-    alpha_H: float | str = "same"
+    alpha_H: float | Literal["same"] = "same"
     l1_ratio: float = 0.0
-    integer: str = "allow"
+    integer: IntegerPolicy = "allow"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
-        "weighting": [StrOptions(set(WEIGHTINGS))],
-        "init": [StrOptions(set(STARTS))],
+        "weighting": [StrOptions(set(get_args(CountWeighting)))],
+        "init": [StrOptions(set(get_args(FrobeniusStart)))],
         "alpha_W": [Interval(Real, 0, None, closed="left")],
         "alpha_H": [Interval(Real, 0, None, closed="left"), StrOptions({"same"})],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
@@ -182,15 +190,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
-        client: Any = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -340,13 +348,13 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def score(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         completion: float | None = None,
-        random_state: Any = None,
-        missing: str | None = None,
-        client: Any = None,
+        random_state: RandomStateLike | None = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],

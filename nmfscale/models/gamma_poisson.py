@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, TypeAlias, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor
 from ..methods.rows_pass import RowsPass
@@ -39,6 +40,8 @@ from .base import CountModel
 from .fitted import Fitted
 
 Array = NDArray[Any]
+
+GammaPoissonStart: TypeAlias = Literal["poisson", "random"]
 
 
 @estimator
@@ -168,12 +171,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     """
 
     hierarchical: bool = False
-    shape_loadings: Any = None
-    rate_loadings: Any = None
+    shape_loadings: ArrayLike | None = None
+    rate_loadings: ArrayLike | None = None
     shape_factors: float = SHAPE
-    shape_rates: Any = 1.0
-    mean_rates: Any = None
-    init: str = "poisson"
+    shape_rates: ArrayLike = 1.0
+    mean_rates: ArrayLike | None = None
+    init: GammaPoissonStart = "poisson"
     max_iter: int = 2000
     tol: float = 1e-5
     gain_tol: float | None = None
@@ -192,7 +195,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "shape_factors": [Interval(Real, 0, None, closed="neither")],
         "shape_rates": [Interval(Real, 0, None, closed="neither"), "array-like"],
         "mean_rates": [Interval(Real, 0, None, closed="neither"), "array-like", None],
-        "init": [StrOptions({"poisson", "random"})],
+        "init": [StrOptions(set(get_args(GammaPoissonStart)))],
         "inner_iter": [Interval(Integral, 1, None, closed="left")],
         "max_sample_update_iter": [Interval(Integral, 1, None, closed="left")],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
@@ -217,15 +220,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
-        client: Any = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],

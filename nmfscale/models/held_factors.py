@@ -9,6 +9,7 @@ from typing import Any, Self, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
+from ..counts.argument_types import Client, CountsLike, RandomStateLike, WeightsLike
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..kernels.functions import exp
@@ -19,6 +20,7 @@ from ..methods.rows_pass import RowsPass
 from ..methods.weights.measured import Measured
 from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.options import SourceOptions
+from ..readers.streams.matching import Missing
 from .arguments.entry_weights import observed_counts
 from .arguments.validation import measured_features, sizes_of
 from .base import CountModel
@@ -33,15 +35,15 @@ class HeldFactors(CountModel):
 
     def transform(
         self,
-        X: Any,
+        X: CountsLike,
         out: str | os.PathLike[str] | None = None,
         *,
         size_factors: ArrayLike | None = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
-        data_weights: Any = None,
-        missing: str | None = None,
-        client: Any = None,
+        data_weights: WeightsLike | None = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -144,16 +146,16 @@ class HeldFactors(CountModel):
 
     def score(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         completion: float | None = None,
-        random_state: Any = None,
+        random_state: RandomStateLike | None = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
-        data_weights: Any = None,
-        missing: str | None = None,
-        client: Any = None,
+        data_weights: WeightsLike | None = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -194,15 +196,15 @@ class HeldFactors(CountModel):
 
     def perplexity(
         self,
-        X: Any,
+        X: CountsLike,
         *,
         completion: float | None = None,
-        random_state: Any = None,
+        random_state: RandomStateLike | None = None,
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
-        data_weights: Any = None,
-        missing: str | None = None,
-        client: Any = None,
+        data_weights: WeightsLike | None = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],

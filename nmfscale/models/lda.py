@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, TypeAlias, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.variational import collapsed, lda
@@ -30,6 +31,10 @@ from .online_lda import OnlineLDA
 Array = NDArray[Any]
 
 _TOLERANCES = {"mean-field": 1e-5, "collapsed": 5e-3}
+
+PriorEstimate: TypeAlias = Literal["none", "symmetric", "vector"]
+Inference: TypeAlias = Literal["mean-field", "collapsed"]
+LdaStart: TypeAlias = Literal["topic-model", "random"]
 
 
 @estimator
@@ -188,11 +193,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     array([1., 1.])
     """
 
-    doc_topic_prior: Any = None
-    topic_word_prior: Any = None
-    estimate_prior: str | None = None
-    inference: str = "mean-field"
-    init: str = "topic-model"
+    doc_topic_prior: ArrayLike | None = None
+    topic_word_prior: ArrayLike | None = None
+    estimate_prior: PriorEstimate | None = None
+    inference: Inference = "mean-field"
+    init: LdaStart = "topic-model"
     max_iter: int = 500
     tol: float | None = None
     gain_tol: float | None = None
@@ -213,9 +218,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "doc_topic_prior": [Interval(Real, 0, None, closed="neither"), "array-like", None],
         "topic_word_prior": [Interval(Real, 0, None, closed="left"), "array-like", None],
-        "estimate_prior": [StrOptions({"none", "symmetric", "vector"}), None],
-        "inference": [StrOptions({"mean-field", "collapsed"})],
-        "init": [StrOptions({"topic-model", "random"})],
+        "estimate_prior": [StrOptions(set(get_args(PriorEstimate))), None],
+        "inference": [StrOptions(set(get_args(Inference)))],
+        "init": [StrOptions(set(get_args(LdaStart)))],
         "inner_iter": [Interval(Integral, 1, None, closed="left")],
         "max_doc_update_iter": [Interval(Integral, 1, None, closed="left")],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
@@ -249,15 +254,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
-        client: Any = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -311,7 +316,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return self
 
     def _priors(self) -> tuple[Array, Any]:
-        alpha, eta = self.doc_topic_prior, self.topic_word_prior
+        alpha: Any = self.doc_topic_prior
+        eta: Any = self.topic_word_prior
         if self._collapsed and np.ndim(eta):
             raise ValueError(
                 "topic_word_prior is an array, which inference='mean-field' takes: with "

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 from numbers import Real
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, TypeAlias, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
@@ -33,6 +34,9 @@ from .base import CountModel
 from .fitted import Fitted
 
 Array = NDArray[Any]
+
+NoisePrior: TypeAlias = Literal["none", "mixture"]
+NoisyStart: TypeAlias = Literal["poisson-nmf", "random"]
 
 
 @estimator
@@ -145,8 +149,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     True
     """
 
-    noise_prior: str = "mixture"
-    init: str = "poisson-nmf"
+    noise_prior: NoisePrior = "mixture"
+    init: NoisyStart = "poisson-nmf"
     max_iter: int = 500
     tol: float = 1e-6
     gain_tol: float | None = None
@@ -156,8 +160,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
-        "noise_prior": [StrOptions({"none", "mixture"})],
-        "init": [StrOptions({"poisson-nmf", "random"})],
+        "noise_prior": [StrOptions(set(get_args(NoisePrior)))],
+        "init": [StrOptions(set(get_args(NoisyStart)))],
         "extrapolate": ["boolean"],
     }
     method_class: ClassVar[type[NoisyTopics]] = NoisyTopics
@@ -172,8 +176,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         loadings: ArrayLike | None = None,
         mu: ArrayLike | None = None,
@@ -182,7 +186,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
-        client: Any = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],

@@ -8,17 +8,21 @@ pipeline, and ask its earlier steps.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.argument_types import PipelineLike
 from ..counts.foreign import refuse_annotated
 from ..counts.names import names_of, shown
+from .base import CountModel
 
 Array = NDArray[Any]
+# A fitted model of this package, or a pipeline that ends with one.
+FittedModel: TypeAlias = CountModel | PipelineLike
 _GET_MODEL = (
     "pass nmfscale.get.model(adata), the model of a fit in it. Functions of nmfscale.tl take the "
     "object itself."
@@ -81,8 +85,6 @@ def refuse_swapped(fit: Any, other: Any, what: str) -> None:
 
 def _last_step(pipeline: Any) -> Any:
     """Return the model at the end of a pipeline; refuse other last steps."""
-    from .base import CountModel
-
     model = pipeline.steps[-1][1]
     if not isinstance(model, CountModel):
         raise ValueError(

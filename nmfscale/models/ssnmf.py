@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, TypeAlias, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ..counts.base import CountMatrix
+from ..counts.argument_types import Client, CountsLike, WeightsLike
+from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods.ssnmf import descent, multiplicative
@@ -28,14 +29,16 @@ from .arguments.targets import hold_out, supervision_of
 from .arguments.validation import checked_array
 from .base import CountModel
 from .fitted import Fitted
-from .supervised import LOSSES, SupervisedModel
+from .supervised import Loss, LossNames, SupervisedModel
 
 Array = NDArray[Any]
 
 # The tolerances of the paper, by the loss of the data.
 _TOLERANCES = {"frobenius": 1e-4, "kl": 1e-3}
 # Methods by solver, then by criterion.
-_METHODS: dict[str, dict[str, type[SemiSupervised]]] = {
+SupervisedSolver: TypeAlias = Literal["mu", "cd"]
+Criterion: TypeAlias = Literal["decrease", "relative-error"]
+_METHODS: dict[SupervisedSolver, dict[Criterion, type[SemiSupervised]]] = {
     "mu": {"decrease": SemiSupervised, "relative-error": RelativeError},
     "cd": {"decrease": CoordinateDescent, "relative-error": DescentToRelativeError},
 }
@@ -160,23 +163,23 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     ((4, 2), (4, 2))
     """
 
-    losses: Any = "DD"
+    losses: LossNames | tuple[Loss, Loss] = "DD"
     supervision: float = 100.0
-    solver: str = "mu"
+    solver: SupervisedSolver = "mu"
     max_iter: int = 50
     tol: float | None = None
-    criterion: str = "decrease"
+    criterion: Criterion = "decrease"
     validation_fraction: float | None = None
     n_iter_no_change: int = 10
     transform_iter: int = 20
     n_init: int = 1
-    integer: str = "allow"
+    integer: IntegerPolicy = "allow"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
-        "losses": [StrOptions(set(LOSSES)), tuple],
-        "solver": [StrOptions(set(_METHODS))],
-        "criterion": [StrOptions({"decrease", "relative-error"})],
+        "losses": [StrOptions(set(get_args(LossNames))), tuple],
+        "solver": [StrOptions(set(get_args(SupervisedSolver)))],
+        "criterion": [StrOptions(set(get_args(Criterion)))],
         "supervision": [Interval(Real, 0, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither"), None],
@@ -192,18 +195,18 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def fit(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         label_weights: ArrayLike | None = None,
-        data_weights: Any = None,
+        data_weights: WeightsLike | None = None,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
         target_components: ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: float = 60.0,
         resume: bool = False,
-        client: Any = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -269,7 +272,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         )  # fmt: skip
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Array:
+    def fit_transform(self, X: CountsLike, y: ArrayLike | None = None, **fit_params: Any) -> Array:
         """Fit the model and return the loadings of `X`, as `transform` does.
 
         Parameters

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, TypeAlias, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.argument_types import Client, CountsLike, WeightsLike
 from ..counts.base import CountMatrix
 from ..counts.names import of_samples, shown
 from ..counts.warn import warn_caller
@@ -19,13 +20,16 @@ from ..methods.rows_pass import RowsPass
 from ..methods.ssnmf.labels import predicted
 from ..methods.ssnmf.steps import Losses, representation, representation_needs
 from ..readers.options import SourceOptions
+from ..readers.streams.matching import Missing
 from .arguments.entry_weights import weighted_entries
 from .arguments.targets import unlabelled
 from .base import CountModel
 
 Array = NDArray[Any]
 
-LOSSES = {
+Loss: TypeAlias = Literal["frobenius", "kl"]
+LossNames: TypeAlias = Literal["FF", "FD", "DF", "DD"]
+LOSSES: dict[LossNames, Losses] = {
     "FF": Losses("frobenius", "frobenius"),
     "FD": Losses("frobenius", "kl"),
     "DF": Losses("kl", "frobenius"),
@@ -36,7 +40,10 @@ _NAMED = 5
 
 
 def supervision_from_variances(
-    losses: Any, *, data_variance: float | None = None, target_variance: float | None = None
+    losses: LossNames | tuple[Loss, Loss],
+    *,
+    data_variance: float | None = None,
+    target_variance: float | None = None,
 ) -> float:
     """Return the `supervision` with which an :class:`nmfscale.SSNMF` maximises a likelihood [1]_.
 
@@ -124,7 +131,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
     target_components_: Array
     classes_: Array
     class_prior_: Array
-    losses: Any
+    losses: LossNames | tuple[Loss, Loss]
     transform_iter: int
 
     # weights of the entries of the counts that a copy is for
@@ -135,10 +142,17 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return _pair_of(self.losses)
 
     def transform(
-        self, X: Any, out: str | os.PathLike[str] | None = None, *, missing: str | None = None,
-        client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
+        self,
+        X: CountsLike,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        missing: Missing | None = None,
+        client: Client | None = None,
+        layer: str | None = None,
+        raw: bool = False,
+        data_weights: WeightsLike | None = None,
         **source: Unpack[SourceOptions],
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """Return the loadings of old or new samples, from their data alone.
 
         With the Frobenius norm, loadings solve a non-negative least squares problem; with the
@@ -197,9 +211,16 @@ class SupervisedModel(ClassifierMixin, CountModel):
         )
 
     def predict(
-        self, X: Any, *, missing: str | None = None, client: Any = None, layer: str | None = None,
-        raw: bool = False, data_weights: Any = None, **source: Unpack[SourceOptions],
-    ) -> Array:  # fmt: skip
+        self,
+        X: CountsLike,
+        *,
+        missing: Missing | None = None,
+        client: Client | None = None,
+        layer: str | None = None,
+        raw: bool = False,
+        data_weights: WeightsLike | None = None,
+        **source: Unpack[SourceOptions],
+    ) -> Array:
         """Predict labels, or targets, of samples.
 
         Parameters
@@ -228,9 +249,16 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return model._labels_of(counts, client)
 
     def predict_proba(
-        self, X: Any, *, missing: str | None = None, client: Any = None, layer: str | None = None,
-        raw: bool = False, data_weights: Any = None, **source: Unpack[SourceOptions],
-    ) -> Array:  # fmt: skip
+        self,
+        X: CountsLike,
+        *,
+        missing: Missing | None = None,
+        client: Client | None = None,
+        layer: str | None = None,
+        raw: bool = False,
+        data_weights: WeightsLike | None = None,
+        **source: Unpack[SourceOptions],
+    ) -> Array:
         """Return the share of each class in the predicted labels ``S B^T`` of samples.
 
         Parameters
@@ -261,7 +289,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return model._predicted(counts, client)
 
     def _to_predict(
-        self, X: Any, missing: str | None, client: Any, reading: dict[str, Any], data_weights: Any
+        self,
+        X: Any,
+        missing: Missing | None,
+        client: Any,
+        reading: dict[str, Any],
+        data_weights: Any,
     ) -> tuple[Self, CountMatrix, Any]:
         """Return the result of `_arranged`, if the model can predict."""
         check_is_fitted(self)
@@ -297,10 +330,18 @@ class SupervisedModel(ClassifierMixin, CountModel):
         return np.asarray(found / total[:, None])
 
     def score(  # type: ignore[override]
-        self, X: Any, y: Any, *, sample_weight: Any = None, missing: str | None = None,
-        client: Any = None, layer: str | None = None, raw: bool = False, data_weights: Any = None,
+        self,
+        X: CountsLike,
+        y: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
+        layer: str | None = None,
+        raw: bool = False,
+        data_weights: WeightsLike | None = None,
         **source: Unpack[SourceOptions],
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Return the accuracy of predicted labels, or R^2 of predicted targets.
 
         Parameters

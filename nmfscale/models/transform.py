@@ -20,6 +20,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
+from ..counts.argument_types import Client, CountsLike, RandomStateLike
 from ..counts.base import CountMatrix
 from ..counts.foreign import imported_pandas
 from ..counts.names import shown
@@ -36,6 +37,7 @@ from ..methods.weights.measured import Measured
 from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.open import as_counts
 from ..readers.options import SourceOptions
+from ..readers.streams.matching import Missing
 from .arguments.inputs import CountInputs, with_names
 from .arguments.validation import npy_target
 from .hooks import LoadingsHooks
@@ -71,11 +73,11 @@ class RowsTransformer(
 
     def transform(
         self,
-        X: Any,
+        X: CountsLike,
         out: str | os.PathLike[str] | None = None,
         *,
-        missing: str | None = None,
-        client: Any = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -120,7 +122,7 @@ class RowsTransformer(
         return self._transform(X, out, missing, client, reading)
 
     def _transform(
-        self, X: Any, out: str | os.PathLike[str] | None, missing: str | None, client: Any,
+        self, X: Any, out: str | os.PathLike[str] | None, missing: Missing | None, client: Any,
         reading: dict[str, Any], known: dict[str, Any] | None = None, **given: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
@@ -184,13 +186,13 @@ class RowsTransformer(
 
     def score(
         self,
-        X: Any,
-        y: Any = None,
+        X: CountsLike,
+        y: ArrayLike | None = None,
         *,
         completion: float | None = None,
-        random_state: Any = None,
-        missing: str | None = None,
-        client: Any = None,
+        random_state: RandomStateLike | None = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],
@@ -270,7 +272,7 @@ class RowsTransformer(
         return self._score(X, completion, random_state, missing, client, reading)
 
     def _score(
-        self, X: Any, completion: float | None, random_state: Any, missing: str | None, client: Any,
+        self, X: Any, completion: float | None, random_state: Any, missing: Any, client: Any,
         reading: dict[str, Any], known: dict[str, Any] | None = None,
     ) -> float:  # fmt: skip
         check_is_fitted(self)
@@ -319,12 +321,12 @@ class RowsTransformer(
 
     def perplexity(
         self,
-        X: Any,
+        X: CountsLike,
         *,
         completion: float | None = None,
-        random_state: Any = None,
-        missing: str | None = None,
-        client: Any = None,
+        random_state: RandomStateLike | None = None,
+        missing: Missing | None = None,
+        client: Client | None = None,
         layer: str | None = None,
         raw: bool = False,
         **source: Unpack[SourceOptions],

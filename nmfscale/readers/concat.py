@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Unpack
 
+from ..counts.argument_types import CountTable
 from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.names import shown
 from .open import open_counts
 from .options import TableOptions, check_source
-from .streams.joined import sources_in
+from .streams.joined import Join, sources_in
 
 
 def concat(
-    sources: Any,
+    sources: Sequence[CountTable] | Mapping[str, CountTable],
     *,
-    join: str = "inner",
-    labels: Any = None,
+    join: Join = "inner",
+    labels: Sequence[str] | None = None,
     in_memory: bool = True,
     memory_limit: int | float | str | None = None,
     integer: IntegerPolicy = "warn",

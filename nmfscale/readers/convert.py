@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Unpack
+from typing import Unpack
 
+from ..counts.argument_types import CountsLike
 from ..counts.base import IntegerPolicy, check_integer
 from ..counts.sizes import parse_bytes
 from ..storage.store import StoredCounts
@@ -15,7 +16,7 @@ from .options import SourceOptions, check_source
 
 
 def write_store(
-    source: Any,
+    source: CountsLike,
     path: str | os.PathLike[str],
     *,
     memory_limit: int | float | str | None = None,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from ..counts.argument_types import CountsLike, MaskLike
 from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals
 from ..counts.logarithms import check_fractions
 from ..counts.memory import Counts, checked_counts
@@ -19,6 +22,7 @@ from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
 from .corpora import corpus_counts, is_corpus, is_dictionary, words_of
 from .formats.formats import check_choices, given_choices
+from .formats.text_tables import SamplesIn
 from .objects import (
     holder_of,
     is_annotated,
@@ -34,29 +38,29 @@ from .objects import (
 from .options import SourceOptions, check_source
 from .sources.masks import MASKS, NAMES
 from .streams.file_counts import FileCounts
-from .streams.joined import JoinedRows, check_join, labelled, sources_in
+from .streams.joined import Join, JoinedRows, check_join, labelled, sources_in
 from .streams.stream import MEMORY_LIMIT, RowStream, open_stream
 from .streams.thinning import PartOfCounts
 
 
 def as_counts(
-    X: Any,
+    X: CountsLike,
     *,
     layer: str | None = None,
     raw: bool = False,
     names: str | None = None,
-    feature_names: Any = None,
-    sample_names: Any = None,
-    mask_var: Any = None,
-    mask_obs: Any = None,
+    feature_names: ArrayLike | Mapping[int, str] | None = None,
+    sample_names: ArrayLike | None = None,
+    mask_var: MaskLike | None = None,
+    mask_obs: MaskLike | None = None,
     groups: str | None = None,
     genome: str | None = None,
     feature_type: str | None = None,
     transpose: bool | None = None,
     modality: str | None = None,
-    samples_in: str | None = None,
-    join: str = "inner",
-    labels: Any = None,
+    samples_in: SamplesIn | None = None,
+    join: Join = "inner",
+    labels: Sequence[str] | None = None,
     integer: IntegerPolicy = "warn",
     subject: str = "X",
     in_memory: bool = True,
@@ -224,7 +228,7 @@ def open_counts(
 
 
 def _joined_counts(
-    sources: dict[str, Any], join: str, integer: IntegerPolicy, limit: int | None,
+    sources: dict[str, Any], join: Join, integer: IntegerPolicy, limit: int | None,
     given: dict[str, Any], *, in_memory: bool, nan: bool,
 ) -> CountMatrix:  # fmt: skip
     """Return the counts of several sources, by label, one below the other."""
@@ -279,7 +283,7 @@ def _file_counts(
 
 
 def read_counts(
-    path_or_object: Any,
+    path_or_object: CountsLike,
     *,
     layer: str | None = None,
     raw: bool = False,

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
+
+from numpy.typing import ArrayLike
+
+from ..counts.argument_types import MaskLike
+from .formats.text_tables import SamplesIn
+from .streams.joined import Join
 
 
 class TableOptions(TypedDict, total=False):
@@ -14,19 +20,19 @@ class TableOptions(TypedDict, total=False):
     feature_type: str | None
     transpose: bool | None
     modality: str | None
-    samples_in: str | None
+    samples_in: SamplesIn | None
     names: str | None
-    feature_names: Any
-    sample_names: Any
-    mask_var: Any
-    mask_obs: Any
+    feature_names: ArrayLike | Mapping[int, str] | None
+    sample_names: ArrayLike | None
+    mask_var: MaskLike | None
+    mask_obs: MaskLike | None
 
 
 class SourceOptions(TableOptions, total=False):
     """The same, with the options of lists of files and objects."""
 
-    join: str
-    labels: Any
+    join: Join
+    labels: Sequence[str] | None
 
 
 SOURCE = (*TableOptions.__annotations__, "join", "labels")

@@ -7,14 +7,15 @@ import re
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ..counts.argument_types import EstimatorLike, PathLike
 from ..counts.base import CountMatrix
 from ..counts.label_table import LabelTable
 from ..counts.memory import Counts, checked_counts
@@ -32,6 +33,9 @@ from .texts.scripts import Scripts
 from .texts.vectorizer import Analyzer, analyzer_of, checked_vectorizer
 from .texts.vocabulary import WordTotals, most_frequent, select_words
 
+if TYPE_CHECKING:
+    from sklearn.feature_extraction.text import CountVectorizer
+
 Array = NDArray[Any]
 # Entries of the table that are written to the temporary files at a time.
 _ENTRIES = 1 << 20
@@ -43,12 +47,12 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
 
 def text_counts(
-    source: Any,
+    source: PathLike | Iterable[str | Sequence[str]],
     path: str | os.PathLike[str] | None = None,
     *,
-    vectorizer: Any = None,
-    vocabulary: Any = None,
-    names: Any = None,
+    vectorizer: CountVectorizer | None = None,
+    vocabulary: EstimatorLike | CountMatrix | ArrayLike | None = None,
+    names: ArrayLike | None = None,
     groups: str | None = None,
     pattern: str | None = None,
     memory_limit: int | float | str | None = None,

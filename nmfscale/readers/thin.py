@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ..counts.argument_types import CountsLike, RandomStateLike
 from ..counts.base import CountMatrix
 from ..counts.names import shown
 from ..counts.warn import warn_caller
@@ -24,11 +25,11 @@ _MOST = 10**9
 
 
 def thin(
-    counts: Any,
+    counts: CountsLike,
     *,
     total: int | None = None,
     fraction: float | None = None,
-    random_state: Any = None,
+    random_state: RandomStateLike | None = None,
     in_memory: bool = True,
     memory_limit: int | float | str | None = None,
     layer: str | None = None,

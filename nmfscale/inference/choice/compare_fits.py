@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from ...counts.names import shown
-from ...models.comparison import TopicMatch, match_topics
+from ...models.comparison import Metric, TopicMatch, match_topics
 from ...models.pipelines import model_and_input
 from .compare_fits_result import FitComparison, FitSummary
 from .topic_quality import topic_quality
@@ -30,7 +30,7 @@ def compare_fits(
     *,
     held_out: Any = None,
     stability: Mapping[str, Any] | None = None,
-    metric: str = "lift",
+    metric: Metric = "lift",
     n_top: int = 10,
     random_state: Any = None,
     layer: str | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +15,7 @@ from ..starts.singular_vectors import singular_vectors
 from ..starts.topic_score import MAX_NONZEROS, drawn_rows
 from ..weights.weighting import Weights
 
-STARTS = "nndsvd", "random"
+FrobeniusStart: TypeAlias = Literal["nndsvd", "random"]
 # Bytes of a nonzero number of the rows whose singular vectors are found, and number of arrays with
 # a vector for each sample, or for each feature (measured: 21 to 24, and 3).
 _BYTES_EACH, _VECTORS = 32, 3

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_scalar
 
+from ...counts.argument_types import CountsLike
 from ...counts.base import CountMatrix
 from ...counts.names import name_array, names_of, of_samples, same_kind, same_topics
 from ...counts.short_samples import warn_of_empty_samples
@@ -21,7 +22,7 @@ from ...counts.structure import non_negative
 from ...engine.threads import resolve_threads
 from ...readers.open import as_counts
 from ...readers.streams.columns import leave_out
-from ...readers.streams.matching import FeatureWording, check_missing, select_features
+from ...readers.streams.matching import FeatureWording, Missing, check_missing, select_features
 from ..conversion import poisson_to_multinomial
 from ..factors import MINVAL, Array
 from ..projection.transform import design_of, project_rows
@@ -33,8 +34,8 @@ _WORDING = FeatureWording("of frequencies", "that frequencies does not have")
 
 
 def mixture_proportions(
-    X: Any, frequencies: ArrayLike, start: ArrayLike | None = None, *, n_iter: int | None = None,
-    missing: str | None = None, n_threads: int | None = None,
+    X: CountsLike, frequencies: ArrayLike, start: ArrayLike | None = None, *,
+    n_iter: int | None = None, missing: Missing | None = None, n_threads: int | None = None,
 ) -> Array:  # fmt: skip
     r"""Mixture proportions of each sample by maximum likelihood, with fixed frequencies.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import reprlib
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...counts.argument_types import CountsLike
 from ...counts.foreign import refuse_annotated
 from ...counts.names import matched, names_of_topics, of_topics, shown
 from ...counts.structure import non_negative
@@ -16,6 +17,8 @@ from ...kernels.functions import log_gamma, xlogy
 from ..factors import Array
 from ..projection.likelihood import checked_factors, loglik_multinomial, loglik_poisson
 
+# A concentration or shape, for all or for each entry; or (shape, rate) of a Gamma prior.
+Prior: TypeAlias = ArrayLike | tuple[ArrayLike, ArrayLike]
 # Value of a zero parameter in a log prior.
 _LEAST = 1e-300
 
@@ -166,8 +169,8 @@ def dirichlet_to_gamma(alpha: ArrayLike, scales: ArrayLike) -> tuple[Array, Arra
 
 
 def logposterior_poisson(
-    X: Any, L: ArrayLike, F: ArrayLike, *, prior_factors: Any = None, prior_loadings: Any = None,
-    n_threads: int | None = None,
+    X: CountsLike, L: ArrayLike, F: ArrayLike, *, prior_factors: Prior | None = None,
+    prior_loadings: Prior | None = None, n_threads: int | None = None,
 ) -> float:  # fmt: skip
     """Log posterior density of a Poisson NMF, up to the log evidence of the counts.
 
@@ -225,7 +228,12 @@ def logposterior_poisson(
 
 
 def logposterior_multinomial(
-    X: Any, L: ArrayLike, F: ArrayLike, *, prior_factors: Any = None, n_threads: int | None = None
+    X: CountsLike,
+    L: ArrayLike,
+    F: ArrayLike,
+    *,
+    prior_factors: ArrayLike | None = None,
+    n_threads: int | None = None,
 ) -> float:
     """Log posterior density of a topic model, up to the log evidence of the counts.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,12 +29,13 @@ _UPDATES = {
     "scd": RowSteps("descend", {"em_steps": 1, "newton_steps": 4}),
     "sn": RowSteps("descend", {"em_steps": 1, "newton_steps": 4, "guarded": True}),
 }
-REGRESSION_SOLVERS = ("auto", *_UPDATES)
+RegressionSolver: TypeAlias = Literal["auto", "em", "ccd", "scd", "sn"]
+REGRESSION_SOLVERS = get_args(RegressionSolver)
 
 
 def poisson_regression(
-    A: ArrayLike, y: Any, *, solver: str = "auto", max_iter: int = 1000, tol: float = 1e-8,
-    n_threads: int | None = None,
+    A: ArrayLike, y: ArrayLike, *, solver: RegressionSolver = "auto", max_iter: int = 1000,
+    tol: float = 1e-8, n_threads: int | None = None,
 ) -> Array:  # fmt: skip
     r"""Maximum-likelihood coefficients of an additive Poisson regression, all non-negative.
 

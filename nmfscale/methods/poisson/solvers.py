@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from .newton import Newton, shares_correlations
 from .penalised_em import SparseComponents, SparseLoadings
 from .row_update import SAMPLED_TOGETHER
 
-SOLVERS = ("auto", "joint-em", *UPDATES)
+Solver: TypeAlias = Literal["auto", "em", "joint-em", "ccd", "scd", "sn", "newton"]
+SOLVERS = get_args(Solver)
 # Maximum number of copies of each factor in lane order, and of 8-byte numbers for every row.
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
 # Row arrays in a task: two points, the next, the previous; arrays of priors. And copies of F.

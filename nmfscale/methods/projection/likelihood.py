@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...counts.argument_types import CountsLike
 from ...counts.base import CountMatrix
 from ...counts.names import of_features, of_samples, same_topics, warn_of_surplus
 from ...counts.structure import non_negative
@@ -19,7 +20,9 @@ from .transform import log_mu_rows
 Array = NDArray[Any]
 
 
-def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
+def loglik_poisson(
+    X: CountsLike, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None
+) -> Array:
     """Poisson log-likelihood of each sample.
 
     Parameters
@@ -62,7 +65,7 @@ def loglik_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None 
 
 
 def loglik_multinomial(
-    X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None
+    X: CountsLike, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None
 ) -> Array:
     """Multinomial log-likelihood of each sample given its total.
 
@@ -100,7 +103,9 @@ def loglik_multinomial(
     return log_mu - xlogy(totals, sizes) + log_gamma(totals + 1) - counts.row_log_factorials
 
 
-def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None) -> Array:
+def deviance_poisson(
+    X: CountsLike, L: ArrayLike, F: ArrayLike, *, n_threads: int | None = None
+) -> Array:
     """Poisson deviance of each sample.
 
     Parameters
@@ -129,7 +134,7 @@ def deviance_poisson(X: Any, L: ArrayLike, F: ArrayLike, *, n_threads: int | Non
     return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + _sizes(L, F))
 
 
-def kkt_residuals(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
+def kkt_residuals(X: CountsLike, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
     """Residuals of the first-order (KKT) conditions of Poisson NMF; they vanish at an optimum.
 
     Parameters

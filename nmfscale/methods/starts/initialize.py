@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -22,7 +22,7 @@ from .topic_score import NoSimplexError, topic_score
 Array = NDArray[Any]
 FitRows = Callable[[Array, Array], Array]
 
-STARTS = ("auto", "topic-score", "clusters", "random", "nndsvd")
+PoissonStart: TypeAlias = Literal["auto", "topic-score", "clusters", "random", "nndsvd"]
 # Number of components from which "auto" means clusters of samples: the time of Topic-SCORE grows
 # with the cube of it.
 MANY = 100
@@ -95,8 +95,8 @@ def initialize(
     rng = check_random_state(random_state)
     if not isinstance(init, str):
         init = _cluster_numbers(init, counts, n_components)
-    elif init not in STARTS:
-        known = ", ".join(map(repr, STARTS))
+    elif init not in get_args(PoissonStart):
+        known = ", ".join(map(repr, get_args(PoissonStart)))
         raise ValueError(f"init={shown(init)} is not one of {known} or an array of cluster labels.")
     L, F = _start(counts, n_components, init, rng, n_threads)
     if L is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ...counts.base import CountMatrix
 from ...kernels.functions import log
 from ..factors import Array
 
-WEIGHTINGS = "counts", "tf-idf", "documents"
+CountWeighting: TypeAlias = Literal["counts", "tf-idf", "documents"]
 # Rounding of squared norms in float32.
 _UNIT = 1e-5
 

@@ -8,9 +8,10 @@ from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from ...counts.argument_types import Topic
 from ...counts.names import names_of, shown
 
 Array = NDArray[Any]
@@ -112,7 +113,9 @@ class TopicsMixin:
             setattr(found, name, _reordered(getattr(self, name), taken, name))
         return found
 
-    def merge_topics(self, groups: Any) -> Self:
+    def merge_topics(
+        self, groups: Sequence[Sequence[Topic]] | Mapping[str, Sequence[Topic]]
+    ) -> Self:
         r"""Return a copy of the fitted model in which groups of topics are merged.
 
         The loadings of a group are the sum over its topics; its factors are the mean over its
@@ -185,7 +188,7 @@ class TopicsMixin:
         found.n_components = len(parts)  # type: ignore[attr-defined]
         return found
 
-    def rename_topics(self, names: Any) -> Self:
+    def rename_topics(self, names: Sequence[str] | Mapping[Topic, str]) -> Self:
         """Return a copy of the fitted model whose topics have names.
 
         Model files store the names; tables and plots of the command line and
@@ -222,7 +225,7 @@ class TopicsMixin:
         found.topic_names_ = new_topic_names(self, names)
         return found
 
-    def get_feature_names_out(self, input_features: Any = None) -> Array:
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Array:
         """Return the names of the columns of loadings: the names of topics, if they have any.
 
         Parameters

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ..sources.sources import MemoryLimits, NamedFileError, OpenedTable, Triplet
 from ..texts.texts_instead import texts_instead
 
 Array = NDArray[Any]
+SamplesIn: TypeAlias = Literal["rows", "columns"]
 _SUFFIXES = ".csv", ".tsv", ".txt", ".tab"
 # Entries of lines that are converted at a time.
 _ENTRIES = 1 << 18
@@ -46,13 +47,13 @@ def is_text_table(path: Path) -> bool:
 
 
 def open_text_table(
-    path: Path, limits: MemoryLimits, *, samples_in: str | None = None, gaps: bool = False
+    path: Path, limits: MemoryLimits, *, samples_in: SamplesIn | None = None, gaps: bool = False
 ) -> OpenedTable:
     """Open a table; its lines are read twice, first for their names.
 
     With `gaps`, empty fields and NA are NaN.
     """
-    if samples_in not in ("rows", "columns"):
+    if samples_in not in get_args(SamplesIn):
         given = "" if samples_in is None else f" (samples_in={samples_in!r})"
         raise NamedFileError(
             f"{path} is a table of text, whose direction the file does not say{given}: give "

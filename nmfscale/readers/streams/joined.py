@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +22,7 @@ from ...counts.warn import warn_caller
 from .stream import RowStream
 
 Array = NDArray[Any]
-JOINS = "inner", "outer"
+Join: TypeAlias = Literal["inner", "outer"]
 # The column of obs with the label of each sample's table.
 FILE = "file"
 # A warning is given if an inner join leaves out more than this share of the features of a table.
@@ -282,7 +282,7 @@ def labelled(sources: dict[str, Any], labels: Any) -> dict[str, Any]:
 
 def check_join(join: Any) -> None:
     """Refuse an unknown way to join features."""
-    if join not in JOINS:
+    if join not in get_args(Join):
         raise ValueError(
             f"join={shown(join)}: 'inner' keeps the features that all tables have, 'outer' those "
             "that any table has."

@@ -6,7 +6,7 @@ only the counts have are left out. A warning says what was done.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from .columns import select_columns
 
 Array = NDArray[Any]
 
-MISSING = ("error", "restrict", "zero")
+Missing: TypeAlias = Literal["error", "restrict", "zero"]
+MISSING = get_args(Missing)
 REMEDY = (
     "give missing='restrict' if they were not measured, as genes in another assay: they are then "
     "left out; or missing='zero' if their absence means counts of 0, as of words in texts with a "
