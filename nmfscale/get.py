@@ -44,7 +44,7 @@ def topics_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
 
     Returns
     -------
-    pandas.DataFrame of shape (n_obs, n_topics)
+    pandas.DataFrame of shape (n_obs, n_components)
         With names of observations and topics.
 
     Raises
@@ -78,7 +78,7 @@ def components_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
 
     Returns
     -------
-    pandas.DataFrame of shape (n_topics, n_features)
+    pandas.DataFrame of shape (n_components, n_features)
         With names of topics and features: those of the fit, which adata may have more or fewer of.
 
     Raises
@@ -178,7 +178,7 @@ def top_features(
 
     Parameters
     ----------
-    components : AnnData, fitted model, or array-like of shape (n_topics, n_features)
+    components : AnnData, fitted model, or array-like of shape (n_components, n_features)
         An AnnData object with a fit, a model, a pipeline that ends with one, or non-negative
         components; every row is divided by its sum.
     feature_names : array-like of str, default=None
@@ -187,7 +187,7 @@ def top_features(
     n_top : int, default=10
         Number of features for each topic.
     score : {"relevance", "probability", "divergence", "frex", "lift"}, DifferentialFeatures, or \
-            array-like of shape (n_topics, n_features), default="relevance"
+            array-like of shape (n_components, n_features), default="relevance"
         What ranks features, given their frequency f in the topic and p overall.
         "relevance": ``weight log f + (1 - weight) log(f / p)`` [2]_.  "probability": f.
         "divergence": the Poisson divergence ``f log(f / g) - f + g`` from the largest frequency g
@@ -257,7 +257,8 @@ def result(
         As in :func:`topics_df`.
     name : str
         Name of the tool: "differential_features", "permutation_test", "group_effects",
-        "bootstrap_weights" or "quality"; or the key of a result of :func:`nmfscale.tl.select_k`.
+        "bootstrap_weights" or "topic_quality"; or the key of a result of
+        :func:`nmfscale.tl.select_k`.
     groupby : str, optional
         Column of the groups, for tools that compare groups; by default the only one for which the
         tool was used.

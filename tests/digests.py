@@ -198,7 +198,7 @@ def _results():
     yield nmfscale.group_effects, (model,), tested | resampled | pairs | {"interval": "bca"}
     yield nmfscale.regress_proportions, (model, WEIGHTS), tested | resampled
     yield nmfscale.bootstrap_weights, (model, GROUPS), resampled
-    yield nmfscale.bootstrap_weights, (model,), resampled | pairs | {"loadings": "amounts"}
+    yield nmfscale.bootstrap_weights, (model,), resampled | pairs | {"scale": "amounts"}
     yield nmfscale.experimental.correspondence_analysis, (model, GROUPS), {}
     yield nmfscale.bootstrap_fit, (model, X), drawn | {"n_replicates": 2}
     drawn_samples = drawn | {"n_replicates": 2, "X": X}

@@ -104,7 +104,7 @@ def topics(model: Any, words: np.ndarray) -> list[dict[str, Any]]:
 
 def tests(loadings: np.ndarray, data: grouped_data.Grouped, n: int, threads: int) -> dict[str, Any]:
     """Return tests of regions by beers, as Algorithms 3 and 4, and by breweries."""
-    how = {"loadings": "amounts", "statistic": "cosine", "n_permutations": n}
+    how = {"scale": "amounts", "statistic": "cosine", "n_permutations": n}
     how |= {"n_threads": threads, "random_state": 0}
     return {
         "beers": nmfscale.permutation_test(loadings, data.groups, scope="all", **how),
@@ -239,7 +239,7 @@ def weights_of(
 ) -> Any:
     """Return balanced weights, by Algorithm 6."""
     return nmfscale.bootstrap_weights(
-        loadings, groups, topic_names=names, loadings="amounts", weighting="samples",
+        loadings, groups, topic_names=names, scale="amounts", equal_weights="samples",
         n_replicates=options.replicates, random_state=0, n_threads=options.threads,
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ import nmfscale
 
 LEVEL, TOPICS = 0.05, 20
 MEANS = 0.8 ** np.arange(TOPICS)
-THESIS = {"loadings": "amounts", "statistic": "cosine"}
+THESIS = {"scale": "amounts", "statistic": "cosine"}
 
 
 class Sample(NamedTuple):

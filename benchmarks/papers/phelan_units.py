@@ -24,7 +24,7 @@ import nmfscale
 PAGE = experiment.PAGES.parent / "grouped_topics.md"
 HALVED = ("scipy", "sklearn", "dask")
 # The statistic and the loadings of the thesis.
-THESIS = {"loadings": "amounts", "statistic": "cosine"}
+THESIS = {"scale": "amounts", "statistic": "cosine"}
 
 
 def halves(

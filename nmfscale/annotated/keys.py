@@ -104,7 +104,7 @@ def check_explained(adata: Any, key: str) -> None:
     """Refuse to replace columns with the names of those of the deviance that a fit removes."""
     name = explained_place(key)
     for part in ("obs", "var"):
-        if name in getattr(adata, part) and "quality" not in adata.uns[key]:
+        if name in getattr(adata, part) and "topic_quality" not in adata.uns[key]:
             raise ValueError(
                 f"key={key!r}: adata.{part}[{name!r}] was not written by nmfscale, and would be "
                 "lost: rename or delete it."
@@ -164,7 +164,7 @@ def _is_part_of_fit(part: str, name: str, values: Any, key: str, entry: Any) -> 
     if name == leading_place(key):
         return _labels_in(values[name]) <= {text_of(topic) for topic in entry["topic_names"]}
     if part in ("obs", "var"):
-        return "quality" in entry
+        return "topic_quality" in entry
     if name == samples_place(key):
         return FITTED in values[name]
     if name in (loadings_place(key), key):

@@ -43,7 +43,7 @@ Array = NDArray[Any]
 OF_GROUPS = (
     "permutation_test", "group_effects", "bootstrap_weights", "correspondence_analysis"
 )  # fmt: skip
-OF_A_FIT = "differential_features", "quality", *OF_GROUPS
+OF_A_FIT = "differential_features", "topic_quality", *OF_GROUPS
 # Attributes with positions of samples, which change with the observations of an object.
 _POSITIONS = {"empty_samples_"}
 

@@ -18,10 +18,10 @@ from .in_file import add_restore_options, restore
 from .inference import bootstrap, test
 from .option_groups import (
     COUNT,
-    LOADINGS,
     PATH,
     PORT,
     RESULT,
+    SCALES,
     TABLE,
     TAKEN,
     add_cluster_options,
@@ -41,7 +41,7 @@ from .option_groups import (
     size,
 )
 from .parameters import add_parameters, check_options
-from .quality import models_of_stability, quality, stability
+from .quality import models_of_stability, stability, topic_quality
 from .report import add_report_options, report
 from .selection import models_to_select, numbers, select_k
 from .text import add_text_options, text
@@ -182,7 +182,7 @@ def _test(command: argparse.ArgumentParser) -> None:
     add_labels(command)
     add = command.add_argument
     what = f"{TAKEN} (default: %(default)s)"
-    add("--loadings", choices=LOADINGS, default="proportions", help=what)
+    add("--scale", choices=SCALES, default="proportions", help=what)
     what = "test statistic: a distance of the groups (default: %(default)s)"
     add("--statistic", choices=tuple(STATISTICS), default="welch", help=what)
     what = "units that are permuted to test a pair: its own, or all (default: %(default)s)"
@@ -206,9 +206,9 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     add("--kind", choices=("weights", "fit"), default="weights", help=what)
     add_input(command, option="--counts")
     what = f"for weights: {TAKEN} (default: proportions)"
-    add("--loadings", choices=LOADINGS, help=what)
+    add("--scale", choices=SCALES, help=what)
     what = "give equal weight to units, or to samples (default: %(default)s)"
-    add("--weighting", choices=("units", "samples"), default="units", help=what)
+    add("--equal-weights", choices=("units", "samples"), default="units", help=what)
     what = (
         "for weights: if a replicate lacks topics, drop them from its table (default), or omit the "
         "replicate"
@@ -420,7 +420,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     ),
     "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
     "stability": (stability, "topics that fits from many random starts have in common", _stability),
-    "quality": (quality, "coherence, exclusivity and size of topics, and deviance", _quality),
+    "topic-quality": (topic_quality, "coherence, exclusivity and size of topics", _quality),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "export": (export, "write tables of a model", _export),
     "report": (report, "write a page about a model, one HTML file", add_report_options),

@@ -24,8 +24,8 @@ from .inference import (
 from .messages import say
 from .option_groups import (
     COUNT,
-    LOADINGS,
     RESULT,
+    SCALES,
     TABLE,
     TAKEN,
     add_labels,
@@ -45,9 +45,9 @@ def add_correspondence_options(command: argparse.ArgumentParser) -> None:
     add_labels(command, strata=False)
     add = command.add_argument
     what = f"{TAKEN} (default: %(default)s)"
-    add("--loadings", choices=LOADINGS, default="proportions", help=what)
+    add("--scale", choices=SCALES, default="proportions", help=what)
     what = "give equal weight to units, or to samples (default: %(default)s)"
-    add("--weighting", choices=("units", "samples"), default="units", help=what)
+    add("--equal-weights", choices=("units", "samples"), default="units", help=what)
     what = "print the N topics and the N groups that differ most (default: %(default)s)"
     add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     what = "axes to print and to draw, by number (default: 1,2)"
@@ -73,7 +73,7 @@ def correspondence(arguments: argparse.Namespace) -> int:
     model, labels = labelled_model(arguments)
     topics = labelled_topics(arguments, model, labels)
     found = correspondence_analysis(
-        topics, **labels, loadings=arguments.loadings, weighting=arguments.weighting,
+        topics, **labels, scale=arguments.scale, equal_weights=arguments.equal_weights,
         topic_names=names_of_topics(model),
     )  # fmt: skip
     is_picture = [target.suffix.lower() in PICTURES for target in targets]

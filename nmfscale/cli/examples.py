@@ -58,10 +58,10 @@ EXAMPLES = {
   nmfscale stability counts.npz -k 10 -o starts.csv -o starts.png
   nmfscale stability cells.h5ad -k 8 --starts 50 -o consensus.h5
   nmfscale stability cells.nmf -k 8 --checkpoint state --resume --workers 4""",
-    "quality": """examples:
-  nmfscale quality model.h5 counts.npz
-  nmfscale quality model.h5 counts.npz -o worst-words.csv --table features
-  nmfscale quality model.h5 other.nmf -o topics.csv --memory-limit 2GB""",
+    "topic-quality": """examples:
+  nmfscale topic-quality model.h5 counts.npz
+  nmfscale topic-quality model.h5 counts.npz -o worst-words.csv --table features
+  nmfscale topic-quality model.h5 other.nmf -o topics.csv --memory-limit 2GB""",
     "report": """examples:
   nmfscale report model.h5 -o report.html
   nmfscale report model.h5 counts.h5ad --groups counts.h5ad:celltype -o report.html

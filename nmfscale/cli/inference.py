@@ -35,7 +35,7 @@ def test(arguments: argparse.Namespace) -> int:
         from ..inference.groups.permutation import permutation_test
 
         found = permutation_test(
-            labelled_topics(arguments, model, labels), **labels, loadings=arguments.loadings,
+            labelled_topics(arguments, model, labels), **labels, scale=arguments.scale,
             statistic=arguments.statistic, scope=arguments.scope,
             n_permutations=arguments.permutations, **how,
         )  # fmt: skip
@@ -104,10 +104,10 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
     """Return balanced weights, the number of replicates done, and the contents of the outputs."""
     from ..inference.groups.bootstrap import bootstrap_weights
 
-    arguments.loadings, topics = arguments.loadings or "proportions", names_of_topics(model)
+    arguments.scale, topics = arguments.scale or "proportions", names_of_topics(model)
     found = bootstrap_weights(
-        labelled_topics(arguments, model, labels), **labels, loadings=arguments.loadings,
-        weighting=arguments.weighting, within=arguments.within or "groups",
+        labelled_topics(arguments, model, labels), **labels, scale=arguments.scale,
+        equal_weights=arguments.equal_weights, within=arguments.within or "groups",
         zeros=arguments.zeros or "drop", n_replicates=arguments.replicates, level=arguments.level,
         interval=arguments.interval or "percentile", topic_names=topics, **how,
     )  # fmt: skip
@@ -135,7 +135,7 @@ def _fits(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -> A
             for which, of_samples in labels.items()
         }
     found = bootstrap_fit(
-        model, counts, **labels, weighting=arguments.weighting,
+        model, counts, **labels, equal_weights=arguments.equal_weights,
         n_replicates=arguments.replicates, level=arguments.level, **how,
     )  # fmt: skip
     means = found.group_means
@@ -166,7 +166,7 @@ def labelled_topics(arguments: argparse.Namespace, model: Any, labels: dict[str,
     """Return topics of the samples that have a label."""
     from ..inference.design.loadings import topics_of_samples
 
-    found = topics_of_samples(model, arguments.loadings, warn=False)
+    found = topics_of_samples(model, arguments.scale, warn=False)
     return found.of(labels.pop("kept"))
 
 
@@ -333,11 +333,12 @@ def _say_weights(
     arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
 ) -> None:
     """Print topics ranked within each group."""
-    from ..inference.design.weighting import said_of
+    from ..inference.design.equal_weights import counted_once
 
     sizes = [f"{visible_name(group)} {n:,}" for group, n in zip(groups, found.n_units, strict=True)]
     more = f" and {len(sizes) - 20:,} more groups" if len(sizes) > 20 else ""
-    say(f"{found.units:<15} {', '.join(sizes[:20])}{more}{said_of(found.weighting, found.units)}")
+    once = counted_once(found.equal_weights, found.units)
+    say(f"{found.units:<15} {', '.join(sizes[:20])}{more}{once}")
     if found.n_dropped:
         say(f"lack topics     {found.n_dropped:,} of {found.n_replicates:,} replicates")
     say(f"neutral weight  {found.neutral:.3f}; * where the interval is beside it\n")
@@ -359,13 +360,13 @@ def _say_means(
     arguments: argparse.Namespace, found: Any, topics: list[str], groups: Any, arrays: Any
 ) -> None:
     """Print mean proportions of the groups with their intervals."""
-    from ..inference.design.weighting import said_of
+    from ..inference.design.equal_weights import counted_once
 
     say(
         f"replicates      {found.n_replicates:,}, {found.n_reordered} put in another order, "
         f"smallest cosine {found.cosines.min():.3f}"
     )
-    once = said_of(found.weighting, found.units)
+    once = counted_once(found.equal_weights, found.units)
     say(f"means           of proportions{once}, with {found.level:.0%} intervals\n")
     rows = [["topic", *map(str, groups)]]
     for topic, *cells in zip(topics, arrays["mean"], arrays["lower"], arrays["upper"], strict=True):

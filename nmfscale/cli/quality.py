@@ -1,4 +1,4 @@
-"""The commands `quality` and `stability`: how good topics are, and which ones every start finds."""
+"""The commands `topic-quality` and `stability`: measures of topics, and fits from many starts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .messages import log, say
 MODEL_FILES = (".h5", ".hdf5")
 
 
-def quality(arguments: argparse.Namespace) -> int:
+def topic_quality(arguments: argparse.Namespace) -> int:
     """Measure the quality of topics."""
     files = [arguments.model, *input_files(arguments)]
     check_inputs(*files)
     targets = targets_of(arguments, (*TEXT_TABLES, *ARRAYS), files, replaces=False)
-    from ..inference.choice.topic_quality import topic_quality
+    from ..inference.choice.topic_quality import topic_quality as measure_quality
     from ..models.persistence import load_model
 
     model = load_model(arguments.model)
@@ -30,7 +30,7 @@ def quality(arguments: argparse.Namespace) -> int:
         model.set_params(memory_limit=arguments.memory_limit)
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
-        found = topic_quality(
+        found = measure_quality(
             model, counts, n_top=arguments.n_top, score=arguments.score, client=client,
             verbose=int(not arguments.quiet),
         )  # fmt: skip

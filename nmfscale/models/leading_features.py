@@ -119,7 +119,7 @@ def _totals_of(given: Any, columns: Any, n_features: int) -> np.ndarray | None:
 
 
 def _z_of(found: Any, names: Any) -> Any:
-    """Return the z of differential features, (n_topics, n_features), in the order of the model."""
+    """Return z (n_components, n_features) of differential features in the order of the model."""
     if names is None or found.feature_names is None:
         return found.z
     place = {name: j for j, name in enumerate(found.feature_names)}

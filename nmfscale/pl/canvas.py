@@ -89,12 +89,12 @@ def _need_matplotlib() -> None:
         ) from error
 
 
-def topic_colors(n_topics: int) -> list[str]:
+def topic_colors(n_components: int) -> list[str]:
     """Return colours of topics, the same in every plot.
 
     Parameters
     ----------
-    n_topics : int
+    n_components : int
         Number of colours, not negative.
 
     Returns
@@ -109,9 +109,9 @@ def topic_colors(n_topics: int) -> list[str]:
     >>> topic_colors(3)
     ['#0072B2', '#E69F00', '#009E73']
     """
-    check_scalar(n_topics, "n_topics", Integral, min_val=0)
+    check_scalar(n_components, "n_components", Integral, min_val=0)
     colors = []
-    for topic in range(n_topics):
+    for topic in range(n_components):
         turn, place = divmod(topic, len(PALETTE))
         toward, share = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
         code = PALETTE[place]

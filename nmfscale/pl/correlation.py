@@ -55,7 +55,7 @@ def correlation_plot(
 
     Parameters
     ----------
-    model : fitted model, AnnData, or array-like of shape (n_samples, n_topics)
+    model : fitted model, AnnData, or array-like of shape (n_samples, n_components)
         A model, a pipeline that ends with one, an object with a fit of ``nmfscale.tl.topics``, or
         non-negative loadings. Samples without counts are left out.
     threshold : float, default=0.05

@@ -181,7 +181,7 @@ def forest_plot(
         or of :func:`nmfscale.group_effects`, to draw mean proportions; the differences in the
         latter; the result of :func:`nmfscale.regress_proportions`, whose terms take the place of
         groups; or an object with arrays ``estimate`` or ``means``, ``lower`` and ``upper`` of shape
-        (n_topics, n_groups).
+        (n_components, n_groups).
     kind : {"RwT", "TwR"}, default="RwT"
         "RwT" (regions within topics) draws a panel with all groups for each topic; "TwR" a panel
         with all topics for each group.

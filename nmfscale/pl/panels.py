@@ -121,7 +121,7 @@ def table_of(
 
 
 def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
-    """Return estimates and limits of intervals (n_topics, n_groups), and names or None."""
+    """Return estimates and limits of intervals (n_components, n_groups), and names or None."""
     source: Any = result
     groups: Any = getattr(result, "groups", getattr(result, "terms", None))
     if hasattr(result, "group_means"):

@@ -164,7 +164,7 @@ def _grid(n_panels: int) -> Grid:
 
 
 def _replicates_of(result: Any) -> Array:
-    """Return the replicates (n, n_topics, n_groups) of a result."""
+    """Return the replicates (n, n_components, n_groups) of a result."""
     means = getattr(result, "group_means", None)
     found = getattr(result if means is None else means, "replicates", None)
     if found is None:

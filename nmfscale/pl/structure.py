@@ -122,7 +122,7 @@ def structure_plot(
 
     Parameters
     ----------
-    proportions : AnnData, fitted model, or array-like of shape (n_samples, n_topics)
+    proportions : AnnData, fitted model, or array-like of shape (n_samples, n_components)
         Non-negative loadings.  Every row is divided by its sum; rows of zeros are drawn blank.
         Those of a model are the expected counts of each topic in the samples of the fit.  An
         AnnData object has a fit by :func:`nmfscale.tl.topics` or loadings by

@@ -6,6 +6,9 @@ of columns of ``obs``. See ``docs/anndata.md`` for where results are kept; ``nmf
 them, and the functions of ``nmfscale.pl`` draw them.
 """
 
+from typing import Any
+
+from .choice import select_k, topic_quality
 from .differential import differential_features
 from .groups import (
     bootstrap_weights,
@@ -14,13 +17,20 @@ from .groups import (
     permutation_test,
 )
 from .in_file import restore_h5ad, write_h5ad
-from .quality import quality, select_k
 from .rename import rename_topics
 from .topics import topics
 from .transform import transform
 
 __all__ = [
     "bootstrap_weights", "correspondence_analysis", "differential_features", "group_effects",
-    "permutation_test", "quality", "rename_topics", "restore_h5ad", "select_k", "topics",
+    "permutation_test", "rename_topics", "restore_h5ad", "select_k", "topic_quality", "topics",
     "transform", "write_h5ad",
 ]  # fmt: skip
+
+# Names that were here, and what to use now.
+_MOVED = {"quality": "nmfscale.tl.topic_quality"}
+
+
+def __getattr__(name: str) -> Any:
+    place = f": use {_MOVED[name]}" if name in _MOVED else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{place}")

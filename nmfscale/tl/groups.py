@@ -241,7 +241,7 @@ def _of_groups(
     }  # fmt: skip
     model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs, whole=whole)[0]
     if obs is not None:
-        model = topics_of_samples(model, options.get("loadings", "proportions"), warn=False).of(obs)
+        model = topics_of_samples(model, options.get("scale", "proportions"), warn=False).of(obs)
         labels = {argument: np.asarray(values, object)[obs] for argument, values in labels.items()}
     result = function(model, **labels, **options)
     result = replace(result, origin=replace(result.origin, **names))

@@ -109,7 +109,7 @@ def write_h5ad(
     fitted = rows >= 0
     params = {
         "layer": layer, "raw": raw, "model": type(model).__name__,
-        "n_topics": len(model.components_),
+        "n_components": len(model.components_),
     }  # fmt: skip
     parts = parts_of_fit(
         model._taken("n", rows[fitted]), loadings, fitted, totals, obs_names, columns, params

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from inspect import signature
 from typing import Any, cast
 
@@ -16,9 +15,10 @@ from ..annotated.keys import KEY, checked_key
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import check_readable, keep, parts_of_fit
 from ..counts.base import CountMatrix
-from ..counts.names import names_of, shown
+from ..counts.names import names_of
 from ..models import CountModel
 from ..models.arguments.entry_weights import observed_counts
+from ..models.arguments.parameters import right_name
 from ..models.registry import model_named
 
 Array = NDArray[Any]
@@ -30,7 +30,7 @@ _CHOICE = ("layer", "raw")
 
 def topics(
     adata: Any,
-    n_topics: int = 10,
+    n_components: int = 10,
     *,
     model: Any = "topic",
     layer: str | None = None,
@@ -49,7 +49,7 @@ def topics(
     adata : AnnData or MuData
         Annotated counts, observations x variables, in memory, opened with ``backed``, or with a
         dask array. Counts in files and dask arrays are read block by block.
-    n_topics : int, default=10
+    n_components : int, default=10
         Number of topics.
     model : str, class or estimator, default="topic"
         One of "topic", "poisson", "lda", "gamma-poisson", "noisy", "anchor", "frobenius" and
@@ -86,11 +86,11 @@ def topics(
         None; with `copy`, the copy. These fields are set (with ``key_added="k8"``, "topics" is
         replaced by "k8"):
 
-        ``adata.obsm["X_topics"]`` : ndarray of shape (n_obs, n_topics)
+        ``adata.obsm["X_topics"]`` : ndarray of shape (n_obs, n_components)
             Loadings; proportions for models of topics.
         ``adata.obs["topics_leading"]`` : categorical
             Name of the topic with the largest share of each observation; missing without counts.
-        ``adata.varm["topics"]`` : ndarray of shape (n_vars, n_topics)
+        ``adata.varm["topics"]`` : ndarray of shape (n_vars, n_components)
             Topics; 0 for variables that were not fitted.
         ``adata.obsm["topics_samples"]`` : DataFrame
             What the fit knows of each observation: whether it was fitted, its total count, ...
@@ -118,7 +118,7 @@ def topics(
     >>> nmfscale.get.topics_df(adata).columns.tolist()
     ['topic 0', 'topic 1', 'topic 2']
     """
-    estimator, arguments = _estimator(model, n_topics, fit)
+    estimator, arguments = _estimator(model, n_components, fit)
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     key = checked_key(adata, KEY if key_added is None else key_added)
     obs, var = masks_of(adata, mask_obs, mask_var, raw, whole)
@@ -131,7 +131,7 @@ def topics(
         arguments[_ENTRIES] = weights
     loadings = _fit(estimator, counts, obs, arguments)
     params = {
-        "layer": layer, "raw": raw, "model": type(estimator).__name__, "n_topics": n_topics,
+        "layer": layer, "raw": raw, "model": type(estimator).__name__, "n_components": n_components,
         "mask_var": _said(mask_var), "mask_obs": _said(mask_obs),
     }  # fmt: skip
     observed = observed_counts(counts, weights, None)[0]
@@ -143,7 +143,7 @@ def topics(
 
 
 def _estimator(
-    model: Any, n_topics: int, given: dict[str, Any]
+    model: Any, n_components: int, given: dict[str, Any]
 ) -> tuple[CountModel, dict[str, Any]]:
     """Return an estimator with the given parameters, and the arguments of its `fit`."""
     if isinstance(model, str):
@@ -159,14 +159,11 @@ def _estimator(
     parameters = model.get_params(deep=False)
     of_fit = signature(model.fit).parameters.keys() - {"X", *_CHOICE}
     for name in given.keys() - parameters.keys() - of_fit:
-        known = [*parameters, *of_fit]
-        near = get_close_matches(name, known, 1)
-        perhaps = f"; perhaps {near[0]!r}" if near else ""
-        raise TypeError(f"{name} is no parameter of {type(model).__name__} or its fit{perhaps}.")
+        meant = right_name(name, [*parameters, *of_fit])
+        advice = f": use {meant}=" if meant else ""
+        raise TypeError(f"{type(model).__name__} and its fit have no parameter {name!r}{advice}.")
     chosen = {name: value for name, value in given.items() if name in parameters}
-    if "n_components" in chosen:
-        raise TypeError(f"n_components={shown(chosen['n_components'])}: pass it as n_topics.")
-    estimator = clone(model).set_params(n_components=n_topics, **chosen)
+    estimator = clone(model).set_params(n_components=n_components, **chosen)
     return estimator, {name: value for name, value in given.items() if name not in parameters}
 
 

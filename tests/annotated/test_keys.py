@@ -101,15 +101,15 @@ def test_nothing_else_is_replaced_or_deleted(tmp_path, model, kind):
 def test_only_what_belongs_to_a_fit_is_replaced():
     adata = cells()
     nmfscale.tl.topics(adata, 2, **FIT)
-    adata.obs["topics_explained"] = "mine"  # tl.quality has not been called
-    for use in (nmfscale.tl.quality, lambda adata: nmfscale.tl.topics(adata, 2, **FIT)):
+    adata.obs["topics_explained"] = "mine"  # tl.topic_quality has not been called
+    for use in (nmfscale.tl.topic_quality, lambda adata: nmfscale.tl.topics(adata, 2, **FIT)):
         with pytest.raises(ValueError, match=r"adata.obs\['topics_explained'\]"):
             use(adata)
     assert (adata.obs["topics_explained"] == "mine").all()
     del adata.obs["topics_explained"]
-    nmfscale.tl.quality(adata)
-    nmfscale.tl.quality(adata)
-    nmfscale.tl.topics(adata, 3, **FIT)  # removes what tl.quality has written
+    nmfscale.tl.topic_quality(adata)
+    nmfscale.tl.topic_quality(adata)
+    nmfscale.tl.topics(adata, 3, **FIT)  # removes what tl.topic_quality has written
     assert "topics_explained" not in adata.obs and "topics_explained" not in adata.var
     adata.obsm["X_topics"] = np.ones((30, 7))  # of the user
     with pytest.raises(ValueError, match=r"adata.obsm\['X_topics'\] is not part"):

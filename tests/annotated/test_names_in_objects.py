@@ -86,7 +86,7 @@ def with_results(fitted):
     nmfscale.tl.group_effects(adata, "group", n_permutations=20, **groups)
     nmfscale.tl.bootstrap_weights(adata, "group", n_replicates=20, **groups)
     nmfscale.tl.correspondence_analysis(adata, "group", units="donor")
-    nmfscale.tl.quality(adata)
+    nmfscale.tl.topic_quality(adata)
     return adata
 
 
@@ -94,7 +94,7 @@ def text_of(adata):
     """Return all that the package shows of a fit and of its results, as text."""
     found = [nmfscale.get.topics_df(adata), nmfscale.get.components_df(adata)]
     found += [nmfscale.get.differential_df(adata), adata.obs["topics_leading"]]
-    names = "differential_features", "group_effects", "bootstrap_weights", "quality"
+    names = "differential_features", "group_effects", "bootstrap_weights", "topic_quality"
     results = [nmfscale.get.result(adata, name) for name in (*names, "correspondence_analysis")]
     found += [repr(each) for each in results] + [each.to_frame() for each in results]
     text = "\n".join(each if isinstance(each, str) else each.to_csv() for each in found)
@@ -185,7 +185,7 @@ def test_columns_of_obs_of_a_mudata_object(tmp_path):
     assert (results[0].overall.null == results[1].overall.null).all()
     with pytest.raises(ValueError, match=r"groupby='donors'.*or of the MuData.*perhaps 'donor'"):
         nmfscale.tl.permutation_test(mdata, "donors", mod="rna")
-    for call in (nmfscale.tl.topics, nmfscale.tl.quality, nmfscale.get.topics_df):
+    for call in (nmfscale.tl.topics, nmfscale.tl.topic_quality, nmfscale.get.topics_df):
         with pytest.raises(ValueError, match=r"mod=\['rna', 'prot'\]: one name is needed"):
             call(mdata, mod=["rna", "prot"])
     for source in (mdata, tmp_path / "cells.h5mu"):

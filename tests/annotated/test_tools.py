@@ -17,7 +17,7 @@ X, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 3, random_state=0)
 FIT = {"random_state": 0, "max_iter": 30, "tol": 1e-3}
 RESULTS = [
     ("differential_features", None), ("permutation_test", "condition"),
-    ("group_effects", "condition"), ("bootstrap_weights", "condition"), ("quality", None),
+    ("group_effects", "condition"), ("bootstrap_weights", "condition"), ("topic_quality", None),
     ("select_k", None), ("correspondence_analysis", "condition"),
 ]  # fmt: skip
 # Small counts: few units, rare topics.
@@ -58,7 +58,7 @@ def fitted():
         nmfscale.tl.group_effects(adata, "condition", n_permutations=99, **groups)
         nmfscale.tl.bootstrap_weights(adata, "condition", n_replicates=20, **groups)
         nmfscale.tl.correspondence_analysis(adata, "condition", units="donor")
-    nmfscale.tl.quality(adata)
+    nmfscale.tl.topic_quality(adata)
     return adata
 
 
@@ -206,7 +206,7 @@ def test_masks_and_columns_by_name():
     assert (adata.varm["k3"][var] == model.components_.T).all() and not adata.varm["k3"][~var].any()
     assert nmfscale.get.model(adata, "k3").loadings_.shape == (45, 3)
     # features of the fit only; all features; all cells
-    nmfscale.tl.quality(adata, key="k3")
+    nmfscale.tl.topic_quality(adata, key="k3")
     assert not adata.var["k3_explained"][~var].any() and adata.var["k3_explained"][var].any()
     nmfscale.tl.differential_features(adata, key="k3")
     assert set(nmfscale.get.differential_df(adata, 0, key="k3")["feature"]) == set(adata.var_names)
@@ -354,7 +354,7 @@ def test_a_new_fit_removes_the_results_of_the_old_one(fitted):
     ("arguments", "error", "message"),
     [
         ({"model": "nmf"}, ValueError, "model='nmf' is not one of 'topic'"),
-        ({"random_stat": 0}, TypeError, "random_stat is no parameter.*perhaps 'random_state'"),
+        ({"random_stat": 0}, TypeError, "no parameter 'random_stat': use random_state="),
         ({"mask_var": "highly_var"}, ValueError, "no column 'highly_var' in var"),
         ({"mask_var": "symbol"}, ValueError, "one of True and False is needed"),
         ({"mask_obs": np.ones(3, bool)}, ValueError, "mask_obs has 3 entries, but adata has 60"),
@@ -364,7 +364,7 @@ def test_a_new_fit_removes_the_results_of_the_old_one(fitted):
         ({"key_added": "a/b"}, ValueError, "text without '/'"),
         ({"mod": "rna"}, ValueError, "for MuData objects"),
         ({"layer": "count"}, ValueError, "No layer 'count'"),
-        ({"n_components": 4}, TypeError, "pass it as n_topics"),
+        ({"n_topics": 4}, TypeError, "TopicModel and its fit.*'n_topics': use n_components="),
     ],
 )  # fmt: skip
 def test_wrong_arguments(arguments, error, message):

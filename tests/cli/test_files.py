@@ -47,7 +47,7 @@ def test_several_files(tmp_path, monkeypatch, capsys):
     assert "donor is neither a file nor a column of obs; columns: 'file'" in failure(
         capsys, "test", "model.h5", "--groups", "donor"
     )
-    for command in ("differential", "quality", "stability"):
+    for command in ("differential", "topic-quality", "stability"):
         words = [command, "model.h5"] if command != "stability" else [command, "-k", 2]
         more = ["--starts", 3, "--seed", 1] if command == "stability" else []
         for inputs, name in ((["a.nmf", "b.nmf"], "one"), (["both.nmf"], "two")):

@@ -105,7 +105,7 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     given = [*words(folder, "bootstrap", model=which), "--within", "corpus"]
     given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR", "--style", STYLES[which]]
     loadings = "amounts" if which == "anchors.h5" else "proportions"
-    given += ["--loadings", loadings, "--zeros", "omit"] if loadings == "amounts" else []
+    given += ["--scale", loadings, "--zeros", "omit"] if loadings == "amounts" else []
     zeros = "omit" if loadings == "amounts" else "drop"
     assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
     model = nmfscale.load(folder / which)
@@ -137,12 +137,12 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
 def test_the_map_of_topics_and_groups_is_that_of_python(folder, tmp_path, capsys):
     outputs = [tmp_path / name for name in ("map.csv", "map.h5", "map.svg")]
     given = words(folder, "correspondence", "some", "named.h5")[: -len(QUICK)]
-    given += ["--units", f"{folder / 'cells.csv'}:patient", "--weighting", "samples"]
+    given += ["--units", f"{folder / 'cells.csv'}:patient", "--equal-weights", "samples"]
     to = [word for path in outputs for word in ("-o", path)]
     assert run(*given, "--axes", "2,1", *to) == 0
     model = nmfscale.load(folder / "named.h5")
     expected = nmfscale.experimental.correspondence_analysis(
-        model.loadings_[1:], GROUPS[1:], units=PATIENTS[1:], weighting="samples",
+        model.loadings_[1:], GROUPS[1:], units=PATIENTS[1:], equal_weights="samples",
         topic_names=model.topic_names_,
     )  # fmt: skip
     pd.testing.assert_frame_equal(pd.read_csv(outputs[0]), expected.to_frame(), check_dtype=False)
@@ -320,7 +320,7 @@ def test_labels_that_do_not_fit(folder, tmp_path, capsys):
 
 def test_columns_that_may_be_units_are_named(folder, model, tmp_path, capsys, monkeypatch):
     internals.few_samples_are_many(monkeypatch, 15)
-    command = [*words(folder, "test"), "--permutations", 9, "--loadings", "amounts"]
+    command = [*words(folder, "test"), "--permutations", 9, "--scale", "amounts"]
     assert run(*command, "-o", tmp_path / "tests.csv") == 0
     err = capsys.readouterr().err
     table = folder / "cells.csv"
@@ -328,7 +328,7 @@ def test_columns_that_may_be_units_are_named(folder, model, tmp_path, capsys, mo
     assert "each of 20 samples of group 'type 0' is a unit of its own" in err
     with pytest.warns(UserWarning, match="a unit of its own"):
         expected = nmfscale.permutation_test(
-            model, GROUPS, loadings="amounts", n_permutations=9, random_state=1
+            model, GROUPS, scale="amounts", n_permutations=9, random_state=1
         )
     assert float(rows_of(tmp_path / "tests.csv")[0]["observed"]) == expected.overall.observed
     assert run(*command, "--units", f"{table}:patient", "-o", tmp_path / "units.csv") == 0
@@ -358,7 +358,7 @@ def test_number_of_topics(folder, tmp_path, capsys):
 def test_quality_of_topics(folder, tmp_path, capsys):
     counts, model, table = folder / "counts.npz", folder / "model.h5", tmp_path / "quality.csv"
     for what in ("topics", "top_features"):
-        words = ["quality", model, counts, "--n-top", 5, "--table", what, "--force", "-q"]
+        words = ["topic-quality", model, counts, "--n-top", 5, "--table", what, "--force", "-q"]
         assert run(*words, "-o", table) == 0
         expected = nmfscale.topic_quality(nmfscale.load(model), counts, n_top=5)
         assert str(expected) in capsys.readouterr().out
@@ -419,7 +419,7 @@ def test_no_command_needs_pandas(folder, tmp_path, monkeypatch):
     for i, given in enumerate((
         ["differential", model, counts, "--reference", 1],
         ["select-k", counts, "-k", "2-3"],
-        ["quality", model, counts, "--table", "samples"],
+        ["topic-quality", model, counts, "--table", "samples"],
         [*words(folder, "test"), "--permutations", 9],
         [*words(folder, "bootstrap"), "--replicates", 9],
         words(folder, "correspondence")[:-len(QUICK)],

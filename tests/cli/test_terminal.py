@@ -41,7 +41,7 @@ def test_names_cannot_control_a_terminal(folder, capsys):
         "info model.h5",
         "test model.h5 --groups groups.txt --permutations 9",
         "bootstrap model.h5 --groups groups.txt --replicates 9",
-        "quality model.h5 counts.npz --feature-names features.txt",
+        "topic-quality model.h5 counts.npz --feature-names features.txt",
         "differential model.h5 counts.npz --feature-names features.txt",
         "export model.h5 -o components.csv --table components",
     ):

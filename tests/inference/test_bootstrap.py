@@ -11,7 +11,7 @@ from nmfscale import TopicModel, balance, bootstrap_weights
 from nmfscale.inference.replicates.seeds import child
 
 T, R, SIZES = 4, 3, (60, 70, 80)
-SUMS = {"loadings": "amounts", "weighting": "samples"}  # of loadings as they are
+SUMS = {"scale": "amounts", "equal_weights": "samples"}  # of loadings as they are
 few = pytest.mark.filterwarnings("ignore:.*fewer than 50")
 
 
@@ -182,7 +182,7 @@ def test_units_count_once_or_by_their_samples(data):
     means = np.array([shares[units == u].mean(axis=0) for u in names])
     once = bootstrap_weights(loadings, groups, units=units, n_replicates=3)
     np.testing.assert_allclose(once.weights, balance(table_of(means, names // 100, R)), rtol=1e-9)
-    each = bootstrap_weights(loadings, groups, units=units, weighting="samples", n_replicates=3)
+    each = bootstrap_weights(loadings, groups, units=units, equal_weights="samples", n_replicates=3)
     np.testing.assert_allclose(each.weights, balance(table_of(shares, groups, R)), rtol=1e-9)
     assert "each unit counts once" in repr(once) and "each sample counts" in repr(each)
 
@@ -244,7 +244,7 @@ def test_a_model_has_loadings(data):
         ({"interval": "basic"}, "interval='basic'"),
         ({"within": "units"}, "within='units'"),
         ({"zeros": "raise"}, "zeros='raise' is not one of 'drop', 'omit'"),
-        ({"weighting": 1}, "weighting=1 is not one of 'units', 'samples'"),
+        ({"equal_weights": 1}, "equal_weights=1 is not one of 'units', 'samples'"),
         ({"topic_names": ["a"]}, "topic_names has 1 different names; 4 are needed"),
         ({"model": [[1, np.nan]]}, r"loadings\[0, 1\] is nan"),
         ({"model": [1, 2]}, r"loadings has shape \(2,\)"),

@@ -30,7 +30,7 @@ def read(data_dir, name):
 
 
 def cosine_test(model, groups, **options):
-    options = {"loadings": "amounts", "random_state": 0} | options
+    options = {"scale": "amounts", "random_state": 0} | options
     return permutation_test(model, groups, statistic="cosine", **options)
 
 
@@ -49,8 +49,8 @@ def beers(data_dir):
 def weights(beers):
     with pytest.warns(UserWarning, match="of 1000 replicates have nothing of some topics"):
         return bootstrap_weights(
-            beers.loadings, beers.regions, topic_names=beers.names, loadings="amounts",
-            weighting="samples", random_state=0,
+            beers.loadings, beers.regions, topic_names=beers.names, scale="amounts",
+            equal_weights="samples", random_state=0,
         )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ class TestBeers:
 
     def test_another_fit_says_the_same(self, beers):
         model = TopicModel(20, random_state=0).fit(beers.counts)
-        of_samples = {"loadings": "proportions", "scope": "all"}
+        of_samples = {"scale": "proportions", "scope": "all"}
         by_beer = cosine_test(model, beers.regions, **of_samples)
         by_brewery = cosine_test(model, beers.regions, units=beers.breweries, **of_samples)
         assert by_beer.overall.pvalue == 1e-4 < by_brewery.overall.pvalue < 0.02

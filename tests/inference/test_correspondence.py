@@ -35,7 +35,7 @@ def oracle(table):
 @pytest.mark.parametrize("shape", [(7, 4), (3, 6), (5, 5), (4, 2)])
 def test_coordinates_are_those_of_numpy_up_to_the_sign_of_axes(shape):
     amounts, groups, table = sample(*shape)
-    found = correspondence_analysis(amounts, groups, loadings="amounts")
+    found = correspondence_analysis(amounts, groups, scale="amounts")
     F, G, inertias = oracle(table)
     assert_allclose(found.table, table, rtol=1e-12)
     assert_allclose(found.inertias, inertias, rtol=1e-9)
@@ -46,7 +46,7 @@ def test_coordinates_are_those_of_numpy_up_to_the_sign_of_axes(shape):
 
 def test_identities():
     amounts, groups, table = sample(6, 4)
-    found = correspondence_analysis(amounts, groups, loadings="amounts")
+    found = correspondence_analysis(amounts, groups, scale="amounts")
     chi_square = chi2_contingency(table, correction=False).statistic
     assert_allclose(found.total_inertia, chi_square / table.sum())
     assert_allclose(found.inertias.sum(), found.total_inertia)
@@ -104,5 +104,5 @@ def test_what_has_no_place_is_refused():
     shares[:, 1] = 0
     with pytest.raises(ValueError, match="topic 1 has no weight: leave its column of the loadings"):
         correspondence_analysis(shares, np.arange(40) % 2)
-    with pytest.raises(ValueError, match="weighting='cells' is not one of"):
-        correspondence_analysis(shares, np.arange(40) % 2, weighting="cells")
+    with pytest.raises(ValueError, match="equal_weights='cells' is not one of"):
+        correspondence_analysis(shares, np.arange(40) % 2, equal_weights="cells")

@@ -92,19 +92,19 @@ def test_two_groups_are_compared_by_welch(data):
     np.testing.assert_allclose(found.statistics / (1 - found.statistics), t**2 * 59 / 60, rtol=1e-6)
 
 
-@pytest.mark.parametrize("weighting", ["units", "samples"])
-def test_errors_are_those_of_the_jackknife(data, weighting):
+@pytest.mark.parametrize("equal_weights", ["units", "samples"])
+def test_errors_are_those_of_the_jackknife(data, equal_weights):
     loadings, groups, units, _ = data
     kept = np.arange(540) % 7 > units % 4  # units of several sizes
     loadings, groups, units = loadings[kept], groups[kept], units[kept]
     found = group_effects(
-        loadings, groups, units=units, weighting=weighting, n_permutations=99, random_state=0,
-        moderated=False,
+        loadings, groups, units=units, equal_weights=equal_weights, n_permutations=99,
+        random_state=0, moderated=False,
     )  # fmt: skip
     X = (groups[:, None] == GROUPS).astype(float)
     rows = loadings / loadings.sum(axis=1, keepdims=True)
     sizes = np.unique(units, return_counts=True)[1][np.unique(units, return_inverse=True)[1]]
-    weights = 1 / sizes if weighting == "units" else np.ones(len(units))
+    weights = 1 / sizes if equal_weights == "units" else np.ones(len(units))
     of = found.differences("x")
     for t in range(4):
         V = cluster_jackknife(X, rows[:, t], units, weights)
@@ -120,7 +120,8 @@ def test_errors_are_those_of_the_jackknife(data, weighting):
         far = np.sqrt(V[0, 0]) / mean_slope(found.means[t, 0]) * scipy.stats.t.ppf(0.975, df)
         angle = np.arcsin(np.sqrt(found.means[t, 0]))
         assert found.upper[t, 0] == pytest.approx(np.sin(angle + far) ** 2, rel=1e-7)
-    assert f"each {weighting[:-1]} counts once" in repr(found) and found.weighting == weighting
+    assert f"each {equal_weights[:-1]} counts once" in repr(found)
+    assert found.equal_weights == equal_weights
     # whole units move, with all of their samples
     assert (found.pvalue > 0.01).all() and found.null.shape == (99, 4)
 
@@ -175,7 +176,7 @@ def test_units_count_once_or_by_their_samples():
     units = np.array([0, 0, 0, 0, 1, 2, 2, 3] * 6) + np.repeat(np.arange(6) * 4, 8)
     rows = np.random.default_rng(0).dirichlet(np.ones(3), 48)
     once, all_samples = (
-        group_effects(rows, units % 2, units=units, weighting=w, n_permutations=9)
+        group_effects(rows, units % 2, units=units, equal_weights=w, n_permutations=9)
         for w in ("units", "samples")
     )
     of = np.array([rows[units == u].mean(axis=0) for u in range(24)])
@@ -188,7 +189,7 @@ def test_amounts_weigh_samples_by_their_counts():
     X, *_ = simulate_topic_counts(80, 30, 3, random_state=0)
     model, groups = TopicModel(3, random_state=0).fit(X), np.arange(80) % 2
     units = np.arange(80) // 4 * 2 + groups
-    found = group_effects(model, groups, loadings="amounts", units=units, n_permutations=9)
+    found = group_effects(model, groups, scale="amounts", units=units, n_permutations=9)
     amounts = model.loadings_ * X.sum(axis=1)[:, None]
     sums = np.array([amounts[units == u].sum(axis=0) for u in np.unique(units)])
     sums /= sums.sum(axis=1, keepdims=True)
@@ -377,8 +378,8 @@ def test_units_without_topics_are_left_out(data):
         ({"n_replicates": 2.5}, "n_replicates is 2.5"),
         ({"level": 95}, "level=95"),
         ({"interval": "basic"}, "interval='basic' is not one of 't', 'percentile', 'bca'"),
-        ({"weighting": "beers"}, "weighting='beers' is not one of 'units', 'samples'"),
-        ({"loadings": "roots"}, "loadings='roots' is not one of"),
+        ({"equal_weights": "beers"}, "equal_weights='beers' is not one of 'units', 'samples'"),
+        ({"scale": "roots"}, "scale='roots' is not one of"),
         ({"topic_names": ["a"]}, "topic_names has 1 different names; 4 are needed"),
         ({"units": np.arange(540) // 5}, "unit 0 has samples in groups"),
         ({"groups": ["a"] * 540}, "two groups at least"),

@@ -131,7 +131,7 @@ def test_means_of_groups_weigh_units_or_samples():
     units = np.minimum(np.arange(N) // 2, 9) * 2 + GROUPS
     shares = model.loadings_ / model.loadings_.sum(axis=1, keepdims=True)
     found = {
-        w: jackknife_fit(model, X, groups=GROUPS, units=units, weighting=w)
+        w: jackknife_fit(model, X, groups=GROUPS, units=units, equal_weights=w)
         for w in ("units", "samples")
     }
     here = [np.flatnonzero(units == u) for u in np.unique(units[GROUPS == 1])]

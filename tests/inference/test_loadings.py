@@ -77,7 +77,7 @@ def test_amounts_weigh_deep_samples_more():
     shares = nmfscale.permutation_test(amounts, groups, **options).overall
     assert shares.observed == pytest.approx((0.8 + 0.1) / 2 + 0.5)
     assert nmfscale.permutation_test(
-        amounts, groups, loadings="amounts", **options
+        amounts, groups, scale="amounts", **options
     ).overall.observed == pytest.approx(9.1)
     with pytest.raises(ValueError, match="loadings='counts' is not one of 'proportions', 'amounts"):
         nmfscale.permutation_test(amounts, groups, loadings="counts")

@@ -84,7 +84,7 @@ def test_every_labelling_comes_once():
 def test_exact_pvalues_are_those_of_all_labellings(statistic, strata):
     rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
     labels = np.array([0, 1, 0, 1, 1, 0, 2, 2])
-    options = {"statistic": statistic, "loadings": "amounts", "alpha": 0.9}
+    options = {"statistic": statistic, "scale": "amounts", "alpha": 0.9}
     found = permutation_test(rows, labels, strata=strata, **options)
     compute = getattr(oracle, statistic)
     for test, groups in [(found.overall, (0, 1, 2)), *((t, t.groups) for t in found.pairs)]:
@@ -151,7 +151,7 @@ def test_the_same_bits(many, tmp_path, statistic, scope):
 def test_the_same_bits_on_a_cluster(many, three_workers):
     rows, labels, _ = many
     args = {"n_permutations": 300, "random_state": 4, "client": three_workers}
-    args |= {"statistic": "hellinger", "loadings": "amounts"}
+    args |= {"statistic": "hellinger", "scale": "amounts"}
     found = within(WALL, lambda: permutation_test(rows, labels, **args))
     mine = Labelled.of(
         STATISTICS["hellinger"], rows, np.unique(labels, return_inverse=True)[1],
@@ -166,7 +166,7 @@ def test_balanced_is_zero_of_groups_alike_and_ignores_scales_of_topics(many):
     rows, labels, _ = many
     same = np.outer(np.arange(1, 61), rows[0] + 1)
     args = {
-        "statistic": "balanced", "loadings": "amounts", "n_permutations": 20, "random_state": 1,
+        "statistic": "balanced", "scale": "amounts", "n_permutations": 20, "random_state": 1,
     }  # fmt: skip
     assert permutation_test(same, labels, **args).overall.observed < 1e-12
     found, scaled = (
@@ -192,7 +192,7 @@ def test_labellings_without_balance_are_at_least_as_extreme(rare, n_permutations
     with pytest.warns(UserWarning, match="labellings of groups 0 - 1 have no balance"):
         found = permutation_test(
             *rare,
-            loadings="amounts",
+            scale="amounts",
             statistic="balanced",
             n_permutations=n_permutations,
             random_state=0,
@@ -391,7 +391,7 @@ def test_labellings_that_tie_in_exact_arithmetic_tie(statistic):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = permutation_test(
-                rows, labels, loadings="amounts", statistic=statistic, alpha=0.9
+                rows, labels, scale="amounts", statistic=statistic, alpha=0.9
             ).overall
         null = np.array([compute(rows, each) for each in oracle.all_labellings(labels, [0] * 6)])
         sign = 1 if statistic == "cosine" else -1
@@ -416,15 +416,15 @@ def test_adjusted_pvalues_are_at_least_the_plain_ones(many, scope, alternative):
             assert test.pvalue <= test.pvalue_maxt and test.pvalue <= test.qvalue
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e154, 1e300])
+@pytest.mark.parametrize("factor", [1e-200, 1e-160, 1e154, 1e300])
 @pytest.mark.parametrize("statistic", ["welch", "hellinger", "cosine", "balanced"])
-@pytest.mark.parametrize("loadings", ["proportions", "amounts"])
-def test_huge_and_tiny_amounts_are_those_scaled(many, statistic, scale, loadings):
+@pytest.mark.parametrize("scale", ["proportions", "amounts"])
+def test_huge_and_tiny_amounts_are_those_scaled(many, statistic, factor, scale):
     rows, labels, _ = many
-    options = {"statistic": statistic, "loadings": loadings, "n_permutations": 49}
+    options = {"statistic": statistic, "scale": scale, "n_permutations": 49}
     found, expected = (
         permutation_test(each, labels, random_state=0, **options).overall
-        for each in (rows * scale, rows)
+        for each in (rows * factor, rows)
     )
     assert np.isfinite(found.observed) and found.pvalue == expected.pvalue
 
@@ -434,8 +434,8 @@ def test_what_is_not_a_number_never_wins():
     rows[:10, 0], rows[10:, 1] = 1e-250, 1.0
     options = {"statistic": "cosine", "n_permutations": 19}
     with pytest.raises(ValueError, match="'cosine' of groups 0 - 1 is not a finite number"):
-        permutation_test(rows, np.repeat([0, 1], 10), loadings="amounts", **options)
-    shares = permutation_test(rows, np.arange(20) % 2, loadings="proportions", **options)
+        permutation_test(rows, np.repeat([0, 1], 10), scale="amounts", **options)
+    shares = permutation_test(rows, np.arange(20) % 2, scale="proportions", **options)
     assert np.isfinite(shares.overall.observed)
 
 

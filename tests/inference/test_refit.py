@@ -166,8 +166,8 @@ def test_one_topic_has_the_frequencies_of_the_draw(data):
     assert (found.proportions.replicates == 1).all() and found.n_reordered == 0
 
 
-@pytest.mark.parametrize("weighting", ["units", "samples"])
-def test_means_weigh_units_or_samples(data, weighting):
+@pytest.mark.parametrize("equal_weights", ["units", "samples"])
+def test_means_weigh_units_or_samples(data, equal_weights):
     X, _, model = data
     groups, units = np.arange(90) % 2, np.arange(90) // 8 * 2 + np.arange(90) % 2
     units[:40:2] = 0
@@ -177,19 +177,20 @@ def test_means_weigh_units_or_samples(data, weighting):
     model = TopicModel(3, random_state=0).fit(X, row_weights=row_weights)
     model = model.rename_topics(["a", "b", "c"])
     found = bootstrap_fit(
-        model, X, groups=groups, units=units, weighting=weighting, n_replicates=2, random_state=0
-    )
+        model, X, groups=groups, units=units, equal_weights=equal_weights, n_replicates=2,
+        random_state=0,
+    )  # fmt: skip
     of_group = []
     weights = row_weights * (np.asarray(X.sum(axis=1)).ravel() > 0)
     for g in 0, 1:
         within = [(units == u) & (groups == g) for u in np.unique(units[groups == g])]
         means = [np.average(model.loadings_[i], axis=0, weights=weights[i]) for i in within]
-        sizes = [weights[i].sum() if weighting == "samples" else 1 for i in within]
+        sizes = [weights[i].sum() if equal_weights == "samples" else 1 for i in within]
         of_group.append(np.average(means, axis=0, weights=sizes))
     np.testing.assert_allclose(found.group_means.estimate.T, of_group, rtol=1e-6)
     np.testing.assert_allclose(found.group_means.replicates.sum(axis=1), 1, rtol=1e-5)
     assert found.to_frame("group_means")["topic"].unique().tolist() == ["a", "b", "c"]
-    assert f"each {weighting[:-1]} counts once" in repr(found)
+    assert f"each {equal_weights[:-1]} counts once" in repr(found)
 
 
 def test_groups_without_counts_have_no_mean(data):

@@ -121,8 +121,8 @@ def test_errors_are_those_of_the_textbook(data):
         assert ends["upper"][t] - ends["value"][t] == pytest.approx(half, rel=1e-7)
 
 
-@pytest.mark.parametrize("weighting", ["units", "samples"])
-def test_covariates_that_differ_within_units(data, weighting):
+@pytest.mark.parametrize("equal_weights", ["units", "samples"])
+def test_covariates_that_differ_within_units(data, equal_weights):
     loadings, covariates, units = data
     kept = np.arange(450) % 7 > units % 4  # units of several sizes
     loadings, units = loadings[kept], units[kept]
@@ -130,14 +130,14 @@ def test_covariates_that_differ_within_units(data, weighting):
         "abv": np.random.default_rng(2).normal(5, 1, 450)[kept],
         "age": covariates["age"][kept],
     }
-    args = {"units": units, "weighting": weighting, "random_state": 5, "moderated": False}
+    args = {"units": units, "equal_weights": equal_weights, "random_state": 5, "moderated": False}
     found = regress_proportions(loadings, given, n_permutations=40, **args)
     X = np.column_stack([np.ones(len(units)), given["abv"], given["age"]])
     Y = loadings / loadings.sum(axis=1, keepdims=True)
     sizes = np.unique(units, return_counts=True)[1][np.unique(units, return_inverse=True)[1]]
-    w = 1 / sizes if weighting == "units" else np.ones(len(units))
+    w = 1 / sizes if equal_weights == "units" else np.ones(len(units))
     assert found.rows == "samples" and found.units == "units" and found.test == "sign flips"
-    assert f"units by their samples, each {weighting[:-1]} counts once" in repr(found)
+    assert f"units by their samples, each {equal_weights[:-1]} counts once" in repr(found)
 
     def fitted(y, X=X):
         return np.linalg.lstsq(X * np.sqrt(w)[:, None], y * np.sqrt(w), rcond=None)[0]

@@ -226,7 +226,7 @@ def test_the_features_that_are_measured_are_those_shown(X, model, tmp_path, caps
     file, out = tmp_path / "model.h5", tmp_path / "out"
     run("export", file, "-o", f"{out}1.csv", "--table", "top", *option)
     counts = tmp_path / "counts.csv", "--samples-in", "rows"
-    run("quality", file, *counts, "-o", f"{out}2.csv", "--table", "top_features", *option)
+    run("topic-quality", file, *counts, "-o", f"{out}2.csv", "--table", "top_features", *option)
     for number in (1, 2):
         assert pd.read_csv(f"{out}{number}.csv").feature.tolist() == sum(measured, [])
     if score is None:  # those that have no option

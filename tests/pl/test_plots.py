@@ -140,7 +140,7 @@ def test_colors_differ_and_are_stable():
     assert len(set(first)) == 60
     assert topic_colors(5) == first[:5]
     assert topic_colors(61)[60] == first[0]
-    with pytest.raises(ValueError, match="n_topics == -1, must be >= 0"):
+    with pytest.raises(ValueError, match="n_components == -1, must be >= 0"):
         topic_colors(-1)
 
 

@@ -94,7 +94,7 @@ PARTS = {
 }
 # The ways into the parts of `inference`: what other rooms may import of them, beside the results.
 WAYS_IN = {
-    "design": {"groups", "loadings", "weighting"},
+    "design": {"equal_weights", "groups", "loadings"},
     "results": {"files", "frames", "origin"},
     "replicates": {"refit", "jackknife", "selection_fits"},
     "samples": {"find_samples", "cluster_samples"},

@@ -56,7 +56,8 @@ NAMES = {
     """,
     "nmfscale.tl": """
         bootstrap_weights correspondence_analysis differential_features group_effects
-        permutation_test quality rename_topics restore_h5ad select_k topics transform write_h5ad
+        permutation_test rename_topics restore_h5ad select_k topic_quality topics transform
+        write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",
     "nmfscale.testing": "check_model model_checks",  # needs pytest: not loaded by nmfscale
@@ -95,7 +96,7 @@ def test_dir_shows_public_names_only():
 
 def test_old_names_lead_to_the_new_ones():
     old = {nmfscale: "loglik_poisson Counts corpora jackknife_fit simulate_topic_counts model_of"}
-    old[nmfscale.pl] = "top_features detached_axes"
+    old |= {nmfscale.pl: "top_features detached_axes", nmfscale.tl: "quality"}
     for module, names in old.items():
         for name in names.split():
             with pytest.raises(AttributeError, match=rf"no attribute '{name}': use ") as refusal:

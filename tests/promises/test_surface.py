@@ -33,7 +33,7 @@ MODULES = sorted(
 )
 COMMANDS = (
     "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap",
-    "correspondence", "select-k", "stability", "quality", "differential", "export", "report",
+    "correspondence", "select-k", "stability", "topic-quality", "differential", "export", "report",
     "restore", "completion", "cluster",
 )  # fmt: skip
 # Pages whose names are checked, and names of other packages on them.

@@ -1,10 +1,10 @@
 """Topic proportions or amounts of samples, as tests and estimates of groups use them.
 
 All questions use the same function, `topics_of_samples`, so that tests, means, regressions and
-weights of one model have the same rows. `loadings="proportions"` is the default everywhere. The
+weights of one model have the same rows. `scale="proportions"` is the default everywhere. The
 null hypothesis is that groups have the same mixture of topics; sequencing depth or document length
 is no part of it. Proportions have the same mean at any depth; amounts do not, and a deep sample
-outweighs shallow ones. `loadings="amounts"` asks a question about the whole corpus: how much of
+outweighs shallow ones. `scale="amounts"` asks a question about the whole corpus: how much of
 each topic each group has.
 """
 
@@ -26,21 +26,21 @@ from ...models.pipelines import model_of
 from ...models.topics.topic_labels import topic_words
 
 Array = NDArray[Any]
-KINDS = "proportions", "amounts"
+SCALES = "proportions", "amounts"
 
 
 @dataclass(frozen=True)
 class SampleTopics:
     """Topics of samples (n, T) in float64; rows of empty samples are 0.
 
-    `kind` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts of
-    samples, None if unknown. `sample_names` (n,) is None if samples have no names. `model` is the
-    fitted model, None for an array.
+    `scale` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts
+    of samples, None if unknown. `sample_names` (n,) is None if samples have no names. `model` is
+    the fitted model, None for an array.
     """
 
     rows: Array
     topic_names: tuple[Any, ...]
-    kind: str
+    scale: str
     totals: Array | None = None
     sample_names: Array | None = None
     model: Any = None
@@ -81,7 +81,7 @@ class SampleTopics:
 
 
 def topics_of_samples(
-    model: Any, loadings: str = "proportions", topic_names: Any = None, *, warn: bool = True
+    model: Any, scale: str = "proportions", topic_names: Any = None, *, warn: bool = True
 ) -> SampleTopics:
     """Return the topics of samples from a model or an array, as proportions or amounts.
 
@@ -91,9 +91,9 @@ def topics_of_samples(
     most in samples with few counts. For an array, amounts are its rows. `warn`: warn of samples
     that are left out.
     """
-    if not isinstance(loadings, str) or loadings not in KINDS:
+    if not isinstance(scale, str) or scale not in SCALES:
         raise ValueError(
-            f"loadings={reprlib.repr(loadings)} is not one of {', '.join(map(repr, KINDS))}; "
+            f"scale={reprlib.repr(scale)} is not one of {', '.join(map(repr, SCALES))}; "
             "loadings themselves are the first argument."
         )
     model = model_of(model)
@@ -107,17 +107,17 @@ def topics_of_samples(
         totals = None
         if hasattr(model, "components_"):
             totals = getattr(model, "sample_totals_", None)
-            values = _amounts(model, values, totals, loadings)
+            values = _amounts(model, values, totals, scale)
         values = scaled_rows(values)
         found = SampleTopics(values, names, "amounts", totals, names_of(model), model)
-    if loadings == "proportions" and found.kind == "amounts":
-        found = replace(found, rows=proportions(found.rows), kind=loadings)
+    if scale == "proportions" and found.scale == "amounts":
+        found = replace(found, rows=proportions(found.rows), scale=scale)
     if warn:
         found.warn_of_empty()
     return found
 
 
-def _amounts(model: Any, values: Array, totals: Array | None, kind: str) -> Array:
+def _amounts(model: Any, values: Array, totals: Array | None, scale: str) -> Array:
     """Return the expected counts of each topic in each sample (n, T), 0 if it is empty."""
     for posterior, prior in _POSTERIORS:
         if getattr(model, posterior, None) is not None:
@@ -127,10 +127,10 @@ def _amounts(model: Any, values: Array, totals: Array | None, kind: str) -> Arra
     else:
         sums = np.asarray(model.components_, np.float64).sum(axis=1)
         values = values * sums
-        if kind == "amounts" and getattr(model, "loadings_are_proportions", False):
+        if scale == "amounts" and getattr(model, "loadings_are_proportions", False):
             if totals is None:
                 raise ValueError(
-                    f"loadings='amounts': this {type(model).__name__} comes from a file of an "
+                    f"scale='amounts': this {type(model).__name__} comes from a file of an "
                     "earlier version, without sample_totals_. Fit again, or pass loadings_ times "
                     "the totals of the samples."
                 )

@@ -37,14 +37,14 @@ class Units:
 
     @classmethod
     def of(
-        cls, model: Any, groups: Any, units: Any, strata: Any, loadings: str = "proportions"
+        cls, model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions"
     ) -> Units:
         """Build the units of samples, without empty samples.
 
         The proportions of a unit are the mean over its samples, its amounts the sum.
         """
         refuse_swapped(model, groups, "the groups")
-        topics = topics_of_samples(model, loadings, warn=False)
+        topics = topics_of_samples(model, scale, warn=False)
         names = topics.sample_names
         labels = checked_labels(groups, len(topics), "groups", names)
         design = checked_design(labels, units, strata, sample_names=names)
@@ -69,7 +69,7 @@ class Units:
         rows, n_samples, depths = rows[kept], n_samples[kept], None
         if topics.totals is not None:
             depths = design.sum_over_units(topics.totals)[kept] / n_samples
-        if loadings == "proportions":
+        if scale == "proportions":
             rows = proportions(rows)
         return cls(rows, labels, design.strata.codes[kept], n_samples, depths)
 
@@ -117,9 +117,9 @@ def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> st
 
 
 def units_with_topics(
-    model: Any, groups: Any, units: Any, strata: Any, loadings: str = "proportions"
+    model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions"
 ) -> tuple[Array, Labels, NDArray[np.int64]]:
     """Return the topics of each unit, their groups and strata, without empty ones."""
-    found = Units.of(model, groups, units, strata, loadings)
+    found = Units.of(model, groups, units, strata, scale)
     found.warn_of_depth()
     return found.rows, found.groups, found.strata

@@ -80,7 +80,7 @@ def differential_features(
 
     Parameters
     ----------
-    model : fitted model, or array-like of shape (n_samples, n_topics)
+    model : fitted model, or array-like of shape (n_samples, n_components)
         A model, or proportions or amounts of topics in each sample: rows are divided by their sums.
     X : counts of shape (n_samples, n_features)
         Counts of these samples, as in :meth:`nmfscale.PoissonNMF.fit`. Features need not be those
@@ -132,7 +132,7 @@ def differential_features(
     Returns
     -------
     DifferentialFeatures
-        Arrays (n_topics, n_features) of log2-fold changes, z, p and further numbers; tables by
+        Arrays (n_components, n_features) of log2-fold changes, z, p and further numbers; tables by
         ``to_frame()`` and ``rank_genes_groups()``. After Ctrl-C, it has the features that were
         finished.
 

@@ -22,9 +22,9 @@ from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.resample import draw_counts
 from ...models.pipelines import refuse_swapped
+from ..design.equal_weights import check_equal_weights, sample_weights
 from ..design.groups import Design, Labels, checked_design, checked_labels, warn_of_samples_as_units
 from ..design.loadings import topics_of_samples
-from ..design.weighting import check_weighting, sample_weights
 from ..intervals import Jackknife, check_interval, ends_of_known
 from ..replicates.replicates import ReplicateTask, run_replicates
 from ..replicates.seeds import child_states
@@ -44,9 +44,9 @@ def bootstrap_weights(
     model: Any,
     groups: Any,
     *,
-    loadings: str = "proportions",
+    scale: str = "proportions",
     units: Any = None,
-    weighting: str = "units",
+    equal_weights: str = "units",
     strata: Any = None,
     within: str = "groups",
     zeros: str = "drop",
@@ -80,13 +80,13 @@ def bootstrap_weights(
         A model, or non-negative amounts of topics. Columns of a DataFrame name the topics.
     groups : array-like of shape (n_samples,)
         Group of each sample, matched by name as in :func:`permutation_test`.
-    loadings : {"proportions", "amounts"}, default="proportions"
+    scale : {"proportions", "amounts"}, default="proportions"
         What is summed over samples: proportions of topics, so that samples have the same weight
         whatever their counts; or amounts, as in [1]_, which for a model are the expected counts of
-        each topic. With ``loadings="amounts", weighting="samples"`` tables are those of [1]_.
+        each topic. With ``scale="amounts", equal_weights="samples"`` tables are those of [1]_.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
-    weighting : {"units", "samples"}, default="units"
+    equal_weights : {"units", "samples"}, default="units"
         Whether each unit counts once, by the mean of its samples, or each sample.
     strata : array-like of shape (n_samples,), default=None
         Strata of the study: from each stratum as many units are drawn as it has.
@@ -166,20 +166,20 @@ def bootstrap_weights(
     5  east     0.4    0.5
     """
     check_interval(level, interval)
-    check_weighting(weighting)
+    check_equal_weights(equal_weights)
     for name, given, known in (
         ("within", within, ("groups", "corpus")), ("zeros", zeros, ("drop", "omit")),
     ):  # fmt: skip
         if not isinstance(given, str) or given not in known:
             raise ValueError(f"{name}={shown(given)} is not one of {known[0]!r}, {known[1]!r}.")
     refuse_swapped(model, groups, "the groups")
-    topics = topics_of_samples(model, loadings, topic_names)
+    topics = topics_of_samples(model, scale, topic_names)
     names, kept = topics.topic_names, ~topics.empty
     labels = checked_labels(groups, len(topics), "groups", topics.sample_names)
     whole = checked_design(labels, units, strata, nested=False, sample_names=topics.sample_names)
     labels, design = labels.of(kept), whole.of(kept)
     warn_of_samples_as_units(design)
-    weights = sample_weights(weighting, design, None, np.ones(len(labels)))
+    weights = sample_weights(equal_weights, design, None, np.ones(len(labels)))
     cells = Cells.of(topics.rows[kept] * weights[:, None], labels, design, within)
     drawn = "samples" if units is None else "units"
     warn_of_few_units(
@@ -197,7 +197,7 @@ def bootstrap_weights(
     found = BootstrapWeights(
         balanced, tables, names, labels.names, cells.n_units, level, interval,
         n_failures=int((status > LIMIT).sum()), n_limits=int((status == LIMIT).sum()),
-        random_state=job.seed.entropy, units=drawn, weighting=weighting, loadings=loadings,
+        random_state=job.seed.entropy, units=drawn, equal_weights=equal_weights, scale=scale,
         origin=Origin.of(topics.words, groups=groups, units=units, strata=strata),
     )  # fmt: skip
     if not len(tables) or np.isnan(tables).all(axis=0).any():

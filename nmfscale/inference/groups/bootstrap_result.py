@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
-from ..design.weighting import said_of
+from ..design.equal_weights import counted_once
 from ..intervals import spread
 from ..results.files import Result
 from ..results.frames import tidy_frame
@@ -46,9 +46,9 @@ class BootstrapWeights(Result):
         Share of the replicates that lack each topic.
     units : str
         What was resampled: "units" or "samples".
-    weighting : str
+    equal_weights : str
         What has weight one: "units" or "samples".
-    loadings : str
+    scale : str
         What was summed: "proportions" or "amounts".
     lower, upper : ndarray of shape (T, R)
         Ends of the intervals.
@@ -68,8 +68,8 @@ class BootstrapWeights(Result):
     n_limits: int = 0
     random_state: Any = None
     units: str = "samples"
-    weighting: str = "units"
-    loadings: str = "proportions"
+    equal_weights: str = "units"
+    scale: str = "proportions"
     lower: Array = field(default_factory=lambda: np.zeros((0, 0)))
     upper: Array = field(default_factory=lambda: np.zeros((0, 0)))
     origin: Origin = Origin()
@@ -168,7 +168,7 @@ class BootstrapWeights(Result):
         return (
             f"<BootstrapWeights: {T} topics x {R} groups, {self.n_replicates} replicates{failed}, "
             f"{self.interval} intervals of {self.level:.0%}, drawn by {self.units}"
-            f"{said_of(self.weighting, self.units)}>"
+            f"{counted_once(self.equal_weights, self.units)}>"
         )
 
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ...counts.names import shown
 from ...kernels import decompositions, dense
 from ...models.pipelines import refuse_swapped
+from ..design.equal_weights import check_equal_weights, sample_weights
 from ..design.groups import checked_design, checked_labels
 from ..design.loadings import topics_of_samples
-from ..design.weighting import check_weighting, sample_weights
 from ..results.origin import Origin
 from .bootstrap import Cells
 from .correspondence_result import CorrespondenceAnalysis
@@ -34,8 +34,8 @@ def correspondence_analysis(
     groups: Any,
     *,
     units: Any = None,
-    weighting: str = "units",
-    loadings: str = "proportions",
+    equal_weights: str = "units",
+    scale: str = "proportions",
     topic_names: Any = None,
 ) -> CorrespondenceAnalysis:
     """Place topics and groups in one space, in which near ones occur together.
@@ -58,10 +58,10 @@ def correspondence_analysis(
         Group of each sample: two groups at least. Groups and units are matched with the samples by
         name if both have names.
     units : array-like of shape (n_samples,), default=None
-        Unit of each sample, for `weighting`. By default samples are units.
-    weighting : {"units", "samples"}, default="units"
+        Unit of each sample, for `equal_weights`. By default samples are units.
+    equal_weights : {"units", "samples"}, default="units"
         Whether each unit counts once, by the mean of its samples, or each sample.
-    loadings : {"proportions", "amounts"}, default="proportions"
+    scale : {"proportions", "amounts"}, default="proportions"
         As in :func:`nmfscale.permutation_test`. With the amounts of a fitted model the sum of the
         table is the number of counts.
     topic_names : sequence of str, default=None
@@ -101,18 +101,18 @@ def correspondence_analysis(
     >>> int(np.abs(found.topic_coordinates[:, 0]).argmax())
     0
     """
-    check_weighting(weighting)
+    check_equal_weights(equal_weights)
     refuse_swapped(model, groups, "the groups")
-    topics = topics_of_samples(model, loadings, topic_names)
+    topics = topics_of_samples(model, scale, topic_names)
     names, kept = topics.topic_names, ~topics.empty
     labels = checked_labels(groups, len(topics), "groups", topics.sample_names)
     design = checked_design(labels, units, None, nested=False, sample_names=topics.sample_names)
     labels, design = labels.of(kept), design.of(kept)
-    weights = sample_weights(weighting, design, None, np.ones(len(labels)))
+    weights = sample_weights(equal_weights, design, None, np.ones(len(labels)))
     cells = Cells.of(topics.rows[kept] * weights[:, None], labels, design, "corpus")
     return of_table(
         cells.observed(), names, labels.names, units="samples" if units is None else "units",
-        weighting=weighting, loadings=loadings,
+        equal_weights=equal_weights, scale=scale,
         origin=Origin.of(topics.words, groups=groups, units=units),
     )  # fmt: skip
 

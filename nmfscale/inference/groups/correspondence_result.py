@@ -40,9 +40,9 @@ class CorrespondenceAnalysis(Result):
         Names.
     units : str
         What the table sums: "units" or "samples".
-    weighting : str
+    equal_weights : str
         What has weight one: "units" or "samples".
-    loadings : str
+    scale : str
         What was summed: "proportions" or "amounts".
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
@@ -57,8 +57,8 @@ class CorrespondenceAnalysis(Result):
     topics: tuple[Any, ...]
     groups: tuple[Any, ...]
     units: str = "samples"
-    weighting: str = "units"
-    loadings: str = "proportions"
+    equal_weights: str = "units"
+    scale: str = "proportions"
     origin: Origin = Origin()
 
     @property

@@ -45,7 +45,7 @@ _FEW_UNITS = 4096
 class Labelled:
     """Units whose labels are permuted within strata, and the groups that each test compares.
 
-    `rows` (n_units, n_topics) are whole multiples of `scale`, the unit of each column, and are
+    `rows` (n_units, n_components) are whole multiples of `scale`, the unit of each column, and are
     sorted by stratum. `labels` are the numbers of their groups, `sizes` (n_strata, n_groups) the
     units of each group in each stratum, `tests` the groups of each test. The kernel adds up 32-bit
     numbers: the `low` lowest bits of rows, if any, are separate columns.
@@ -75,7 +75,7 @@ class Labelled:
         return cls(whole, scale, labels, sizes, tuple(tests), low)
 
     def values(self, statistic: Statistic, sums: Array) -> Array:
-        """Return the statistic of each test (n, n_tests) of sums (n, n_groups, n_topics)."""
+        """Return the statistic of each test (n, n_tests) of sums (n, n_groups, n_components)."""
         summary, n_units = statistic.summary(sums * self.scale), self.sizes.sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = [statistic.of(summary, n_units, list(test)) for test in self.tests]
@@ -88,7 +88,7 @@ class Labelled:
         return self.values(statistic, self._sums(self.labels[None]))[0]
 
     def table(self) -> Array:
-        """Return sums over groups (n_groups, n_topics) for the observed labels."""
+        """Return sums over groups (n_groups, n_components) for the observed labels."""
         found: Array = self._sums(self.labels[None])[0] * self.scale
         return found
 
@@ -122,7 +122,7 @@ class Labelled:
         return np.hstack(parts).astype(np.int32)
 
     def of_sums(self, sums: Array) -> Array:
-        """Return sums of rows (n, n_groups, n_topics) from sums of `columns`."""
+        """Return sums of rows (n, n_groups, n_components) from sums of `columns`."""
         n_topics = self.scale.size
         found = sums[:, :, :n_topics].astype(np.float64)
         if self.low:

@@ -44,7 +44,7 @@ def permutation_test(
     model: Any,
     groups: ArrayLike,
     *,
-    loadings: str = "proportions",
+    scale: str = "proportions",
     units: ArrayLike | None = None,
     strata: ArrayLike | None = None,
     statistic: str | Callable[[Array], Array] = "welch",
@@ -72,7 +72,7 @@ def permutation_test(
 
     Parameters
     ----------
-    model : fitted model, or array-like of shape (n_samples, n_topics)
+    model : fitted model, or array-like of shape (n_samples, n_components)
         A model, or non-negative amounts of topics in each sample. The fit must not have used the
         labels: otherwise the test is not valid.
     groups : array-like of shape (n_samples,)
@@ -80,7 +80,7 @@ def permutation_test(
         If labels and samples both have names, they are matched by name, in any order; a sample
         without a label is an error. Consecutive numbers, the default index of pandas, do not count
         as names.
-    loadings : {"proportions", "amounts"}, default="proportions"
+    scale : {"proportions", "amounts"}, default="proportions"
         What is compared: proportions of topics in each sample, whose mean does not depend on the
         counts of a sample; or amounts, as in [1]_, which for a model are the expected counts of
         each topic. Proportions of a unit are the mean over its samples, amounts the sum.
@@ -97,8 +97,8 @@ def permutation_test(
         of all pairs of groups, small if groups differ [1]_ (Algorithms 3, 4). "balanced": the sum
         of squared deviations of the balanced table (:func:`nmfscale.balance`) from the neutral
         1/sqrt(T), large if groups differ [1]_ (section 4.4). A function takes tables of sums over
-        groups, (n_tables, n_groups, n_topics), and returns a number for each. All but "welch" test
-        whether groups have the same distribution, spread included: see Notes.
+        groups, (n_tables, n_groups, n_components), and returns a number for each. All but "welch"
+        test whether groups have the same distribution, spread included: see Notes.
     alternative : {"greater", "less", "two-sided"}, optional
         Which values of a function are evidence of a difference; by default "greater".
     scope : {"pair", "all"}, default="pair"
@@ -188,7 +188,7 @@ def permutation_test(
     """
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
-    found = Units.of(model, groups, units, strata, loadings)
+    found = Units.of(model, groups, units, strata, scale)
     labels = found.groups
     check_pairs(labels, found.rows.shape[1] + 1, n_permutations, scope)
     members = [tuple(range(len(labels.names)))]
@@ -283,7 +283,7 @@ def _observed(
             raise ValueError(
                 f"statistic={statistic.name!r} of groups {' - '.join(str(names[g]) for g in test)} "
                 "is not a finite number: amounts of their units differ too much. Pass "
-                "loadings='proportions', or rescale what is given."
+                "scale='proportions', or rescale what is given."
             )
     return found
 

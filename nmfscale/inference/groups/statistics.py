@@ -23,7 +23,7 @@ ALTERNATIVES = "greater", "less", "two-sided"
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic of tables: sums of rows over groups, of shape (n_tables, n_groups, n_topics).
+    """A statistic of tables: sums of rows over groups, of shape (n_tables, n_groups, n_components).
 
     `rows` computes from the amounts of topics in units the rows that are summed. `values` takes
     tables of sums (with `of_products`, the products of their rows, (n_tables, n_groups, n_groups))
@@ -31,9 +31,9 @@ class Statistic:
     exchanged.
 
     A table without a statistic has the value infinity, which counts as more extreme than all
-    others; `check` raises an error if the table of the data, (n_groups, n_topics), is such a table,
-    with the groups' names. `most` is the largest possible value for a number of groups. `code`
-    distinguishes functions of the same name.
+    others; `check` raises an error if the table of the data, (n_groups, n_components), is such a
+    table, with the groups' names. `most` is the largest possible value for a number of groups.
+    `code` distinguishes functions of the same name.
     """
 
     name: str
@@ -109,7 +109,7 @@ def most_balanced(n_groups: int) -> float:
 
 
 def check_balance(table: Array, groups: Sequence[Any]) -> None:
-    """Refuse a table (n_groups, n_topics) without a balance; warn if it has only a limit."""
+    """Refuse a table (n_groups, n_components) without a balance; warn if it has only a limit."""
     (status,) = balance_tables(table.T[None]).status
     if status != BALANCED:
         name = f"the table of topics by groups {' - '.join(map(str, groups))}"
@@ -236,7 +236,7 @@ def checked_statistic(statistic: Any, alternative: str | None) -> Statistic:
     if not callable(statistic):
         raise ValueError(
             f"statistic={statistic!r}: choose from {', '.join(STATISTICS)}, or pass a function of "
-            "tables of shape (n_tables, n_groups, n_topics)."
+            "tables of shape (n_tables, n_groups, n_components)."
         )
     name = getattr(statistic, "__qualname__", type(statistic).__qualname__)
     return Statistic(

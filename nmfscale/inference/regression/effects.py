@@ -24,10 +24,10 @@ from ...counts.warn import warn_caller
 from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...methods.factors import proportions
 from ...models.pipelines import refuse_swapped
+from ..design.equal_weights import check_equal_weights
 from ..design.groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
 from ..design.loadings import topics_of_samples
 from ..design.units import units_with_topics
-from ..design.weighting import check_weighting
 from ..groups.bootstrap import Cells, draw_in_parts, warn_of_few_units
 from ..groups.permutation import labelled_sets, null_distributions
 from ..groups.pvalues import joint_max_t, n_as_extreme, pvalue
@@ -56,9 +56,9 @@ def group_effects(
     model: Any,
     groups: ArrayLike,
     *,
-    loadings: str = "proportions",
+    scale: str = "proportions",
     units: ArrayLike | None = None,
-    weighting: str = "units",
+    equal_weights: str = "units",
     moderated: bool = True,
     strata: ArrayLike | None = None,
     n_replicates: int = 1000,
@@ -82,21 +82,21 @@ def group_effects(
 
     The proportions of a unit are the mean over its samples. The mean of a group is the mean over
     its units, each of which counts once however many samples it has: a study estimates the mean
-    over units. With ``weighting="samples"`` each sample counts once. Proportions have the same mean
-    whatever the depth of a sample and the number of samples in a unit.
+    over units. With ``equal_weights="samples"`` each sample counts once. Proportions have the same
+    mean whatever the depth of a sample and the number of samples in a unit.
 
     Parameters
     ----------
-    model : fitted model, or array-like of shape (n_samples, n_topics)
+    model : fitted model, or array-like of shape (n_samples, n_components)
         A model, or non-negative amounts of topics. Columns of a DataFrame name the topics.
     groups, units, strata
         As in :func:`permutation_test`. Labels are permuted, and units drawn, within strata.
         Differences between strata are part of the means, but not of the tests.
-    loadings : {"proportions", "amounts"}, default="proportions"
+    scale : {"proportions", "amounts"}, default="proportions"
         What is added up over the samples of a unit: proportions, or amounts (expected counts),
         which are larger in samples with more counts.
-    weighting : {"units", "samples"}, default="units"
-        Whether each unit counts once in a mean, or each sample (with loadings="amounts", each
+    equal_weights : {"units", "samples"}, default="units"
+        Whether each unit counts once in a mean, or each sample (with scale="amounts", each
         count). Without `units` samples are units.
     moderated : bool, default=True
         Shrink the variance of a topic in a group of few units towards the value expected from the
@@ -185,14 +185,14 @@ def group_effects(
     2  west  east        0.17   0.09   0.24
     """
     check_interval(level, interval, ROBUST_INTERVALS)
-    check_weighting(weighting)
+    check_equal_weights(equal_weights)
     check_positive("n_replicates", n_replicates)
     check_positive("n_permutations", n_permutations)
     refuse_swapped(model, groups, "the groups")
-    topics = topics_of_samples(model, loadings, topic_names, warn=False)
+    topics = topics_of_samples(model, scale, topic_names, warn=False)
     sums, labels, strata_of = units_with_topics(topics, groups, units, strata, "amounts")
     names, values = topics.topic_names, proportions(sums)
-    weights = sums.sum(axis=1) if weighting == "samples" else np.ones(len(sums))
+    weights = sums.sum(axis=1) if equal_weights == "samples" else np.ones(len(sums))
     shares = shares_of(values, weights) if moderated else None
     statistic = EachTopic.of_topics(labels.sizes, len(names), shares)
     labelled = labelled_sets(
@@ -225,7 +225,7 @@ def group_effects(
         table[:-1] / table[-1], p, maxt, false_discovery_control(p), observed, names, labels.names,
         labels.sizes, replicates, np.stack(nulls, axis=1), exact[0],
         smallest if exact[0] else max(smallest, 1 / (len(nulls[0]) + 1)),
-        errors, parts, level, interval, drawn, weighting, seed.entropy, interrupted,
+        errors, parts, level, interval, drawn, equal_weights, seed.entropy, interrupted,
         Origin.of(topics.words, groups=groups, units=units, strata=strata),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
 from ...counts.names import shown
-from ..design.weighting import said_of
+from ..design.equal_weights import counted_once
 from ..intervals import arcsine_interval, interval_ends, spread
 from ..results.files import Result
 from ..results.frames import tidy_frame
@@ -94,7 +94,7 @@ class GroupEffects(Result):
     Attributes
     ----------
     means, lower, upper : ndarray of shape (T, R)
-        Mean over the units (or samples, see `weighting`) of each group, and the ends of its
+        Mean over the units (or samples, see `equal_weights`) of each group, and the ends of its
         interval.
     std_error : ndarray of shape (T, R)
         Standard errors that are robust to unequal spread of units; with bootstrap intervals,
@@ -122,7 +122,7 @@ class GroupEffects(Result):
         As they were given.
     units : str
         What was resampled: "units" or "samples".
-    weighting : str
+    equal_weights : str
         What has weight one in a mean: "units" or "samples".
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
@@ -150,7 +150,7 @@ class GroupEffects(Result):
     level: float
     interval: str
     units: str
-    weighting: str
+    equal_weights: str
     random_state: Any
     interrupted: bool
     origin: Origin = Origin()
@@ -275,7 +275,7 @@ class GroupEffects(Result):
         """Sizes, and the number of topics that differ."""
         T, R = self.means.shape
         found = np.count_nonzero(self.qvalue <= 0.05)
-        once = said_of(self.weighting, self.units)
+        once = counted_once(self.equal_weights, self.units)
         return (
             f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}, "
             f"{found} topics with q <= 0.05 of {len(self.null):,} labellings>"

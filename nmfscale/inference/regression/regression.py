@@ -18,9 +18,9 @@ from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.functions import power
 from ...models.pipelines import refuse_swapped
+from ..design.equal_weights import check_equal_weights
 from ..design.groups import Design, Labels, checked_design, warn_of_samples_as_units
 from ..design.loadings import topics_of_samples
-from ..design.weighting import check_weighting
 from ..groups.bootstrap import warn_of_few_units
 from ..intervals import ROBUST_INTERVALS, check_interval, interval_ends
 from ..replicates.replicates import check_positive
@@ -46,9 +46,9 @@ def regress_proportions(
     model: Any,
     covariates: Any,
     *,
-    loadings: str = "proportions",
+    scale: str = "proportions",
     units: ArrayLike | None = None,
-    weighting: str = "units",
+    equal_weights: str = "units",
     moderated: bool = True,
     strata: ArrayLike | None = None,
     names: Any = None,
@@ -75,11 +75,11 @@ def regress_proportions(
     If covariates are the same in all samples of each unit, the proportions of units are regressed;
     the coefficients of a single label are then the differences of :func:`group_effects`. If a
     covariate differs within units, the proportions of samples are regressed, with standard errors
-    clustered by unit. In both cases each unit counts once, unless ``weighting="samples"``.
+    clustered by unit. In both cases each unit counts once, unless ``equal_weights="samples"``.
 
     Parameters
     ----------
-    model : fitted model, or array-like of shape (n_samples, n_topics)
+    model : fitted model, or array-like of shape (n_samples, n_components)
         A model, or non-negative amounts of topics. Columns of a DataFrame name the topics.
     covariates : DataFrame, dict of columns, or array-like of shape (n_samples, n_terms)
         Numbers and booleans are used as they are. Texts and categories become indicators of all
@@ -87,14 +87,14 @@ def regress_proportions(
         order, or in the order of a pandas Categorical. A matrix of patsy or formulaic keeps its
         column names; pass it with intercept=False. Rows are matched with samples by name if both
         have names.
-    loadings : {"proportions", "amounts"}, default="proportions"
+    scale : {"proportions", "amounts"}, default="proportions"
         As in :func:`group_effects`.
     units, strata : array-like of shape (n_samples,), optional
         As in :func:`permutation_test`; a unit may have several values of a covariate. Units are
         drawn and permuted within strata. Strata are not in the model: if proportions differ between
         them, make them a covariate, too. A covariate that is the same in all units of each stratum
         has no p-value.
-    weighting : {"units", "samples"}, default="units"
+    equal_weights : {"units", "samples"}, default="units"
         Whether each unit counts once, or each sample. Without `units` both are the same.
     moderated : bool, default=True
         As in :func:`group_effects`; with False standard errors are HC3, without moderation.
@@ -193,12 +193,12 @@ def regress_proportions(
     2      1        -0.08  -0.16  -0.00
     """
     check_interval(level, interval, ROBUST_INTERVALS)
-    check_weighting(weighting)
+    check_equal_weights(equal_weights)
     check_positive("n_replicates", n_replicates)
     if n_permutations != 0:
         check_positive("n_permutations", n_permutations)
     refuse_swapped(model, covariates, "the covariates")
-    topics = topics_of_samples(model, loadings, topic_names, warn=False)
+    topics = topics_of_samples(model, scale, topic_names, warn=False)
     sample_names = topics.sample_names
     if sample_names is None:  # as for the default index of pandas
         _refuse_other_order(model, covariates)
@@ -206,7 +206,7 @@ def regress_proportions(
     one = Labels(np.zeros(len(topics), np.int64), (None,))
     design = checked_design(one, units, strata, nested=False, sample_names=sample_names)
     warn_of_samples_as_units(design)
-    rows = Rows.of(topics, matrix, design, weighting)
+    rows = Rows.of(topics, matrix, design, equal_weights)
     drawn = "samples" if units is None else "units"
     _check_levels(matrix, design, drawn, interval)
     fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
@@ -227,7 +227,7 @@ def regress_proportions(
         tested = test.run(random_state=seed, checkpoint=place, **options)
     return ProportionRegression(
         coefficients, *_ends(interval, errors, coefficients, replicates, level), tested,
-        topics.topic_names, matrix.terms, rows.n_units, drawn, rows.what, weighting, errors,
+        topics.topic_names, matrix.terms, rows.n_units, drawn, rows.what, equal_weights, errors,
         replicates, n_failures, level, interval, seed.entropy,
         Origin.of(topics.words, units=units, strata=strata),
     )  # fmt: skip

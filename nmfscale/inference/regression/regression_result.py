@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
 from ...counts.names import shown
-from ..design.weighting import said_of
+from ..design.equal_weights import counted_once
 from ..intervals import percentile, spread
 from ..results.files import Result
 from ..results.frames import tidy_frame
@@ -55,7 +55,7 @@ class ProportionRegression(Result):
     rows : str
         What was regressed: "units", their proportions; or "samples", where covariates differ within
         units (errors are those of units, clusters of samples) or samples are the units.
-    weighting : str
+    equal_weights : str
         What has weight one: "units" or "samples".
     test : str or None
         What p-values come from: "permutations" of units, or "sign flips" of their residuals.
@@ -91,7 +91,7 @@ class ProportionRegression(Result):
     n_units: int
     units: str
     rows: str
-    weighting: str
+    equal_weights: str
     errors: RobustErrors
     replicates: Array | None
     n_failures: int
@@ -292,12 +292,12 @@ class ProportionRegression(Result):
         return 0.0
 
     def __repr__(self) -> str:
-        """Sizes, weighting, and the number of coefficients that differ from 0."""
+        """Sizes, what counts once, and the number of coefficients that differ from 0."""
         T, P = self.coefficients.shape
         size = f"{T} topics x {P} terms, {self.n_units:,} {self.units}"
         if self.units == "units":
             size += " by their samples" if self.rows == "samples" else ""
-            size += said_of(self.weighting, self.units)
+            size += counted_once(self.equal_weights, self.units)
         if self.qvalue is None:
             return f"<ProportionRegression: {size}, {self.interval} intervals>"
         tested = np.isfinite(self.qvalue)

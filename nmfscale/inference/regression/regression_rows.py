@@ -34,7 +34,9 @@ class Rows:
     unit_names: Any
 
     @classmethod
-    def of(cls, topics: SampleTopics, matrix: DesignMatrix, design: Design, weighting: str) -> Rows:
+    def of(
+        cls, topics: SampleTopics, matrix: DesignMatrix, design: Design, equal_weights: str
+    ) -> Rows:
         """Use samples as rows, or units if each unit has a single value of every covariate."""
         X, unit, what, amounts = matrix.values, design.of_sample, "samples", topics.rows
         kept = np.asarray(amounts.any(axis=1))
@@ -54,7 +56,7 @@ class Rows:
         order = np.argsort(unit, kind="stable")
         amounts, unit = amounts[kept][order], unit[order]
         totals = amounts.sum(axis=1)
-        if weighting == "units":  # the weights of a unit add up to 1
+        if equal_weights == "units":  # the weights of a unit add up to 1
             totals = totals / np.bincount(unit, totals)[unit]
         alike = np.ptp(totals) <= 1e-12 * totals.max()
         names = design.unit_names

@@ -23,9 +23,9 @@ from ...models.pipelines import model_and_input
 from ...models.topics.topics import topic_number
 from ...readers.open import as_counts
 from ...terminal import progress_bar
+from ..design.equal_weights import check_equal_weights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
 from ..design.groups import Design, Labels, check_resampled, checked_design, checked_labels
-from ..design.weighting import check_groups, check_weighting, sample_weights
 from ..intervals import check_interval
 from ..quantiles import normal_quantile
 from .jackknife_result import JackknifeEstimates, JackknifeFit
@@ -46,7 +46,7 @@ def jackknife_fit(
     *,
     groups: Any = None,
     units: Any = None,
-    weighting: str = "units",
+    equal_weights: str = "units",
     strata: Any = None,
     level: float = 0.95,
     tol: float = 1e-3,
@@ -80,7 +80,7 @@ def jackknife_fit(
     units, strata : array-like of shape (n_samples,), default=None
         As in :func:`nmfscale.bootstrap_fit`. Influences of the samples of a unit are added up, and
         the mean of their stratum is subtracted.
-    weighting : {"units", "samples"}, default="units"
+    equal_weights : {"units", "samples"}, default="units"
         As in :func:`nmfscale.bootstrap_fit`.
     level : float, default=0.95
         Nominal coverage of the intervals, which assume a normal distribution on the log-odds scale.
@@ -163,7 +163,7 @@ def jackknife_fit(
     (100, 2)
     """
     check_interval(level, "percentile")
-    check_weighting(weighting)
+    check_equal_weights(equal_weights)
     model, X = model_and_input(model, X)
     F, prior = _checked_factors(model)
     if getattr(model, "measured_", None) is not None:
@@ -183,7 +183,7 @@ def jackknife_fit(
     samples = checked_labels(np.zeros(n, int), n, "X")
     design = checked_design(samples, units, strata, nested=False, **named)
     check_resampled(design)
-    in_means = sample_weights(weighting, design, labels, (counts.row_totals > 0).astype(float))
+    in_means = sample_weights(equal_weights, design, labels, (counts.row_totals > 0).astype(float))
     if labels is not None:
         check_groups(labels, in_means)
     n_numbers = len(chosen) + (0 if labels is None else F.shape[1] * len(labels.names))
@@ -208,7 +208,7 @@ def jackknife_fit(
     return JackknifeFit(
         components, means, chosen, feature_names, None if labels is None else labels.names,
         level, hessian.kkt, hessian.least, np.array(solver.residuals), solver.n_products,
-        numbers_or_names(model), "samples" if units is None else "units", weighting,
+        numbers_or_names(model), "samples" if units is None else "units", equal_weights,
     )  # fmt: skip
 
 

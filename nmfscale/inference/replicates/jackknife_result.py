@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
-from ..design.weighting import said_of
+from ..design.equal_weights import counted_once
 from ..results.files import Result
 from ..results.frames import tidy_frame
 
@@ -64,7 +64,7 @@ class JackknifeFit(Result):
         Number of products with the Hessian; each reads the counts once.
     topic_names : tuple
         Names of the topics.
-    units, weighting : str
+    units, equal_weights : str
         What influences are added up over, and what has weight one in a group mean: "units" or
         "samples".
     """
@@ -81,7 +81,7 @@ class JackknifeFit(Result):
     n_products: int
     topic_names: tuple[Any, ...]
     units: str = "samples"
-    weighting: str = "units"
+    equal_weights: str = "units"
 
     def to_frame(self, what: str | None = None) -> Any:
         """Return one kind of estimates as a table with a row for each.
@@ -123,5 +123,5 @@ class JackknifeFit(Result):
             f"<JackknifeFit: {len(self.entries)} frequencies, "
             f"{0 if self.group_means is None else self.group_means.estimate.size} group means, "
             f"{self.n_products} products, KKT residual {self.kkt:.1e}"
-            f"{said_of(self.weighting, self.units)}>"
+            f"{counted_once(self.equal_weights, self.units)}>"
         )

@@ -15,9 +15,9 @@ from ...engine.workers import resolve_client
 from ...models.arguments.names import feature_names_of
 from ...models.pipelines import model_and_input
 from ...models.topics.topic_labels import topic_words
+from ..design.equal_weights import check_equal_weights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
 from ..design.groups import check_resampled, checked_design, checked_labels
-from ..design.weighting import check_groups, check_weighting, sample_weights
 from ..intervals import check_interval
 from ..results.origin import Origin
 from .refit_result import BootstrapFit, Estimates, numbers_or_names
@@ -33,7 +33,7 @@ def bootstrap_fit(
     X: Any,
     *,
     units: Any = None,
-    weighting: str = "units",
+    equal_weights: str = "units",
     strata: Any = None,
     groups: Any = None,
     features: Any = None,
@@ -77,7 +77,7 @@ def bootstrap_fit(
         chunks: up to 16 replicates, as many as memory has room for, share each read.
     units : array-like of shape (n_samples,), default=None
         Unit of each sample: all samples of a unit are drawn together. By default samples are units.
-    weighting : {"units", "samples"}, default="units"
+    equal_weights : {"units", "samples"}, default="units"
         Whether each unit counts once in the mean of a group, by the mean of its samples there, or
         each sample counts once. Samples have their `row_weights`; samples without counts have
         weight 0.
@@ -159,7 +159,7 @@ def bootstrap_fit(
     ((3, 30), 0)
     """
     check_interval(level, "percentile")
-    check_weighting(weighting)
+    check_equal_weights(equal_weights)
     estimator, X = model_and_input(estimator, X)
     check_refittable(estimator)
     client = resolve_client(client)
@@ -186,7 +186,7 @@ def bootstrap_fit(
     proportions, frequencies = shares_of(fitted)
     proportions = proportions[given.rows]
     some = (counts.row_totals > 0) & proportions.any(axis=1)
-    in_means = sample_weights(weighting, design, labels, given.weights * some)
+    in_means = sample_weights(equal_weights, design, labels, given.weights * some)
     if labels is not None:
         check_groups(labels, in_means)
     drawing = Drawing.of(
@@ -209,7 +209,7 @@ def bootstrap_fit(
         converged=job["converged"], features=chosen[0], samples=chosen[1],
         feature_names=feature_names, groups=None if labels is None else labels.names,
         level=level, random_state=job.seed.entropy, topic_names=numbers_or_names(fitted),
-        units="samples" if units is None else "units", weighting=weighting,
+        units="samples" if units is None else "units", equal_weights=equal_weights,
         origin=Origin.of(topic_words(fitted), groups=groups, units=units, strata=strata),
     )  # fmt: skip
     _warn_of_lost(found)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..design.weighting import said_of
+from ..design.equal_weights import counted_once
 from ..intervals import percentile
 from ..results.files import Result
 from ..results.frames import tidy_frame
@@ -103,7 +103,7 @@ class BootstrapFit(Result):
         Names of the topics.
     units : str
         What was resampled: "units" or "samples".
-    weighting : str
+    equal_weights : str
         What has weight one in a group mean: "units" or "samples".
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
@@ -125,7 +125,7 @@ class BootstrapFit(Result):
     random_state: Any
     topic_names: tuple[Any, ...]
     units: str = "samples"
-    weighting: str = "units"
+    equal_weights: str = "units"
     origin: Origin = Origin()
 
     @property
@@ -187,5 +187,5 @@ class BootstrapFit(Result):
         return (
             f"<BootstrapFit: {K} topics, {self.n_replicates} replicates, {self.n_reordered} put in "
             f"another order, smallest cosine {np.nanmin(self.cosines, initial=1):.3f}"
-            f"{said_of(self.weighting, self.units)}>"
+            f"{counted_once(self.equal_weights, self.units)}>"
         )

@@ -11,23 +11,25 @@ from ...counts.names import shown
 from .groups import Design, Labels
 
 Array = NDArray[Any]
-WEIGHTINGS = "units", "samples"
+EQUAL = "units", "samples"
 
 
-def check_weighting(weighting: Any) -> None:
-    """Refuse an unknown weighting."""
-    if not isinstance(weighting, str) or weighting not in WEIGHTINGS:
+def check_equal_weights(equal_weights: Any) -> None:
+    """Refuse a value of `equal_weights` that is not one of `EQUAL`."""
+    if not isinstance(equal_weights, str) or equal_weights not in EQUAL:
         raise ValueError(
-            f"weighting={shown(weighting)} is not one of {', '.join(map(repr, WEIGHTINGS))}."
+            f"equal_weights={shown(equal_weights)} is not one of {', '.join(map(repr, EQUAL))}."
         )
 
 
-def sample_weights(weighting: str, design: Design, groups: Labels | None, weights: Array) -> Array:
+def sample_weights(
+    equal_weights: str, design: Design, groups: Labels | None, weights: Array
+) -> Array:
     """Return the weight of each sample in a mean (n,), given its weight in the fit.
 
     With "units" the weights of a unit add up to 1, in each group in which it has samples.
     """
-    if weighting == "samples" or design.unit_names is None:
+    if equal_weights == "samples" or design.unit_names is None:
         return weights
     cell = design.of_sample
     if groups is not None:
@@ -47,6 +49,6 @@ def check_groups(groups: Labels, weights: Array) -> None:
         )
 
 
-def said_of(weighting: str, units: str) -> str:
-    """Return the line about weighting in the text of a result; empty if samples are units."""
-    return f", each {weighting[:-1]} counts once" if units == "units" else ""
+def counted_once(equal_weights: str, units: str) -> str:
+    """Return the words in the text of a result on what counts once; empty if samples are units."""
+    return f", each {equal_weights[:-1]} counts once" if units == "units" else ""

@@ -1,4 +1,4 @@
-"""quality and select_k: measures of the topics of a fit, and numbers of topics compared."""
+"""topic_quality and select_k: measures of the topics of a fit, and numbers of topics compared."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.names import name_array, names_of
 from ..inference.choice.select_k import select_k as compare_numbers
-from ..inference.choice.topic_quality import topic_quality
+from ..inference.choice.topic_quality import topic_quality as measure_quality
 from ..models.topic_model import TopicModel
 
 
-def quality(
+def topic_quality(
     adata: Any,
     *,
     key: str = KEY,
@@ -47,7 +47,7 @@ def quality(
     Returns
     -------
     AnnData, MuData or None
-        None; with `copy`, the copy. ``adata.uns["topics"]["quality"]`` is set, which
+        None; with `copy`, the copy. ``adata.uns["topics"]["topic_quality"]`` is set, which
         :func:`nmfscale.get.result` reads; and ``adata.obs["topics_explained"]``, the share of the
         deviance of each observation that the fit removes, which plots can show, and
         ``adata.var["topics_explained"]``, with 0 for variables that were not fitted.
@@ -64,8 +64,8 @@ def quality(
     >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 3, random_state=0)
-    >>> nmfscale.tl.quality(adata)
-    >>> nmfscale.get.result(adata, "quality").to_frame().columns.tolist()[:3]
+    >>> nmfscale.tl.topic_quality(adata)
+    >>> nmfscale.get.result(adata, "topic_quality").to_frame().columns.tolist()[:3]
     ['topic', 'share', 'npmi']
     """
     adata, returned = writable(adata, mod, copy)
@@ -76,8 +76,8 @@ def quality(
     known = set(name_array(names_of(model, 1)))
     var = np.array([name in known for name in counts.feature_names])
     counts = selected(counts, None, None if var.all() else var)
-    found = topic_quality(model, counts, **options)
-    keep_result(adata, key, found, "quality")
+    found = measure_quality(model, counts, **options)
+    keep_result(adata, key, found, "topic_quality")
     place = explained_place(key)
     adata.obs[place] = found.to_frame("samples")["explained"].to_numpy()
     of_features = found.to_frame("features").set_index("feature")["explained"]
@@ -88,7 +88,7 @@ def quality(
 
 def select_k(
     adata: Any,
-    n_topics: Iterable[int] = range(2, 21),
+    n_components: Iterable[int] = range(2, 21),
     *,
     model: Any = None,
     layer: str | None = None,
@@ -107,7 +107,7 @@ def select_k(
     ----------
     adata, layer, raw, mask_var, mask_obs, mod, copy
         As in :func:`topics`.
-    n_topics : iterable of int, default=range(2, 21)
+    n_components : iterable of int, default=range(2, 21)
         Numbers of topics to compare.
     model : estimator, optional
         The `estimator` of :func:`nmfscale.select_k`, by default
@@ -150,6 +150,6 @@ def select_k(
     counts = selected(counts_of(adata, layer, raw), obs, var)
     if model is None:
         model = TopicModel(prior_factors=1.1, tol=1e-3)
-    found = compare_numbers(model, counts, n_topics, units=given, **options)
+    found = compare_numbers(model, counts, n_components, units=given, **options)
     keep_result(adata, key_added, found)
     return returned
