@@ -173,7 +173,7 @@ def labelled_topics(arguments: argparse.Namespace, model: Any, labels: dict[str,
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Refuse options that belong to the other kind."""
     if arguments.kind == "fit":
-        for name in ("within", "interval", "loadings", "zeros"):
+        for name in ("within", "interval", "scale", "zeros"):
             if getattr(arguments, name) is not None:
                 arguments.usage(f"--{name} is for --kind weights")
         if arguments.counts is None:

@@ -104,9 +104,9 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     outputs = [tmp_path / name for name in ("weights.tsv", "weights.h5", "weights.svg")]
     given = [*words(folder, "bootstrap", model=which), "--within", "corpus"]
     given += ["--interval", "bca", "--level", 0.9, "--draw", "TwR", "--style", STYLES[which]]
-    loadings = "amounts" if which == "anchors.h5" else "proportions"
-    given += ["--scale", loadings, "--zeros", "omit"] if loadings == "amounts" else []
-    zeros = "omit" if loadings == "amounts" else "drop"
+    scale = "amounts" if which == "anchors.h5" else "proportions"
+    given += ["--scale", scale, "--zeros", "omit"] if scale == "amounts" else []
+    zeros = "omit" if scale == "amounts" else "drop"
     assert run(*given, *(word for path in outputs for word in ("-o", path))) == 0
     model = nmfscale.load(folder / which)
     topics = {
@@ -116,7 +116,7 @@ def test_weights_are_those_of_python(folder, tmp_path, capsys, which):
     }[which]
     with pytest.warns(UserWarning, match="fewer than 50"):
         expected = nmfscale.bootstrap_weights(
-            model, GROUPS, loadings=loadings, within="corpus", zeros=zeros, interval="bca",
+            model, GROUPS, scale=scale, within="corpus", zeros=zeros, interval="bca",
             level=0.9, random_state=1, topic_names=topics,
         )  # fmt: skip
     frame, rows = expected.to_frame(), rows_of(outputs[0])

@@ -79,10 +79,8 @@ def test_amounts_weigh_deep_samples_more():
     assert nmfscale.permutation_test(
         amounts, groups, scale="amounts", **options
     ).overall.observed == pytest.approx(9.1)
-    with pytest.raises(ValueError, match="loadings='counts' is not one of 'proportions', 'amounts"):
-        nmfscale.permutation_test(amounts, groups, loadings="counts")
-    with pytest.raises(ValueError, match="loadings themselves are the first argument"):
-        nmfscale.permutation_test(amounts, groups, loadings=amounts)
+    with pytest.raises(ValueError, match="scale='counts' is not one of 'proportions', 'amounts"):
+        nmfscale.permutation_test(amounts, groups, scale="counts")
 
 
 def test_thousands_of_samples_as_units_are_warned_of(recwarn):

@@ -93,8 +93,7 @@ def topics_of_samples(
     """
     if not isinstance(scale, str) or scale not in SCALES:
         raise ValueError(
-            f"scale={reprlib.repr(scale)} is not one of {', '.join(map(repr, SCALES))}; "
-            "loadings themselves are the first argument."
+            f"scale={reprlib.repr(scale)} is not one of {', '.join(map(repr, SCALES))}."
         )
     model = model_of(model)
     if isinstance(model, SampleTopics):
