@@ -95,7 +95,10 @@ class Step(ABC):
     @property
     @abstractmethod
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that `run` uses and makes."""
+        """Names of the row arrays that `run` uses and makes.
+
+        An attribute of the class; or a `cached_property`, if they depend on fields of the step.
+        """
 
     def empty_sums(self) -> Sums:
         """Return zero arrays to which `run` adds the contribution of a block."""

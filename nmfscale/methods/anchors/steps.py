@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ... import kernels
+from ...counts.cached import cached_property
 from ...counts.sell import LANES, SellBlock
 from ...engine import progress
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
@@ -42,9 +43,9 @@ class Squares(Step):
     reads = "rows"
     shared = ("order", "weights")
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes `scales`, the scales of the samples, from weights; uses them if there are none."""
         made = () if self.weights is None else ("scales",)
         return RowArrays(("scales",) if self.weights is None else (), made, made)
 
@@ -80,11 +81,7 @@ class GramColumns(Step):
 
     reads = "rows"
     shared = ("order",)
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("scales",))
+    arrays = RowArrays(("scales",))
 
     def empty_sums(self) -> Sums:
         """Return zeros, one for each feature and lane."""
@@ -109,11 +106,7 @@ class TakeColumns(Step):
     dtype: str
 
     reads = "rows"
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays((), ("anchors",), ("anchors",))
+    arrays = RowArrays((), ("anchors",), ("anchors",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Copy the counts of a block."""
@@ -157,11 +150,7 @@ class Distance(Step):
     combination: Any
 
     reads = "rows"
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("scales",))
+    arrays = RowArrays(("scales",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the contribution of a block."""
@@ -192,11 +181,7 @@ class Project(Step):
 
     reads = "rows"
     shared = ("order", "weights")
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("scales",))
+    arrays = RowArrays(("scales",))
 
     def empty_sums(self) -> Sums:
         """Return zeros, d for each feature."""

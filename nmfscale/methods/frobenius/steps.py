@@ -14,6 +14,7 @@ import numpy as np
 
 from ... import kernels
 from ...counts.aligned import aligned_copy
+from ...counts.cached import cached_property
 from ...counts.sell import LANES
 from ...engine import progress
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
@@ -70,11 +71,7 @@ class ScaleRows(Step):
 
     reads = "rows"
     shared = ("order", "squared")
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays((), ("scales",), ("scales",))
+    arrays = RowArrays((), ("scales",), ("scales",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Find the norms of the rows of a block."""
@@ -110,9 +107,9 @@ class DescendRows(Step):
     reads = "rows"
     shared = ("design",)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes `next`, and `explained` if that is asked for."""
         makes = ("next", "explained") if self.explained else ("next",)
         return RowArrays(("L", "before", "scales"), makes, makes)
 
@@ -158,9 +155,9 @@ class SumColumns(Step):
 
     reads = "columns"
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`, and scales of samples."""
         return RowArrays((self.source, "scales"))
 
     def empty_sums(self) -> Sums:

@@ -33,11 +33,7 @@ class MinimiseRows(Step):
     total: Array
     new_total: Array
     curvature: Array
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("next", "rate"), ("next",))
+    arrays = RowArrays(("next", "rate"), ("next",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""

@@ -72,11 +72,7 @@ class PriorSums(Step):
     """Sums pseudo-counts, and rates times L, of the prior of L."""
 
     n_components: int
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("L", "pseudo", "rate", "weights"))
+    arrays = RowArrays(("L", "pseudo", "rate", "weights"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the rows of a block."""

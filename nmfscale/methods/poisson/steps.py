@@ -18,6 +18,7 @@ import numpy as np
 
 from ... import kernels
 from ...counts.aligned import aligned_empty
+from ...counts.cached import cached_property
 from ...counts.sell import LANES, SellBlock
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
@@ -59,9 +60,9 @@ class UpdateRows(Step):
     reads = "rows"
     shared = ("F",)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes `target`, if there is one, and `curvature` if `how` stores it."""
         stored, new = ("curvature",), () if self.target is None else (self.target,)
         reuses = self.how.mode in (kernels.REUSE, kernels.RESCALE)
         makes = (*new, *stored) if self.how.mode == kernels.STORE else new
@@ -121,9 +122,9 @@ class SampleTerms(Step):
 
     shared = ("F",)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`, and all that rows may have."""
         return RowArrays((self.source, "totals", *SAMPLES))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -211,9 +212,9 @@ class ExtrapolateRows(Step):
     before: str = "before"
     target: str = "L"
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes `target`, which is `now` if there is no momentum."""
         same = () if self.momentum.beta else ((self.target, self.now),)
         return RowArrays((self.now, self.before, *SAMPLES), (self.target,), aliases=same)
 
@@ -240,11 +241,7 @@ class WeighColumns(Step):
     dtype: str
 
     reads = "columns"
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("weights",), ("weighted",))
+    arrays = RowArrays(("weights",), ("weighted",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Weight the counts of a block."""
@@ -281,9 +278,9 @@ class SumColumns(Step):
     reads = "columns"
     shared = ("F",)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`, and weights of samples."""
         return RowArrays((self.source, "weights", "weighted"))
 
     def empty_sums(self) -> Sums:
@@ -371,9 +368,9 @@ class ColumnSums(Step):
     source: str = "L"
     exponent: float = 1.0
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`, and weights of samples."""
         return RowArrays((self.source, "weights"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -399,9 +396,9 @@ class Convert(Step):
     zeros: str | None = None
     least: Any = None
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes `target` of `source`; zeros need the prior."""
         uses = (self.source, "pseudo") if self.zeros else (self.source,)
         return RowArrays(uses, (self.target,))
 

@@ -101,11 +101,7 @@ class PenaltySlopes(Step):
 
     slope: Slope
     n_components: int
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("L",), ("pseudo", "rate"))
+    arrays = RowArrays(("L",), ("pseudo", "rate"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Find the derivatives of the rows of a block."""

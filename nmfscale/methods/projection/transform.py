@@ -21,6 +21,7 @@ from numpy.typing import DTypeLike
 
 from ... import kernels
 from ...counts.base import CountMatrix
+from ...counts.cached import cached_property
 from ...counts.sell import lanes_of
 from ...engine import progress
 from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
@@ -101,12 +102,9 @@ class ProjectRows(Step):
 
     reads = "rows"
     shared = ("F",)
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        known = "L", "totals", "pseudo", "rate", "groups", ENTRIES
-        return RowArrays(known, ("projected",), ("projected",))
+    arrays = RowArrays(
+        ("L", "totals", "pseudo", "rate", "groups", ENTRIES), ("projected",), ("projected",)
+    )
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
@@ -302,9 +300,9 @@ class LogMu(Step):
         K = F.shape[1]
         return cls(to_lanes(F, order, kernels.row_stride(K), np.float64), K, source)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`."""
         return RowArrays((self.source,), ("log_mu",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -333,9 +331,9 @@ class LogShares(Step):
 
     shared = ("F",)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`, and what `LogMu` made of them."""
         return RowArrays((self.source, "log_mu", "totals", "groups", ENTRIES), ("log_shares",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
+from ...counts.cached import cached_property
 from ...counts.sell import LANES
 from ...engine import progress
 from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
@@ -87,11 +88,7 @@ class SumSamples(Step):
 
     reads = "columns"
     shared = ("design", "A")
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("S", *labels.ROWS, *entries.ROWS))
+    arrays = RowArrays(("S", *labels.ROWS, *entries.ROWS))
 
     @property
     def sums_numerators(self) -> bool:
@@ -152,11 +149,7 @@ class MoveRows(Step):
 
     reads = "rows"
     shared = ("design", "A")
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("S", labels.TARGETS, labels.WEIGHTS, *entries.ROWS), ("S",), ("S",))
+    arrays = RowArrays(("S", labels.TARGETS, labels.WEIGHTS, *entries.ROWS), ("S",), ("S",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
@@ -238,9 +231,9 @@ class Clean(Step):
     source: str
     least: float
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes the row array `source` anew."""
         return RowArrays((self.source,), (self.source,))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
@@ -266,11 +259,7 @@ class Represent(Step):
 
     reads = "rows"
     shared = ("design", "A")
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(entries.ROWS, ("represented",))
+    arrays = RowArrays(entries.ROWS, ("represented",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Find the loadings of the rows of a block."""

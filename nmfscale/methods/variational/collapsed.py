@@ -37,6 +37,7 @@ import numpy as np
 from ... import kernels
 from ...counts.aligned import aligned_copy, aligned_empty
 from ...counts.base import CountMatrix
+from ...counts.cached import cached_property
 from ...counts.sell import LANES, lanes_of
 from ...engine import progress
 from ...engine.protocol import Block, Executor, RowArrays, Step, Sums, Values
@@ -121,9 +122,9 @@ class ShareRows(Step):
     reads = "rows"
     shared = ("design",)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes `target`, or only the bound."""
         if self.target is None:
             return RowArrays((self.source,), ("bound",))
         return RowArrays((self.source,), (self.target,), (self.target,))
@@ -179,9 +180,9 @@ class ShareColumns(Step):
     reads = "columns"
     shared = ("F",)
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the expected counts `source`."""
         return RowArrays((self.source,))
 
     def empty_sums(self) -> Sums:

@@ -48,11 +48,7 @@ class ExtrapolateLog(Step):
 
     momentum: float
     least: Any = None
-
-    @property
-    def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
-        return RowArrays(("next", "before"), ("gamma",))
+    arrays = RowArrays(("next", "before"), ("gamma",))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Extrapolate the rows of a block."""

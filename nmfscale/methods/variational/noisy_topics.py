@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...counts.base import CountMatrix
+from ...counts.cached import cached_property
 from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Values
 from ...kernels.functions import exp, log, xlogy
 from ..factors import LEAST, MINVAL, Array, Factor, per_lane
@@ -62,9 +63,9 @@ class Movement(Step):
     source: str = "gamma"
     target: str = "next"
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings before and after a move."""
         return RowArrays((self.source, self.target))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:

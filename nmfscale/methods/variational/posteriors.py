@@ -11,6 +11,7 @@ import numpy as np
 
 from ... import kernels
 from ...counts.base import CountMatrix
+from ...counts.cached import cached_property
 from ...counts.sell import LANES, lanes_of
 from ...engine import progress
 from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
@@ -53,9 +54,9 @@ class InferRows(Step):
     shared = ("design",)
     kind: ClassVar[int]
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Makes `target` and `theta`, or only the bound."""
         if self.target is None:
             return RowArrays((self.source,), ("bound",))
         return RowArrays((self.source,), (self.target, "theta"), (self.target,))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...counts.base import CountMatrix
+from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ..factors import Array, Factor, aligned_copy
 
@@ -97,9 +98,9 @@ class GroupSums(Step):
     n_groups: int
     source: str = "L"
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`, and the groups and weights of samples."""
         return RowArrays((self.source, "groups", "weights"))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:

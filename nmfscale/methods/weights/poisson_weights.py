@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ...counts.base import CountMatrix
+from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ...kernels import dense
 from ...kernels.functions import log, log_gamma, xlogy
@@ -127,9 +128,9 @@ class SumsOfEntries(Step):
     n_features: int
     source: str = "L"
 
-    @property
+    @cached_property
     def arrays(self) -> RowArrays:
-        """Names of the row arrays that the step uses."""
+        """Uses the loadings `source`, weights of entries and of samples."""
         return RowArrays((self.source, ENTRIES, "weights"))
 
     def empty_sums(self) -> Sums:
