@@ -100,8 +100,8 @@ def stability(arguments: argparse.Namespace) -> int:
 
 def models_of_stability() -> list[str]:
     """Return the models that `stability` can fit, and all models of other packages."""
-    from ..inference.choice.stability import has_random_starts
     from ..models import MODELS
+    from ..models.arguments.starts import has_random_starts
     from ..models.registry import model_names
 
     names = model_names()

@@ -56,8 +56,8 @@ def simulate_correlated_topics(
         Mean of eta.
     size : float, default=1000.0
         Median total of a sample.
-    size_spread : float, default=0.2
-        Standard deviation of the decimal logarithm of the totals, which are rounded up.
+    size_spread
+        As in :func:`simulate_topic_counts`.
     frequencies : array-like of shape (n_features, n_components), optional
         Frequencies of the features in each topic, up to a factor for each topic. By default, they
         are drawn as in the authors' code: feature j has ``u = |N(0, 3^2)| - 5`` and ``s =

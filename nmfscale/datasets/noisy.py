@@ -57,8 +57,8 @@ def simulate_noisy_topics(
 
     Parameters
     ----------
-    n_samples, n_features, n_components : int
-        Shape of the counts and number of topics.
+    n_samples, n_features, n_components
+        As in :func:`simulate_topic_counts`.
     size : float, default=1000.0
         Sum of the loadings of a sample, approximately its expected total.
     noisy_share : float, default=0.1
@@ -70,8 +70,8 @@ def simulate_noisy_topics(
     loadings_concentration : float, default=0.1
         Parameter of the symmetric Dirichlet distribution of the topic proportions; small values
         make samples close to a single topic.
-    random_state : int, Generator, RandomState or None, default=None
-        Source of randomness; the same int gives the same counts.
+    random_state
+        As in :func:`simulate_topic_counts`.
 
     Returns
     -------

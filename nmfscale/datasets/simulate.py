@@ -135,8 +135,8 @@ def simulate_topic_counts(
     loadings_concentration, factors_concentration : float, default=0.2, 0.1
         Parameters of the symmetric Dirichlet distributions of the topic proportions and of the
         frequencies; small values make most entries nearly zero.
-    random_state : int, Generator, RandomState or None, default=None
-        Source of randomness; the same int gives the same counts.
+    random_state
+        As in :func:`simulate_poisson_nmf`.
 
     Returns
     -------
@@ -149,8 +149,7 @@ def simulate_topic_counts(
     Raises
     ------
     ValueError
-        If a size is not an integer of at least 1, if another number is not positive and finite, or
-        if a count is too large for int32.
+        As in :func:`simulate_poisson_nmf`.
 
     Examples
     --------

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
-from ..counts.matched_frames import holds_names, index_of, matched_by_name
+from ..counts.matched_frames import index_of, matched_by_name
+from ..counts.names import names_of
 from ..counts.structure import nonnegative_matrix
 from ..methods.topics.feature_scores import ranked_features
 from ..methods.topics.score_names import DEFAULT_SCORE, SCORES
@@ -33,7 +34,7 @@ def leading_features(
     """Return frequencies, names, and the indices of each topic's leading features, best first."""
     components = model_of(components)
     if hasattr(score, "topic_number"):
-        score = _z_of(score, names_of_features(components))
+        score = _z_of(score, names_of(components, 1))
     columns = _columns_of(components, (feature_names, score, feature_totals))
     matrix = nonnegative_matrix(
         getattr(components, "components_", components), "components", "topics x features",
@@ -41,9 +42,7 @@ def leading_features(
     )  # fmt: skip
     n_topics, n_features = matrix.shape
     if feature_names is None:
-        feature_names = names_of_features(components)
-    if feature_names is None and holds_names(columns):
-        feature_names = columns
+        feature_names = names_of(components, 1)
     feature_names = matched_by_name(feature_names, columns, "feature_names", "components")
     if feature_names is None:
         names = [f"feature {feature}" for feature in range(n_features)]
@@ -82,15 +81,9 @@ def _columns_of(components: Any, arguments: Sequence[Any]) -> Any:
     """
     if hasattr(components, "columns"):
         return components.columns
-    names = names_of_features(components)
+    names = names_of(components, 1)
     named = any(hasattr(each, "iloc") or isinstance(each, dict) for each in arguments)
     return index_of(names) if named else None
-
-
-def names_of_features(model: Any) -> Any:
-    """Return the names of the features of a fitted model, or None."""
-    names = getattr(model, "feature_names_in_", None)
-    return getattr(model, "feature_labels_", None) if names is None else names
 
 
 def _among(model: Any, totals: np.ndarray | None, min_count: float) -> np.ndarray:

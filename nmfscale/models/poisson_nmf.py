@@ -309,6 +309,12 @@ class PoissonNMF(CountFactorization):
         """Return L and F: the inverse of `_keep`."""
         return self.loadings_, self.components_.T
 
+    def _arguments_of_start(
+        self, rows: NDArray[Any], share: float = 1.0
+    ) -> dict[str, NDArray[Any]]:
+        L, F = self.poisson_factors()
+        return {"loadings": np.ascontiguousarray(L[rows]) * share, "components": F.T}
+
     def _multinomial(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the topic proportions (n, K) and the topics (m, K) of the multinomial model."""
         found = poisson_to_multinomial(self.loadings_, self.components_.T)

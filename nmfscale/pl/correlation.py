@@ -9,9 +9,10 @@ import numpy as np
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
+from ..counts.names import names_of
 from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
-from ..models.leading_features import leading_names, names_of_features
+from ..models.leading_features import leading_names
 from ..models.pipelines import model_of
 from ..models.topics.topic_labels import shortened
 from .canvas import (
@@ -120,7 +121,7 @@ def correlation_plot(
     if topic_names is None:
         topic_names = getattr(model, "topic_names_", None)
     names, fills = names_and_colors(topic_names, colors, n_topics)
-    if n_words and names_of_features(model) is not None:
+    if n_words and names_of(model, 1) is not None:
         words = leading_names(model, n_top=n_words)
         names = [f"{name}\n{', '.join(each)}" for name, each in zip(names, words, strict=True)]
     related = _excess_correlations(shares)

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ..inference.choice.stability import has_random_starts, stability
+from ..inference.choice.stability import stability
 from ..inference.choice.topic_quality import topic_quality
 from ..inference.groups.permutation import permutation_test
 from ..inference.replicates.refit import bootstrap_fit
 from ..inference.results.files import load_result
+from ..models.arguments.starts import has_random_starts, starts_at_fits
 from .case import ModelCase, X, numbers
 
 GROUPS = np.resize(["one", "two"], len(X))
@@ -47,7 +48,7 @@ def check_inference(case: ModelCase, folder: Path) -> None:
 
 def check_bootstrap(case: ModelCase, folder: Path) -> None:
     """Check the bootstrap of fits; skipped if `fit` takes no start."""
-    if not case.estimator._starts_at_fits():
+    if not starts_at_fits(case.make()):
         pytest.skip("fit takes no start: loadings= and components=, or those in start_arguments")
     fitted = case.fitted(tol=1e-3, max_iter=200)
     result = bootstrap_fit(fitted, X, n_replicates=2, groups=GROUPS, random_state=0)

@@ -341,7 +341,7 @@ def test_tests_and_intervals_have_the_same_moderated_errors(data):
         (of_clusters, SignFlips(fit, terms, shares, units, 50)),
     ]:
         t = [fit.coefficients[j] / errors.standard_errors(one[j]) for (j,) in terms]
-        np.testing.assert_allclose(task.observed(), np.array(t) ** 2, rtol=1e-8)
+        np.testing.assert_allclose(task.observed, np.array(t) ** 2, rtol=1e-8)
     # the sum over topics stays
     bare = HC3(fit, np.array([0, 150]))
     for j in range(5):

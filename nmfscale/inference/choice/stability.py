@@ -22,7 +22,7 @@ from ...counts.short_samples import ShortSamplesWarning
 from ...engine.workers import resolve_client
 from ...methods.factors import proportions
 from ...methods.topics.matching import lift_pairs
-from ...models.base import CountModel
+from ...models.arguments.starts import fit_takes, has_random_starts
 from ...models.pipelines import model_and_input
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import state_of_fit
@@ -168,18 +168,12 @@ def stability(
     model = None
     neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
     consensus = consensus_of(topics, float(density_threshold), neighbors)
-    if consensus is not None and task.estimator._takes("fixed_topics"):
+    if consensus is not None and fit_takes(task.estimator, "fixed_topics"):
         model = _with_loadings(task.estimator, consensus, counts, n_threads)
     return Stability(
         objective, job["n_iter"], job["converged"], job["seed"], topics, best, matches,
         similarities, consensus, model, counts.feature_names, job.interrupted, job.seed.entropy,
     )  # fmt: skip
-
-
-def has_random_starts(estimator: Any) -> bool:
-    """Whether the fits of a model begin at random starts, and need no labels."""
-    is_model = isinstance(estimator, CountModel) and not hasattr(estimator, "predict")
-    return is_model and "n_init" in estimator.get_params(deep=False)
 
 
 def _check_estimator(estimator: Any) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...counts.base import CountMatrix
 from ...counts.names import shown
 from ...counts.short_samples import ShortSamplesWarning
-from ...models.base import CountModel
+from ...models.arguments.starts import starts_at_fits
 from ...readers.streams.file_counts import FileCounts
 from ...readers.streams.thinning import PartOfCounts, Thinning
 from ..design.fit_counts import counts_of_fit
@@ -45,9 +45,7 @@ def fitted_to_part(
     The fit starts from the factors of the model, so that topics keep their order.
     """
     share = checked_split(split)
-    of_poisson = hasattr(model, "poisson_factors")
-    able = isinstance(model, CountModel) and (of_poisson or model._starts_at_fits())
-    if not able or not hasattr(model, "loadings_"):
+    if not starts_at_fits(model) or not hasattr(model, "loadings_"):
         raise ValueError(
             f"split={shown(split)} fits the topics again: a fitted model whose fit can start at "
             f"another one is needed, such as TopicModel, not a {type(model).__name__}."
@@ -64,16 +62,12 @@ def fitted_to_part(
         model, n_init=1, n_moves=0, verbose=0, callback=None, random_state=0, n_threads=n_threads,
         **model.parameters_of_refits(),
     )  # fmt: skip
-    if not of_poisson:
-        start = model._arguments_of_start(given.rows)
-    else:
-        L, F = model.poisson_factors()
-        weights = None if getattr(model, "row_weights_", None) is None else given.weights
-        L = np.ascontiguousarray(L[given.rows]) * float(share)
-        start = {"loadings": L, "components": F.T, "row_weights": weights, **given.fixed}
+    start = model._arguments_of_start(given.rows, float(share))
+    if getattr(model, "row_weights_", None) is not None:
+        start["row_weights"] = given.weights
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShortSamplesWarning)  # of a part of the counts
-        again.fit(fit_part, **start)
+        again.fit(fit_part, **start, **given.fixed)
     if hasattr(model, "topic_names_"):
         again.topic_names_ = model.topic_names_
     # the samples are those of the other part, in the same order

@@ -12,7 +12,7 @@ comparison of pooled t-values does not.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,22 +60,62 @@ class CoefficientTests(ReplicateTask):
         yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self._units)
         yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
 
+    @property
     @abstractmethod
-    def observed(self) -> Array:
-        """Return the statistics of the data (n_tests, T)."""
+    def _unmoved(self) -> Array:
+        """The argument of `statistics` for the data, (1, ...)."""
 
-    def as_extreme(self, found: Array) -> tuple[Array, Array]:
+    @property
+    @abstractmethod
+    def _at_once(self) -> int:
+        """Number of statistics that are computed at a time."""
+
+    @abstractmethod
+    def statistics(self, moves: Array) -> Array:
+        """Return statistics (n, n_tests, T) of moves of units: permutations or signs, (n, ...)."""
+
+    @cached_property
+    def observed(self) -> Array:
+        """The statistics of the data (n_tests, T)."""
+        observed: Array = self.statistics(self._unmoved)[0]
+        return observed
+
+    def _drawn(self, n: int, draw: Callable[[slice], Array], n_threads: int) -> dict[str, Array]:
+        """Return whether statistics of `n` moves reach those of the data; `draw` makes a part.
+
+        Both arrays are (n, n_tests, T): `as_extreme` compares each topic alone, `largest` the
+        step-down maximum over topics.
+        """
+        shape = n, *self.observed.shape
+        alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
+
+        def work(part: slice) -> None:
+            alone[part], largest[part] = self.as_extreme(self.statistics(draw(part)))
+
+        in_parts(n, self._at_once, work, n_threads)
+        return {"as_extreme": alone, "largest": largest}
+
+    def _counted(self, n: int, moves: Callable[[Array], Array]) -> Array:
+        """Return the sums (2, n_tests, T) of what `run` returns, over the moves 0 to n - 1."""
+        count = np.zeros((2, *self.observed.shape), np.int64)
+        for first in range(0, n, self._at_once):
+            numbers = np.arange(first, min(first + self._at_once, n))
+            reached = self.as_extreme(self.statistics(moves(numbers)))
+            count += np.stack([of_moves.sum(axis=0) for of_moves in reached])
+        return count
+
+    def as_extreme(self, statistics: Array) -> tuple[Array, Array]:
         """Return whether statistics (n, n_tests, T) reach those of the data.
 
         First each topic by itself; then, step down, the maximum over all topics that are no more
         extreme in the data (Westfall and Young).
         """
-        observed = self.observed()
-        least = observed * (1 - _TIE)
-        order = np.argsort(observed, axis=1, kind="stable")
-        largest = np.maximum.accumulate(np.take_along_axis(found, order[None], axis=2), axis=2)
+        least = self.observed * (1 - _TIE)
+        order = np.argsort(self.observed, axis=1, kind="stable")
+        in_order = np.take_along_axis(statistics, order[None], axis=2)
+        largest = np.maximum.accumulate(in_order, axis=2)
         back = np.argsort(order, axis=1, kind="stable")
-        return found >= least, np.take_along_axis(largest, back[None], axis=2) >= least
+        return statistics >= least, np.take_along_axis(largest, back[None], axis=2) >= least
 
     @cached_property
     def _directions(self) -> list[Array]:
@@ -98,22 +138,15 @@ class FreedmanLane(CoefficientTests):
         return self.n_units
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Draw these permutations; return whether their statistics reach those of the data.
-
-        Both arrays are (n, n_tests, T): `as_extreme` compares each topic alone, `largest` the
-        step-down maximum over topics.
-        """
+        """Draw these permutations; return whether their statistics reach those of the data."""
         states = child_states(child(seed, 0), numbers)
-        shape = len(states), len(self.tested), self.fit.residuals.shape[1]
-        alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
 
-        def work(part: slice) -> None:
+        def draw(part: slice) -> Array:
             orders = np.empty((part.stop - part.start, len(self.fit.basis)), np.uint32)
             permuted_orders(self.n_units, states[part], orders, 1)
-            alone[part], largest[part] = self.as_extreme(self.statistics(orders))
+            return orders
 
-        in_parts(len(states), self._at_once, work, n_threads)
-        return {"as_extreme": alone, "largest": largest}
+        return self._drawn(len(states), draw, n_threads)
 
     def all_as_extreme(self, sizes: Array, first: Array) -> Array:
         """Return what `run` counts (2, n_tests, T), summed over all permutations of units.
@@ -121,22 +154,11 @@ class FreedmanLane(CoefficientTests):
         A kind is all units with the same terms. `sizes` (n_strata, n_kinds) counts them in each
         stratum; `first` (n_kinds,) is one unit of each kind.
         """
-        n, size = n_labellings(sizes), self._at_once
-        count = np.zeros((2, *self.observed().shape), np.int64)
-        for i in range(0, n, size):
-            kinds = labellings(sizes, np.arange(i, min(i + size, n)))
-            found = self.as_extreme(self.statistics(first[kinds]))
-            count += np.stack([each.sum(axis=0) for each in found])
-        return count
+        return self._counted(n_labellings(sizes), lambda numbers: first[labellings(sizes, numbers)])
 
-    def observed(self) -> Array:
-        """Return the statistics of the data (n_tests, T)."""
-        return self._observed
-
-    @cached_property
-    def _observed(self) -> Array:
-        found: Array = self.statistics(np.arange(len(self.fit.basis))[None])[0]
-        return found
+    @property
+    def _unmoved(self) -> Array:
+        return np.arange(len(self.fit.basis))[None]
 
     @property
     def _at_once(self) -> int:
@@ -173,12 +195,12 @@ class FreedmanLane(CoefficientTests):
             fit.residuals + dense.product(fit.basis, fit.inside(each)) for each in self._directions
         ]
 
-    def statistics(self, orders: Array) -> Array:
-        """Return statistics (n_orders, n_tests, T) if unit i is given the terms of unit orders[i].
+    def statistics(self, moves: Array) -> Array:
+        """Return statistics (n_orders, n_tests, T) if unit i is given the terms of unit moves[i].
 
         All products are single ones for all orders, which is several times faster.
         """
-        Q, T = self.fit.basis, self.fit.residuals.shape[1]
+        orders, Q, T = moves, self.fit.basis, self.fit.residuals.shape[1]
         out = np.empty((len(orders), len(self.tested), T))
         rows = np.take(Q.T, orders, axis=1)  # (P, m, n)
         for j, (e, turn) in enumerate(zip(self._without, self._directions, strict=True)):
@@ -229,18 +251,14 @@ class SignFlips(CoefficientTests):
         return self.unit
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        """Draw these sign vectors; return the arrays of `FreedmanLane.run` for them."""
-        of, n = child(seed, 0), len(numbers)
-        shape = n, len(self.tested), self.fit.residuals.shape[1]
-        alone, largest = np.zeros(shape, bool), np.zeros(shape, bool)
+        """Draw these sign vectors; return whether their statistics reach those of the data."""
+        of = child(seed, 0)
 
-        def work(part: slice) -> None:
+        def draw(part: slice) -> Array:
             draws = [generator(of, r).integers(2, size=self.n_units) for r in numbers[part]]
-            signs = 2.0 * np.stack(draws) - 1
-            alone[part], largest[part] = self.as_extreme(self.statistics(signs))
+            return 2.0 * np.stack(draws) - 1
 
-        in_parts(n, self._at_once, work, n_threads)
-        return {"as_extreme": alone, "largest": largest}
+        return self._drawn(len(numbers), draw, n_threads)
 
     def n_all(self) -> int:
         """Return the number of sign vectors; a vector and its negative count once."""
@@ -248,22 +266,14 @@ class SignFlips(CoefficientTests):
 
     def all_as_extreme(self) -> Array:
         """Return what `run` counts (2, n_tests, T), summed over all sign vectors."""
-        n, size = self.n_all(), self._at_once
-        count = np.zeros((2, *self.observed().shape), np.int64)
-        for i in range(0, n, size):
-            bits = np.arange(i, min(i + size, n))[:, None] >> np.arange(self.n_units) & 1
-            found = self.as_extreme(self.statistics(1.0 - 2 * bits))
-            count += np.stack([each.sum(axis=0) for each in found])
-        return count
+        units = np.arange(self.n_units)
+        return self._counted(
+            self.n_all(), lambda numbers: 1.0 - 2 * (numbers[:, None] >> units & 1)
+        )
 
-    def observed(self) -> Array:
-        """Return the statistics of the data (n_tests, T)."""
-        return self._observed
-
-    @cached_property
-    def _observed(self) -> Array:
-        found: Array = self.statistics(np.ones((1, self.n_units)))[0]
-        return found
+    @property
+    def _unmoved(self) -> Array:
+        return np.ones((1, self.n_units))
 
     @property
     def _at_once(self) -> int:
@@ -288,9 +298,9 @@ class SignFlips(CoefficientTests):
             ))  # fmt: skip
         return found
 
-    def statistics(self, signs: Array) -> Array:
+    def statistics(self, moves: Array) -> Array:
         """Return statistics (n, n_tests, T) of scores multiplied by these signs."""
-        P, T = self.fit.basis.shape[1], self.fit.residuals.shape[1]
+        signs, P, T = moves, self.fit.basis.shape[1], self.fit.residuals.shape[1]
         out = np.empty((len(signs), len(self.tested), T))
         for j, ((r, cross, squares, of_fit), turn) in enumerate(
             zip(self._parts, self._directions, strict=True)

@@ -111,7 +111,7 @@ class TermTests:
             self.n, self.interrupted = len(job), job.interrupted
             counts = np.stack([job[name].sum(axis=0) for name in ("as_extreme", "largest")])
             p = (counts + 1) / (self.n + 1)
-        order = np.argsort(-task.observed(), axis=1, kind="stable")
+        order = np.argsort(-task.observed, axis=1, kind="stable")
         rising = np.maximum.accumulate(np.take_along_axis(p[1], order, axis=1), axis=1)
         np.put_along_axis(p[1], order, rising, axis=1)
         found = np.stack([p[0], np.maximum(p[1], p[0]), false_discovery_control(p[0], axis=1)])

@@ -31,7 +31,7 @@ from ...kernels.resample import draw_counts
 from ...methods.anchors.search import DependentAnchor
 from ...methods.factors import proportions
 from ...methods.topics.matching import cosines_of, match_columns
-from ...models.base import CountModel
+from ...models.arguments.starts import starts_at_anchors, starts_at_fits
 from ...readers.streams.file_counts import FileCounts
 from ...readers.streams.thinning import PartOfCounts
 from ..design.fit_counts import GivenToFit
@@ -46,22 +46,12 @@ Array = NDArray[Any]
 
 def check_refittable(estimator: Any) -> None:
     """Refuse estimators whose fits cannot start from the topics of another one."""
-    able = isinstance(estimator, CountModel) and (
-        hasattr(estimator, "poisson_factors")
-        or _has_anchors(estimator)
-        or estimator._starts_at_fits()
-    )
-    if not able:
+    if not (starts_at_fits(estimator) or starts_at_anchors(estimator)):
         raise ValueError(
             f"estimator is a {type(estimator).__name__}: a model whose fit can start at another "
             "one is needed, such as PoissonNMF, TopicModel, LDA, AnchorNMF or FrobeniusNMF. For "
             "other models, bootstrap_weights resamples their loadings."
         )
-
-
-def _has_anchors(estimator: Any) -> bool:
-    """Whether a model is fitted anew from the features that are its anchors."""
-    return "anchors" in estimator.get_params(deep=False)
 
 
 def shares_of(model: Any, loadings: Any = None) -> tuple[Array, Array]:
@@ -134,12 +124,12 @@ def refit_task(fitted: Any, counts: CountMatrix, given: GivenToFit, drawing: Dra
     how: dict[str, Any] = {"n_init": 1, "n_moves": 0, "verbose": 0, "callback": None}
     how["validation_fraction"] = None  # a replicate ends by `tol`
     if hasattr(fitted, "poisson_factors"):
-        L, F = fitted.poisson_factors()
+        start = fitted._arguments_of_start(given.rows)
+        L, F = start["loadings"], start["components"].T
         estimator = with_options(fitted, random_state=0, **how)
-        L = np.ascontiguousarray(L[given.rows])
         return WeightedRefits(estimator, counts, drawing, F, L, given.weights, given.fixed)
     F = np.ascontiguousarray(shares_of(fitted)[1], np.float64)
-    if not _has_anchors(fitted):
+    if not starts_at_anchors(fitted):
         estimated = fitted.parameters_of_refits()
         estimator = with_options(fitted, random_state=0, **estimated, **how)
         start, of_samples = fitted._arguments_of_start(given.rows), fitted._start_of_samples()
