@@ -1,8 +1,9 @@
 """Classes of what the public functions return: for annotations, ``isinstance`` and documentation.
 
 The functions create them, so none needs to be called. Counts are a :class:`CountMatrix`. Each other
-class documents its attributes; most have ``to_frame()``, which returns a table, and ``save(path)``,
-which writes a file that :func:`nmfscale.load_result` reads.
+class documents its attributes. What functions compute has tables, which ``to_frame()`` returns as
+DataFrames and ``columns()`` as arrays, and ``save(path)``, which writes a file that
+:func:`nmfscale.load_result` reads.
 """
 
 from .counts.base import CountMatrix

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ..counts.foreign import imported_pandas, refuse_annotated
+from ..counts.foreign import refuse_annotated
 from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.factors import proportions
 from ..methods.topics.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
 from .pipelines import FittedModel, model_of
+from .tables import Columns, Tabular
 from .topics.topic_labels import topic_words
 from .topics.topics import topic_names_of
 
@@ -28,7 +29,7 @@ METRICS: dict[Metric, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class TopicMatch:
+class TopicMatch(Tabular):
     """Matched topics of two fits, a and b.
 
     Attributes
@@ -48,6 +49,11 @@ class TopicMatch:
     words_a, words_b : tuple of str or None
         Leading features of each topic, such as "file, files", for labels; None if features have no
         names.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each pair, followed by a row
+    for each unmatched topic: ``a``, ``b`` and ``similarity``, missing for unmatched topics.
     """
 
     similarities: Array
@@ -75,20 +81,15 @@ class TopicMatch:
         """Names of the topics of b without a match."""
         return [self.names_b[k] for k in self.order[len(self.pairs) :]]
 
-    def to_frame(self) -> Any:
-        """Return a table with a row for each pair, followed by a row for each unmatched topic.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``a``, ``b``, ``similarity``; missing for unmatched topics.
-        """
-        pd = imported_pandas()
-
-        rows = [(self.names_a[a], self.names_b[b], self.similarities[a, b]) for a, b in self.pairs]
-        rows += [(name, None, None) for name in self.unmatched_a]
-        rows += [(None, name, None) for name in self.unmatched_b]
-        return pd.DataFrame(rows, columns=["a", "b", "similarity"]).astype({"similarity": float})
+    def _columns(self) -> Columns:
+        of_a, of_b = self.unmatched_a, self.unmatched_b
+        without = np.full(len(of_a) + len(of_b), np.nan)
+        a = [*(self.names_a[k] for k in self.pairs[:, 0]), *of_a, *(None for _ in of_b)]
+        b = [*(self.names_b[k] for k in self.pairs[:, 1]), *(None for _ in of_a), *of_b]
+        return {
+            "a": np.array(a, object), "b": np.array(b, object),
+            "similarity": np.concatenate([self.similarity, without]),
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         """Sizes, and similarities of matched topics."""

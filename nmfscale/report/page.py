@@ -19,6 +19,7 @@ from ..methods.topics.score_names import DEFAULT_SCORE
 from ..models.comparison import match_topics
 from ..models.leading_features import leading_features
 from ..models.pipelines import model_and_input, model_of
+from ..models.tables import Tabular
 from ..models.topics.symbols import symbols_by_name, with_symbols
 from ..models.topics.topic_labels import topic_labels, topic_words
 from ..models.topics.topics import topic_names_of
@@ -72,7 +73,7 @@ def write_report(
         Results of :func:`nmfscale.select_k`, :func:`nmfscale.permutation_test`,
         :func:`nmfscale.group_effects`, :func:`nmfscale.bootstrap_weights`,
         :func:`nmfscale.topic_quality` and :func:`nmfscale.differential_features`. Other results
-        that have a method ``to_frame`` are shown as tables.
+        are shown as tables.
     gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None
         Names of features to show in place of those of the fit, such as symbols in place of Ensembl
         identifiers: a column of ``X.var``, if `X` is an AnnData object; or the symbols themselves,
@@ -200,7 +201,7 @@ def _sections_of(
             differential = result
         elif kind in sections.OF_RESULTS:
             found.append(sections.OF_RESULTS[kind](result, words))
-        elif hasattr(result, "to_frame"):
+        elif isinstance(result, Tabular):
             found.append(sections.table_section(result))
         else:
             raise ValueError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .. import markup
 from ..inference.design.loadings import SampleTopics
-from ..inference.results.frames import first_rows
+from ..models.tables import first_rows
 from ..models.topics.topic_labels import shortened, topic_labels
 from ..pl.sample_order import grouping, order_within, thinned
 from . import charts
@@ -135,9 +135,9 @@ def select_k_section(found: Any, words: Words) -> Section:
 
 def permutation_section(found: Any, words: Words) -> Section:
     """Return tests of whether groups differ."""
-    tests = (found.overall, *found.pairs)
+    tests = found.tests
     table = {
-        "groups": [f"all {len(found.overall.groups)} groups", *map(_pair, found.pairs)],
+        "groups": [f"all {len(found.overall.groups)} groups", *found.names[1:]],
         "p": [f"{test.pvalue:.3g}" for test in tests],
         "p, all pairs": ["", *(f"{test.pvalue_maxt:.3g}" for test in found.pairs)],
         "p of spread": [f"{test.dispersion_pvalue:.3g}" for test in tests],

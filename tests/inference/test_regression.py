@@ -257,7 +257,7 @@ def test_random_pvalues_are_those_of_freedman_and_lane(data):
     t = [robust_f(X, fitted + e[order], [1, 2]) for order in [np.arange(150), *inverse]]
     b = (np.array(t[1:]) >= t[0]).sum()
     assert found.covariate_pvalue[1, 0] == (b + 1) / (n + 1)
-    frame = found.to_frame_of_covariates()
+    frame = found.to_frame("covariates")
     assert frame.columns.tolist() == ["topic", "covariate", "pvalue", "pvalue_maxt", "qvalue"]
     # the largest of all topics
     t = np.array([[tvalue(X, y, 3), *freedman_lane(X, y, 3, inverse)] for y in Y.T])
@@ -360,7 +360,7 @@ def test_terms_that_do_not_vary_within_strata(data):
     assert found.untested["age"] == "it does not vary within strata" and len(found.untested) == 5
     assert found.covariates == () and np.isfinite(found.to_frame("x")["pvalue"]).all()
     with pytest.raises(ValueError, match="no covariate of several terms was tested"):
-        found.to_frame_of_covariates()
+        found.to_frame("covariates")
 
 
 @few

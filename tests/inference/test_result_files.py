@@ -24,11 +24,13 @@ OTHER_NAMES = set(
     "p pval pvals pvalues p_value q qval qvalues pvals_adj pvalue_bh se stderr std_errors "
     "standard_error standard_errors logfoldchanges log2fc".split()
 )
-KINDS = {
-    "TopicQuality": ("samples", "features", "top_features"), "BootstrapWeights": ("TwR", "RwT"),
-    "Stability": ("topics",), "DifferentialFeatures": ("red",),
+# What to ask for beside the tables by name.
+ROWS_OF = {
+    "DifferentialFeatures": (None, "red"), "NoisyPairs": (None, 1),
+    "ProportionRegression": (None, "age", "covariates"),
 }  # fmt: skip
 GROUPS = pd.Series([f"type {i % 10 // 5}" for i in range(N)])
+COVARIATES = pd.DataFrame({"age": np.arange(N) % 10 % 7.0, "dose": list("abcabcabca" * 4)})
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,7 @@ def results():
         effects.differences(),
         nmfscale.group_effects(model, GROUPS, n_permutations=19, random_state=0),
         nmfscale.bootstrap_weights(named, GROUPS, n_replicates=19, **many),
-        nmfscale.regress_proportions(
-            model, pd.DataFrame({"age": np.arange(N) % 7.0}), n_permutations=19, **many
-        ),
+        nmfscale.regress_proportions(model, COVARIATES, n_permutations=19, **many),
         nmfscale.bootstrap_fit(model, X, groups=GROUPS, n_replicates=2, random_state=0),
         nmfscale.experimental.correspondence_analysis(model, GROUPS),
         nmfscale.experimental.jackknife_fit(model, X, entries=[(0, 1)], groups=GROUPS),
@@ -63,6 +63,7 @@ def results():
         ),
         nmfscale.topic_quality(model, X, n_top=3),
         nmfscale.cluster_samples(model),
+        nmfscale.find_samples(model, n_top=2),
         nmfscale.compare_fits({"a": model, "b": named}, X),
         nmfscale.differential_features(named, X, reference="blue"),
     ]
@@ -100,19 +101,35 @@ def test_what_is_read_is_what_was_saved(results, tmp_path):
 
 
 def tables(result):
-    """Yield the tables of a result."""
-    yield result.to_frame()
-    yield from (result.to_frame(kind) for kind in KINDS.get(type(result).__name__, ()))
-    if hasattr(result, "summary"):
-        yield result.summary()
+    """Return what names the tables of a result."""
+    return ROWS_OF.get(type(result).__name__) or (None, *result._tables())
 
 
 def test_tables_and_attributes_have_one_name_for_each_number(results):
     for result in results:
-        for frame in tables(result):
+        frames = [result.to_frame(what) for what in tables(result)]
+        frames += [result.summary()] if hasattr(result, "summary") else []
+        for frame in frames:
             assert type(frame.index) is pd.RangeIndex, type(result)
             assert not OTHER_NAMES & set(frame.columns), type(result)
         assert not OTHER_NAMES & set(dir(result)), type(result)
+
+
+def test_columns_are_those_of_the_frame_without_pandas(results, monkeypatch):
+    frames = [[result.to_frame(what) for what in tables(result)] for result in results]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    columns = [[result.columns(what) for what in tables(result)] for result in results]
+    monkeypatch.undo()
+    for result, of_result, expected in zip(results, columns, frames, strict=True):
+        for table, frame in zip(of_result, expected, strict=True):
+            assert [*table] == [*frame.columns] and len(frame), type(result)
+            for name, column in table.items():
+                assert isinstance(column, np.ndarray), (type(result), name)
+                missing = pd.isna(pd.Series(column))
+                assert frame[name].isna().tolist() == missing.tolist(), (type(result), name)
+                assert frame[name][~missing].tolist() == column[~missing].tolist()
+        with pytest.raises(ValueError, match="'no such table'"):
+            result.columns("no such table")
 
 
 def test_a_notebook_shows_every_result(results, monkeypatch):
@@ -140,7 +157,7 @@ def test_no_other_class_is_called(name, place, tmp_path):
     about = {"result": name if place == "result" else "SelectK", "fields": {"best": part}}
     with atomic_hdf5(path) as (file, _):
         put_json(file, "about", about)
-        file.attrs["format"], file.attrs["format_version"] = np.bytes_("nmfscale-result"), 2
+        file.attrs["format"], file.attrs["format_version"] = np.bytes_("nmfscale-result"), 3
     with pytest.raises(ValueError, match=f"forged.h5.*{name}"):
         nmfscale.load_result(path)
 

@@ -95,7 +95,7 @@ PARTS = {
 # The ways into the parts of `inference`: what other rooms may import of them, beside the results.
 WAYS_IN = {
     "design": {"equal_weights", "groups", "loadings"},
-    "results": {"files", "frames", "origin"},
+    "results": {"files", "origin"},
     "replicates": {"refit", "jackknife", "selection_fits"},
     "samples": {"find_samples", "cluster_samples"},
     "groups": {"permutation", "bootstrap", "balance", "correspondence", "statistics"},

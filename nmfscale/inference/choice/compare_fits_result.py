@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from ...counts.foreign import imported_pandas
+import numpy as np
+
 from ...models.comparison import TopicMatch
+from ...models.tables import Columns
 from ...terminal import table_lines
 from ..results.files import Result
 
@@ -85,22 +87,25 @@ class FitComparison(Result):
         Summary of each fit.
     matches : dict of str to TopicMatch
         Match of the topics of the first fit (a) with those of each fit (b), by name of the fit.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each fit, and a column for each
+    attribute of :class:`FitSummary`.
     """
 
     fits: tuple[FitSummary, ...]
     matches: dict[str, TopicMatch]
 
-    def to_frame(self) -> Any:
-        """Return a table with a row for each fit.
-
-        Returns
-        -------
-        pandas.DataFrame
-            A column for each attribute of :class:`FitSummary`.
-        """
-        pd = imported_pandas()
-
-        return pd.DataFrame([asdict(fit) for fit in self.fits])
+    def _columns(self) -> Columns:
+        columns: Columns = {}
+        for attribute in fields(FitSummary):
+            values = [getattr(fit, attribute.name) for fit in self.fits]
+            is_text = "str" in str(attribute.type)
+            # None becomes NaN
+            kind = object if is_text else float if None in values else None
+            columns[attribute.name] = np.array(values, kind)
+        return columns
 
     def __repr__(self) -> str:
         """Return the main columns as text; those that no fit has are left out."""

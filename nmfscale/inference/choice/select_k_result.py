@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...models.tables import Columns
 from ..results.files import Result
-from ..results.frames import Columns, frame_of
 
 Array = NDArray[Any]
 # Topics of two fits are the same topic if their similarity is at least this; with numbers whose
@@ -60,6 +60,13 @@ class SelectK(Result):
         Whether Ctrl-C ended the job early.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each number of topics: columns
+    ``n_components``, ``score``, ``score_error``, ``in_sample``, ``stability``,
+    ``least_stability``, ``n_stable``, ``n_iter`` (mean of the folds), ``converged`` (in all folds)
+    and ``best``.
     """
 
     n_components: Array
@@ -124,20 +131,7 @@ class SelectK(Result):
         """Number of topics that are found again, with a mean similarity of at least 0.8."""
         return np.array([(each.mean(axis=0) >= FOUND).sum() for each in self.similarities])
 
-    def to_frame(self) -> Any:
-        """Return a table with a row for each number of topics.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``n_components``, ``score``, ``score_error``, ``in_sample``, ``stability``,
-            ``least_stability``, ``n_stable``, ``n_iter`` (mean of the folds), ``converged`` (in all
-            folds) and ``best``.
-        """
-        return frame_of(self.columns())
-
-    def columns(self) -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+    def _columns(self) -> Columns:
         return {
             "n_components": self.n_components, "score": self.score,
             "score_error": self.score_error, "in_sample": self.in_sample,

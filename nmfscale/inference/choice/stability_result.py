@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...models.tables import Columns, Tables
 from ..results.files import Result
-from ..results.frames import Columns, frame_of
 
 Array = NDArray[Any]
 # Starts whose objective is this close to the best end in the same optimum.
@@ -47,6 +47,15 @@ class Stability(Result):
         Whether Ctrl-C ended the job early.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
+
+    Notes
+    -----
+    Tables of :meth:`columns` and :meth:`to_frame`:
+
+    - "starts" (default), a row for each fit: ``start``, ``objective``, ``gap``, ``n_iter``,
+      ``converged``, ``seed``, ``similarity`` (mean of the topics) and ``least_similarity``.
+    - "topics", a row for each topic of the best fit: ``topic``, ``similarity`` (mean of the other
+      fits) and ``least_similarity``.
     """
 
     objective: Array
@@ -73,39 +82,23 @@ class Stability(Result):
         """Number of fits that end within 1 of the best."""
         return int((self.gaps <= _SAME).sum())
 
-    def to_frame(self, what: str = "starts") -> Any:
-        """Return a table of the fits, or of the topics.
+    def _tables(self) -> Tables:
+        return {"starts": self._of_starts, "topics": self._of_topics}
 
-        Parameters
-        ----------
-        what : {"starts", "topics"}, default="starts"
-            "starts" has a row for each fit, "topics" one for each topic of the best fit.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``start``, ``objective``, ``gap``, ``n_iter``, ``converged``, ``seed``,
-            ``similarity`` (mean of the topics) and ``least_similarity``; or ``topic``,
-            ``similarity`` (mean of the other fits) and ``least_similarity``.
-        """
-        return frame_of(self.columns(what))
-
-    def columns(self, what: str = "starts") -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
-        if what == "starts":
-            return {
-                "start": np.arange(len(self.objective)), "objective": self.objective,
-                "gap": self.gaps, "n_iter": self.n_iter, "converged": self.converged,
-                "seed": self.seeds, "similarity": self.similarities.mean(axis=1),
-                "least_similarity": self.similarities.min(axis=1),
-            }  # fmt: skip
-        if what != "topics":
-            raise ValueError(f"what={what!r} is not one of 'starts', 'topics'.")
-        rest = np.delete(self.similarities, self.best, axis=0)
-        rest = rest if len(rest) else self.similarities
+    def _of_starts(self) -> Columns:
         return {
-            "topic": np.arange(self.topics.shape[1]), "similarity": rest.mean(axis=0),
-            "least_similarity": rest.min(axis=0),
+            "start": np.arange(len(self.objective)), "objective": self.objective,
+            "gap": self.gaps, "n_iter": self.n_iter, "converged": self.converged,
+            "seed": self.seeds, "similarity": self.similarities.mean(axis=1),
+            "least_similarity": self.similarities.min(axis=1),
+        }  # fmt: skip
+
+    def _of_topics(self) -> Columns:
+        others = np.delete(self.similarities, self.best, axis=0)
+        others = others if len(others) else self.similarities
+        return {
+            "topic": np.arange(self.topics.shape[1]), "similarity": others.mean(axis=0),
+            "least_similarity": others.min(axis=0),
         }  # fmt: skip
 
     def __repr__(self) -> str:

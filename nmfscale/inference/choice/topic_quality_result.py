@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.names import name_array, shown
+from ...counts.names import name_array
+from ...models.tables import Columns, Tables
 from ...terminal import table_lines
 from ..results.files import Result
-from ..results.frames import Columns, frame_of
 
 Array = NDArray[Any]
 # Number of leading features, and of topics, that the text shows.
 _SHOWN, _MOST = 5, 30
-# Kinds of tables, and those of one axis of the fit.
-WHAT = "topics", "samples", "features", "top_features", "top_samples"
-_OF_AN_AXIS = WHAT[:3]
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,19 @@ class TopicQuality(Result):
         Number of leading features that measure a topic.
     of_fit : bool
         Whether `X` are the counts of the fit.
+
+    Notes
+    -----
+    Tables of :meth:`columns` and :meth:`to_frame`, whose samples and features have names, or
+    numbers:
+
+    - "topics" (default), a row for each topic: ``topic``, ``share``, ``npmi``, ``umass``,
+      ``exclusivity``, ``uniqueness``, ``effective_features`` and ``effective_samples``.
+    - "samples" and "features", a row for each sample or feature of `X`: ``sample`` or ``feature``,
+      ``total``, ``deviance``, ``null_deviance`` and ``explained``, the share of the null deviance
+      that the fit removes.
+    - "top_features" and "top_samples", leading features or samples of each topic: ``topic``,
+      ``rank`` (from 1), and ``feature`` or ``sample``.
     """
 
     npmi: Array
@@ -90,55 +101,40 @@ class TopicQuality(Result):
         null = float(self.sample_null_deviance.sum())
         return 1 - float(self.sample_deviance.sum()) / null if null else 0.0
 
-    def to_frame(self, what: str = "topics") -> Any:
-        """Return one kind of results as a table.
+    def _tables(self) -> Tables:
+        return {
+            "topics": self._of_topics,
+            "samples": partial(self._of_axis, "sample"),
+            "features": partial(self._of_axis, "feature"),
+            "top_features": partial(self._leading, "feature"),
+            "top_samples": partial(self._leading, "sample"),
+        }
 
-        Parameters
-        ----------
-        what : {"topics", "samples", "features", "top_features", "top_samples"}, default="topics"
-            "topics": measures of each topic. "samples", "features": totals and deviances of each
-            sample or feature of `X`, and the share of its null deviance that the fit removes.
-            "top_features", "top_samples": leading features or samples of each topic.
+    def _of_topics(self) -> Columns:
+        labels = {"topic": np.array(self.topic_names, object)}
+        return labels | {name: getattr(self, name) for name in _OF_TOPICS}
 
-        Returns
-        -------
-        pandas.DataFrame
-            The first column is ``topic``, ``sample`` or ``feature``: names, or numbers. Leading
-            features and samples have ``topic``, ``rank`` and ``feature`` or ``sample``.
+    def _of_axis(self, kind: str) -> Columns:
+        """Return totals and deviances of all samples or features."""
+        deviance, null = (
+            getattr(self, f"{kind}_{which}") for which in ("deviance", "null_deviance")
+        )
+        return {
+            kind: self._labels(kind, np.arange(len(null))),
+            "total": getattr(self, f"{kind}_totals"), "deviance": deviance,
+            "null_deviance": null,
+            "explained": 1 - np.divide(deviance, null, out=np.ones(len(null)), where=null > 0),
+        }  # fmt: skip
 
-        Raises
-        ------
-        ValueError
-            If `what` is none of these.
-        """
-        return frame_of(self.columns(what))
-
-    def columns(self, what: str = "topics") -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
-        if what == "topics":
-            labels = {"topic": np.array(self.topic_names, object)}
-            return labels | {name: getattr(self, name) for name in _OF_TOPICS}
-        if what in _OF_AN_AXIS:
-            kind = what[:-1]
-            deviance, null = (
-                getattr(self, f"{kind}_{each}") for each in ("deviance", "null_deviance")
-            )
-            return {
-                kind: self._labels(kind, np.arange(len(null))),
-                "total": getattr(self, f"{kind}_totals"), "deviance": deviance,
-                "null_deviance": null,
-                "explained": 1 - np.divide(deviance, null, out=np.ones(len(null)), where=null > 0),
-            }  # fmt: skip
-        if what in WHAT:
-            kind, leading = what[4:-1], getattr(self, what)
-            sizes = [len(each) for each in leading]
-            ranks = [np.arange(1, size + 1) for size in sizes]
-            return {
-                "topic": np.repeat(np.array(self.topic_names, object), sizes),
-                "rank": np.concatenate(ranks),
-                kind: self._labels(kind, np.concatenate(leading)),
-            }
-        raise ValueError(f"what={shown(what)} is not one of {', '.join(map(repr, WHAT))}.")
+    def _leading(self, kind: str) -> Columns:
+        """Return the leading samples or features of each topic."""
+        leading = getattr(self, f"top_{kind}s")
+        sizes = [len(numbers) for numbers in leading]
+        return {
+            "topic": np.repeat(np.array(self.topic_names, object), sizes),
+            "rank": np.concatenate([np.arange(1, size + 1) for size in sizes]),
+            kind: self._labels(kind, np.concatenate(leading)),
+        }
 
     def _labels(self, kind: str, numbers: Array) -> Array:
         """Return names of samples or features, or their numbers if they have none."""

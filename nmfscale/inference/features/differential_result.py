@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import name_array, shown
+from ...models.tables import Columns, tidy_columns
 from ...terminal import visible_name
 from ..design.loadings import number_of_topic
 from ..results.files import Result
-from ..results.frames import Columns, frame_of, tidy_columns
 from ..results.origin import Origin
 
 Array = NDArray[Any]
@@ -72,6 +72,14 @@ class DifferentialFeatures(Result):
         Share of the counts that the topics were fitted to, if features were tested in the others.
     origin : Origin
         Its `topic_words` are leading features of the topics, from which plots make labels.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and feature, leading
+    features first: ``topic``, ``feature``, ``lfc``, ``std_error``, ``std_error_bootstrap`` (if
+    there is one), ``z``, ``pvalue``, ``qvalue``, ``lfsr``, ``lfc_shrunken``, ``base_mean``,
+    ``dispersion`` and ``least_extreme`` (if that is the reference), sorted by falling z in each
+    topic. Given a topic, by name or number, they return its rows.
     """
 
     lfc: Array
@@ -120,27 +128,9 @@ class DifferentialFeatures(Result):
             raise ValueError(f"topic: {shown(topic)} is the reference, without differences.")
         return k
 
-    def to_frame(self, topic: Any = None) -> Any:
-        """Return a table with a row for each feature and topic, leading features first.
-
-        Parameters
-        ----------
-        topic : str or int, default=None
-            A topic, by name or number; by default all, one after the other.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``topic``, ``feature``, ``lfc``, ``std_error``, ``std_error_bootstrap`` (if
-            there is one), ``z``, ``pvalue``, ``qvalue``, ``lfsr``, ``lfc_shrunken``,
-            ``base_mean``, ``dispersion`` and ``least_extreme`` (if that is the reference), sorted
-            by falling z in each topic.
-        """
-        return frame_of(self.columns(topic))
-
-    def columns(self, topic: Any = None) -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
-        wanted = self.compared if topic is None else [self.topic_number(topic)]
+    def _table(self, what: Any) -> Columns:
+        """Return the rows of a topic, by default those of all topics."""
+        compared = self.compared if what is None else [self.topic_number(what)]
         names = name_array(self.topic_names)
         values: dict[str, Array | None] = {
             "lfc": self.lfc, "std_error": self.std_error,
@@ -150,16 +140,16 @@ class DifferentialFeatures(Result):
             "dispersion": np.broadcast_to(self.dispersion, self.z.shape),
             "least_extreme": None if self.least_extreme is None else names[self.least_extreme],
         }  # fmt: skip
-        order = [self.order(k) for k in wanted]
+        order = [self.order(k) for k in compared]
         labels = self.feature_labels
         columns = tidy_columns(
-            {"topic": [self.topic_names[k] for k in wanted]}, {"feature": labels},
+            {"topic": [self.topic_names[k] for k in compared]}, {"feature": labels},
             {
-                name: np.stack([array[k] for k in wanted])
+                name: np.stack([array[k] for k in compared])
                 for name, array in values.items() if array is not None
             },
         )  # fmt: skip
-        places = np.concatenate([i * len(labels) + each for i, each in enumerate(order)])
+        places = np.concatenate([i * len(labels) + of_topic for i, of_topic in enumerate(order)])
         return {name: column[places] for name, column in columns.items()}
 
     def order(self, topic: int) -> Array:

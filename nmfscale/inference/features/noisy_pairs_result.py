@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import name_array
+from ...models.tables import Columns, tidy_columns
 from ..design.loadings import number_of_topic
 from ..results.files import Result
-from ..results.frames import Columns, frame_of, tidy_columns
 
 Array = NDArray[Any]
 _LEVEL = 0.05
@@ -47,6 +47,13 @@ class NoisyPairs(Result):
         Whether Ctrl-C ended the job early.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each pair, in the order of the
+    ranking: ``topic``, ``feature``, ``factor``, ``counts``, ``expected``, ``local_error_rate`` and
+    ``error_rate``. Given a topic, by name or number, they return its rows, with the error rates of
+    the ranking of all pairs.
     """
 
     error_rates: Array
@@ -62,26 +69,10 @@ class NoisyPairs(Result):
     interrupted: bool
     random_state: Any
 
-    def to_frame(self, topic: Any = None) -> Any:
-        """Return a table with a row for each pair, in the order of the ranking.
-
-        Parameters
-        ----------
-        topic : str or int, default=None
-            A topic, by name or number; by default all topics are in one ranking.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``topic``, ``feature``, ``factor``, ``counts``, ``expected``,
-            ``local_error_rate`` and ``error_rate``, which is that of the ranking of all pairs.
-        """
-        return frame_of(self.columns(topic))
-
-    def columns(self, topic: Any = None) -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+    def _table(self, what: Any) -> Columns:
+        """Return the pairs of a topic, by default those of all topics."""
         K, m = self.error_rates.shape
-        found = tidy_columns(
+        columns = tidy_columns(
             {"topic": name_array(self.topic_names)},
             {"feature": np.arange(m) if self.feature_names is None else self.feature_names},
             {
@@ -90,9 +81,9 @@ class NoisyPairs(Result):
             },
         )  # fmt: skip
         order = ranking(self.local_error_rates, self.factors)
-        if topic is not None:
-            order = order[order // m == number_of_topic(topic, self.topic_names, "topic")]
-        return {name: column[order] for name, column in found.items()}
+        if what is not None:
+            order = order[order // m == number_of_topic(what, self.topic_names, "topic")]
+        return {name: column[order] for name, column in columns.items()}
 
     def __repr__(self) -> str:
         """Sizes, number of pairs with a low error rate, and topics that were not reproduced."""

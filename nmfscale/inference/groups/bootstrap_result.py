@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
+from ...models.tables import Columns, Tables, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import spread
 from ..results.files import Result
-from ..results.frames import tidy_frame
 from ..results.origin import Origin
 
 Array = NDArray[Any]
+# Topics within groups, and groups within topics.
+_KINDS = "TwR", "RwT"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,16 @@ class BootstrapWeights(Result):
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
         `topic_words`, the leading features of topics.
+
+    Notes
+    -----
+    Tables of :meth:`columns` and :meth:`to_frame`, with a row for each topic and group:
+
+    - "weights" (default), in the order of topics and groups: ``topic``, ``group``, ``weight``,
+      ``lower``, ``upper`` and ``std_error``.
+    - "TwR", topics within groups: sorted by group, with the ``rank`` of each topic there, 1 being
+      the heaviest.
+    - "RwT", groups within topics, likewise.
     """
 
     weights: Array
@@ -103,35 +116,27 @@ class BootstrapWeights(Result):
         """Standard deviation of the replicates, (T, R)."""
         return spread(self.replicates)
 
-    def to_frame(self, kind: str | None = None) -> Any:
-        """Return a table with a row for each topic and group.
+    def _tables(self) -> Tables:
+        ranked = {kind: partial(self._ranked, kind) for kind in _KINDS}
+        return {"weights": self._in_order, **ranked}
 
-        Parameters
-        ----------
-        kind : {"TwR", "RwT"}, default=None
-            "TwR", topics within groups: sorted by group, with the `rank` of each topic there, 1
-            being the heaviest. "RwT", groups within topics, likewise. By default rows are in the
-            order of topics and groups, without ranks.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``topic``, ``group``, ``weight``, ``lower``, ``upper``, ``std_error``, and with
-            `kind` ``rank``.
-        """
-        frame = tidy_frame(
+    def _in_order(self) -> Columns:
+        return tidy_columns(
             {"topic": self.topics}, {"group": self.groups},
             {
                 "weight": self.weights, "lower": self.lower, "upper": self.upper,
                 "std_error": self.std_error,
             },
         )  # fmt: skip
-        if kind is None:
-            return frame
-        t, r = (each.ravel() for each in np.indices(self.weights.shape))
-        outer, inner, axis = (r, t, 0) if _checked_kind(kind) == "TwR" else (t, r, 1)
-        frame["rank"] = _ranks(self.weights, axis).ravel()
-        return frame.iloc[np.lexsort((inner, frame["rank"], outer))].reset_index(drop=True)
+
+    def _ranked(self, kind: str) -> Columns:
+        """Return topics within groups ("TwR") or groups within topics, by rank."""
+        t, r = (places.ravel() for places in np.indices(self.weights.shape))
+        outer, inner, axis = (r, t, 0) if kind == "TwR" else (t, r, 1)
+        ranks = _ranks(self.weights, axis).ravel()
+        order = np.lexsort((inner, ranks, outer))
+        columns = self._in_order() | {"rank": ranks}
+        return {name: column[order] for name, column in columns.items()}
 
     def ranking(self, kind: str = "TwR", n: int | None = None) -> Any:
         """Return the names of topics ranked within each group, or of groups within each topic.
@@ -173,7 +178,7 @@ class BootstrapWeights(Result):
 
 
 def _checked_kind(kind: str) -> str:
-    if kind not in ("TwR", "RwT"):
+    if kind not in _KINDS:
         raise ValueError(f"kind={kind!r} is not one of 'TwR', 'RwT'.")
     return kind
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import name_array
+from ...models.tables import Columns
 from ..results.files import Result
-from ..results.frames import Columns, frame_of
 from ..results.origin import Origin
 
 Array = NDArray[Any]
@@ -47,6 +47,13 @@ class CorrespondenceAnalysis(Result):
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
         `topic_words`, the leading features of topics.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each topic, then for each
+    group: ``kind`` ("topic" or "group"), ``name``, ``mass``, ``inertia`` (the part of the total
+    inertia), and for each axis a, from 1, ``axis_a`` (principal coordinate), ``contribution_a``
+    and ``cosine_a`` (squared).
     """
 
     table: Array
@@ -111,20 +118,7 @@ class CorrespondenceAnalysis(Result):
         total = squares.sum(axis=1, keepdims=True)
         return squares / np.where(total > 0, total, 1.0)
 
-    def to_frame(self) -> Any:
-        """Return a table with a row for each topic, then for each group.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``kind`` ("topic" or "group"), ``name``, ``mass``, ``inertia`` (the part of the
-            total inertia), and for each axis a, from 1, ``axis_a`` (principal coordinate),
-            ``contribution_a`` and ``cosine_a`` (squared).
-        """
-        return frame_of(self.columns())
-
-    def columns(self) -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
+    def _columns(self) -> Columns:
         parts: list[Columns] = []
         for kind, names in (("topic", self.topics), ("group", self.groups)):
             masses, coordinates = self.masses_and_coordinates(f"{kind}s")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.foreign import imported_pandas
+from ...models.tables import Columns
 from ..results.files import Result
 from ..results.origin import Origin
 
@@ -94,6 +95,14 @@ class PermutationTest(Result):
         Whether Ctrl-C ended it early; p-values are based on the finished permutations.
     origin : Origin
         Names of the columns of labels that were compared: `groups`, `units` and `strata`.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each test, that of all groups
+    first: ``groups``, "all" or the names of a pair; as in :class:`GroupTest` ``observed``,
+    ``zscore``, ``pvalue``, ``fraction``, ``pvalue_maxt``, ``qvalue``, ``smallest_pvalue``,
+    ``exact`` and ``dispersion_pvalue``; ``pvalue_lower`` and ``pvalue_upper``, the ends of its
+    `interval`; and ``n_units``, their sum.
     """
 
     statistic: str
@@ -117,19 +126,27 @@ class PermutationTest(Result):
             f"{of_pairs}>"
         )
 
-    def to_frame(self) -> Any:
-        """Return a DataFrame with a row for each test; the test of all groups is first.
+    @property
+    def tests(self) -> tuple[GroupTest, ...]:
+        """The test of all groups, and those of the pairs."""
+        return self.overall, *self.pairs
 
-        Columns are ``groups``, "all" or the names of a pair, and attributes of :class:`GroupTest`.
-        """
-        pd = imported_pandas()
+    @property
+    def names(self) -> list[str]:
+        """Names of the tests: "all", and the groups of each pair."""
+        return ["all", *(" - ".join(map(str, test.groups)) for test in self.pairs)]
 
-        names = (
-            "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "qvalue",
-            "smallest_pvalue", "exact", "dispersion_pvalue",
-        )  # fmt: skip
-        tests = (self.overall, *self.pairs)
-        groups = ["all", *(" - ".join(map(str, test.groups)) for test in self.pairs)]
-        return pd.DataFrame(
-            {"groups": groups} | {name: [getattr(test, name) for test in tests] for name in names}
-        )
+    def _columns(self) -> Columns:
+        tests = self.tests
+        columns = {name: np.array([getattr(test, name) for test in tests]) for name in _COLUMNS}
+        lower, upper = np.array([test.interval for test in tests]).T
+        return {"groups": np.array(self.names, object), **columns} | {
+            "pvalue_lower": lower, "pvalue_upper": upper,
+            "n_units": np.array([sum(test.n_units) for test in tests]),
+        }  # fmt: skip
+
+
+_COLUMNS = (
+    "observed", "zscore", "pvalue", "fraction", "pvalue_maxt", "qvalue", "smallest_pvalue", "exact",
+    "dispersion_pvalue",
+)  # fmt: skip

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ...counts.foreign import imported_pandas
 from ...counts.names import shown
+from ...models.tables import Columns, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import arcsine_interval, interval_ends, spread
 from ..results.files import Result
-from ..results.frames import tidy_frame
 from ..results.origin import Origin
 from .robust import OneWay, RobustErrors
 
@@ -40,6 +40,11 @@ class GroupDifferences(Result):
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
         `topic_words`, the leading features of topics.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and pair: ``topic``,
+    ``group``, ``other``, ``difference``, ``lower``, ``upper`` and ``std_error``.
     """
 
     differences: Array
@@ -62,14 +67,9 @@ class GroupDifferences(Result):
         """Difference under equality of groups: 0."""
         return 0.0
 
-    def to_frame(self) -> Any:
-        """Return a DataFrame with a row for each topic and pair.
-
-        Columns are ``topic``, ``group``, ``other``, ``difference``, ``lower``, ``upper`` and
-        ``std_error``.
-        """
+    def _columns(self) -> Columns:
         groups, others = zip(*self.pairs, strict=True)
-        return tidy_frame(
+        return tidy_columns(
             {"topic": self.topic_names}, {"group": groups, "other": others},
             {
                 "difference": self.differences, "lower": self.lower, "upper": self.upper,
@@ -131,6 +131,12 @@ class GroupEffects(Result):
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
         `topic_words`, the leading features of topics.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and group:
+    ``topic``, ``group``, ``mean``, ``lower``, ``upper``, ``std_error`` and, the same for all
+    groups of a topic, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
     """
 
     means: Array
@@ -236,24 +242,19 @@ class GroupEffects(Result):
         ends = self._of_replicates(replicates, differences, along)
         return differences, *ends, spread(replicates)
 
-    def to_frame(self) -> Any:
-        """Return a DataFrame with a row for each topic and group.
-
-        Columns are ``topic``, ``group``, ``mean``, ``lower``, ``upper``, ``std_error`` and, the
-        same for all groups of a topic, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
-        """
+    def _columns(self) -> Columns:
         of_topics = {
             "pvalue": self.pvalue, "pvalue_maxt": self.pvalue_maxt, "qvalue": self.qvalue,
         }  # fmt: skip
-        return tidy_frame(
+        return tidy_columns(
             {"topic": self.topic_names}, {"group": self.groups},
             {
                 "mean": self.means, "lower": self.lower, "upper": self.upper,
                 "std_error": self.std_error,
             }
             | {
-                name: np.broadcast_to(each[:, None], self.means.shape)
-                for name, each in of_topics.items()
+                name: np.broadcast_to(pvalues[:, None], self.means.shape)
+                for name, pvalues in of_topics.items()
             },
         )  # fmt: skip
 

@@ -145,8 +145,9 @@ def regress_proportions(
     those of the permuted data: with pooled variances the test would react to spread [4]_. If the
     intercept is the only other term, units are permuted, and the test is exact where units are
     exchangeable. All levels of a label together are tested by the statistic of Brown and Forsythe
-    (`to_frame_of_covariates`). If covariates differ within units, or units count by their samples,
-    signs of the residuals of whole units are flipped instead (wild cluster bootstrap [5]_).
+    (``to_frame("covariates")``). If covariates differ within units, or units count by their
+    samples, signs of the residuals of whole units are flipped instead (wild cluster bootstrap
+    [5]_).
 
     In simulations at the 5% level (``benchmarks/calibration.py``) tests of a numeric covariate
     without effect rejected in 3% to 6% of the cases, and tests of a label in 4% to 7%, but in up to
@@ -222,14 +223,14 @@ def regress_proportions(
         n_failures = len(job) - len(replicates)
         _warn_of_failures(len(job), len(replicates))
     place = None if checkpoint is None else Path(checkpoint, "permutations")
-    tested = None
+    tests: dict[str, Any] = {"untested": dict.fromkeys(matrix.terms, "n_permutations is 0")}
     if test is not None:
-        tested = test.run(random_state=seed, checkpoint=place, **options)
+        tests = test.run(random_state=seed, checkpoint=place, **options)
     return ProportionRegression(
-        coefficients, *_ends(interval, errors, coefficients, replicates, level), tested,
+        coefficients, *_ends(interval, errors, coefficients, replicates, level),
         topics.topic_names, matrix.terms, rows.n_units, drawn, rows.what, equal_weights, errors,
         replicates, n_failures, level, interval, seed.entropy,
-        Origin.of(topics.words, units=units, strata=strata),
+        origin=Origin.of(topics.words, units=units, strata=strata), **tests,
     )  # fmt: skip
 
 

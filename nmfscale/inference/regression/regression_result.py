@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.foreign import imported_pandas
-from ...counts.names import shown
+from ...counts.names import name_array, shown
+from ...models.tables import Columns, frame_of, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import percentile, spread
 from ..results.files import Result
-from ..results.frames import tidy_frame
 from ..results.origin import Origin
 from .robust import RobustErrors
-from .term_tests import Tested
 
 Array = NDArray[Any]
 
@@ -80,12 +78,24 @@ class ProportionRegression(Result):
     origin : Origin
         What it was made from: names of the columns of labels, `units` and `strata`, and
         `topic_words`, the leading features of topics.
+
+    Notes
+    -----
+    Tables of :meth:`columns` and :meth:`to_frame`:
+
+    - By default a row for each topic and term: ``topic``, ``term``, ``coefficient``, ``lower``,
+      ``upper``, ``std_error`` and, where terms were tested, ``pvalue``, ``pvalue_maxt`` and
+      ``qvalue``.
+    - Given the name of a term, its rows without ``term``, sorted by p-value, or by decreasing
+      coefficient if there are no p-values.
+    - "covariates", a row for each topic and covariate of several terms, with tests of whether the
+      topic depends on the covariate at all: ``topic``, ``covariate``, ``pvalue``, ``pvalue_maxt``
+      and ``qvalue``.
     """
 
     coefficients: Array
     lower: Array
     upper: Array
-    tested: Tested | None
     topic_names: tuple[Any, ...]
     terms: tuple[Any, ...]
     n_units: int
@@ -98,6 +108,19 @@ class ProportionRegression(Result):
     level: float
     interval: str
     random_state: Any
+    pvalue: Array | None = None
+    pvalue_maxt: Array | None = None
+    qvalue: Array | None = None
+    untested: dict[Any, str] = field(default_factory=dict)
+    covariates: tuple[Any, ...] = ()
+    covariate_pvalue: Array | None = None
+    covariate_pvalue_maxt: Array | None = None
+    covariate_qvalue: Array | None = None
+    test: str | None = None
+    n_labellings: int = 0
+    exact: bool = False
+    smallest_pvalue: float = 1.0
+    interrupted: bool = False
     origin: Origin = Origin()
 
     @property
@@ -106,136 +129,46 @@ class ProportionRegression(Result):
         if self.replicates is not None:
             return spread(self.replicates)
         along = np.eye(len(self.terms))
-        return np.stack([self.errors.standard_errors(each) for each in along], axis=1)
+        return np.stack([self.errors.standard_errors(term) for term in along], axis=1)
 
     @property
     def degrees_of_freedom(self) -> Array:
         """Degrees of freedom of the robust standard errors (P,), by Satterthwaite."""
-        return np.array([self.errors.freedom(each) for each in np.eye(len(self.terms))])
+        return np.array([self.errors.freedom(term) for term in np.eye(len(self.terms))])
 
-    @property
-    def pvalue(self) -> Array | None:
-        """p-value of each topic and term (T, P)."""
-        return None if self.tested is None else self.tested.of_terms[0]
-
-    @property
-    def pvalue_maxt(self) -> Array | None:
-        """p-values adjusted over topics by the maximum of the statistics (max-T)."""
-        return None if self.tested is None else self.tested.of_terms[1]
-
-    @property
-    def qvalue(self) -> Array | None:
-        """p-values adjusted over topics by Benjamini and Hochberg."""
-        return None if self.tested is None else self.tested.of_terms[2]
-
-    @property
-    def untested(self) -> dict[Any, str]:
-        """Terms without a p-value, and the reason."""
-        if self.tested is None:
-            return dict.fromkeys(self.terms, "n_permutations is 0")
-        return self.tested.untested
-
-    @property
-    def covariates(self) -> tuple[Any, ...]:
-        """Covariates with several terms, which are tested jointly."""
-        return () if self.tested is None else self.tested.covariates
-
-    @property
-    def covariate_pvalue(self) -> Array | None:
-        """p-value of each topic and covariate (T, C)."""
-        return None if self.tested is None else self.tested.of_covariates[0]
-
-    @property
-    def covariate_pvalue_maxt(self) -> Array | None:
-        """p-values adjusted over topics by the maximum of the statistics (max-T)."""
-        return None if self.tested is None else self.tested.of_covariates[1]
-
-    @property
-    def covariate_qvalue(self) -> Array | None:
-        """p-values adjusted over topics by Benjamini and Hochberg."""
-        return None if self.tested is None else self.tested.of_covariates[2]
-
-    @property
-    def test(self) -> str | None:
-        """The method of the tests."""
-        return None if self.tested is None else self.tested.how
-
-    @property
-    def n_labellings(self) -> int:
-        """Number of permutations or sign flips of the tests."""
-        return 0 if self.tested is None else self.tested.n_labellings
-
-    @property
-    def exact(self) -> bool:
-        """Whether these are all permutations or sign flips."""
-        return self.tested is not None and self.tested.exact
-
-    @property
-    def smallest_pvalue(self) -> float:
-        """The smallest p-value that the tests can give."""
-        return 1.0 if self.tested is None else self.tested.smallest_pvalue
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it early."""
-        return self.tested is not None and self.tested.interrupted
-
-    def to_frame(self, term: Any = None) -> Any:
-        """Return a DataFrame with a row for each topic and term.
-
-        Parameters
-        ----------
-        term : name of a term, default=None
-            Return only the rows of this term, without its name, sorted by p-value, or by decreasing
-            coefficient if there are no p-values.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``topic``, ``term``, ``coefficient``, ``lower``, ``upper``, ``std_error`` and,
-            where terms were tested, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
-
-        Raises
-        ------
-        ValueError
-            If there is no such term.
-        """
-        values = {
-            "coefficient": self.coefficients, "lower": self.lower, "upper": self.upper,
-            "std_error": self.std_error,
-        }  # fmt: skip
-        if self.tested is not None:
-            of_terms = ("pvalue", "pvalue_maxt", "qvalue")
-            values |= dict(zip(of_terms, self.tested.of_terms, strict=True))
-        frame = tidy_frame({"topic": self.topic_names}, {"term": self.terms}, values)
-        if term is None:
-            return frame
-        self._refuse_unknown(term)
-        j, T = self.terms.index(term), len(self.topic_names)
+    def _table(self, what: Any) -> Columns:
+        """Return the coefficients, by default of all terms, or the tests of covariates."""
+        if what == "covariates":
+            return self._of_covariates()
+        columns = tidy_columns(
+            {"topic": self.topic_names}, {"term": self.terms},
+            {
+                "coefficient": self.coefficients, "lower": self.lower, "upper": self.upper,
+                "std_error": self.std_error, **self._pvalues(),
+            },
+        )  # fmt: skip
+        if what is None:
+            return columns
+        self._refuse_unknown(what)
+        j, T = self.terms.index(what), len(self.topic_names)
         p = np.zeros(T) if self.pvalue is None else self.pvalue[:, j]
-        order = np.lexsort((-np.abs(self.coefficients[:, j]), p))
-        of_term = frame.iloc[order * len(self.terms) + j].drop(columns="term")
-        return of_term.reset_index(drop=True)
+        places = np.lexsort((-np.abs(self.coefficients[:, j]), p)) * len(self.terms) + j
+        del columns["term"]
+        return {name: column[places] for name, column in columns.items()}
 
-    def to_frame_of_covariates(self) -> Any:
-        """Return a DataFrame with a row for each topic and covariate of several terms.
-
-        Columns are ``topic``, ``covariate``, ``pvalue``, ``pvalue_maxt`` and ``qvalue``: whether
-        the topic depends on the covariate at all.
-
-        Raises
-        ------
-        ValueError
-            If no such covariate was tested.
-        """
-        if self.tested is None or not self.covariates:
+    def _of_covariates(self) -> Columns:
+        if not self.covariates:
             raise ValueError(
                 "no covariate of several terms was tested: those are labels of more than two "
-                "levels; `to_frame` has the tests of single terms."
+                "levels; the tests of single terms are in the table of all terms."
             )
+        values = self._pvalues("covariate_")
+        return tidy_columns({"topic": self.topic_names}, {"covariate": self.covariates}, values)
+
+    def _pvalues(self, of: str = "") -> dict[str, Array]:
+        """Return p-values of terms, or of covariates; none if nothing was tested."""
         names = ("pvalue", "pvalue_maxt", "qvalue")
-        values = dict(zip(names, self.tested.of_covariates, strict=True))
-        return tidy_frame({"topic": self.topic_names}, {"covariate": self.covariates}, values)
+        return {} if self.test is None else {name: getattr(self, of + name) for name in names}
 
     def combine(self, weights: Mapping[Any, float]) -> Any:
         """Return a weighted sum of coefficients of each topic, with intervals.
@@ -259,14 +192,13 @@ class ProportionRegression(Result):
         ValueError
             If there is no such term, or a weight is not a finite number.
         """
-        pd = imported_pandas()
-
         along = np.zeros(len(self.terms))
         for term, weight in weights.items():
             self._refuse_unknown(term)
             if not isinstance(weight, Real) or not np.isfinite(float(weight)):
-                given = f"weights[{shown(term)}] is {shown(weight)}"
-                raise ValueError(f"{given}; a finite number is needed.")
+                raise ValueError(
+                    f"weights[{shown(term)}] is {shown(weight)}; a finite number is needed."
+                )
             along[self.terms.index(term)] = weight
         values = (self.coefficients * along).sum(axis=-1)
         if self.replicates is None:
@@ -276,9 +208,9 @@ class ProportionRegression(Result):
         else:
             replicates = (self.replicates * along).sum(axis=-1)
             errors, (lower, upper) = spread(replicates), percentile(replicates, self.level)
-        return pd.DataFrame({
-            "topic": list(self.topic_names), "value": values, "lower": lower, "upper": upper,
-            "std_error": errors,
+        return frame_of({
+            "topic": name_array(self.topic_names), "value": values, "lower": lower,
+            "upper": upper, "std_error": errors,
         })  # fmt: skip
 
     def _refuse_unknown(self, term: Any) -> None:
@@ -301,8 +233,8 @@ class ProportionRegression(Result):
         if self.qvalue is None:
             return f"<ProportionRegression: {size}, {self.interval} intervals>"
         tested = np.isfinite(self.qvalue)
-        found = np.count_nonzero(self.qvalue[tested] <= 0.05)
+        n_below = np.count_nonzero(self.qvalue[tested] <= 0.05)
         return (
-            f"<ProportionRegression: {size}, {found} of {np.count_nonzero(tested)} coefficients "
+            f"<ProportionRegression: {size}, {n_below} of {np.count_nonzero(tested)} coefficients "
             f"with q <= 0.05 of {self.n_labellings:,} {self.test}>"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,23 +20,7 @@ from .robust import CR3, HC3
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Tested:
-    """p-values of terms and of covariates of several terms; NaN where a term was not tested.
-
-    Arrays have a column for each term, (3, T, P), and for each covariate, (3, T, C): p-values
-    unadjusted, adjusted by max-T, and adjusted by Benjamini and Hochberg.
-    """
-
-    of_terms: Array
-    of_covariates: Array
-    covariates: tuple[Any, ...]
-    untested: dict[Any, str]
-    how: str
-    n_labellings: int
-    exact: bool
-    smallest_pvalue: float
-    interrupted: bool
+PVALUES = "pvalue", "pvalue_maxt", "qvalue"
 
 
 class TermTests:
@@ -97,8 +80,12 @@ class TermTests:
             "or n_permutations=0 for coefficients without p-values."
         )
 
-    def run(self, **options: Any) -> Tested:
-        """Run the permutations or sign flips."""
+    def run(self, **options: Any) -> dict[str, Any]:
+        """Run the permutations or sign flips; return fields of a ProportionRegression.
+
+        p-values are unadjusted, adjusted by max-T, and adjusted by Benjamini and Hochberg; NaN
+        where a term was not tested.
+        """
         task = self.task
         if self.exact:
             self.n = int(self.n_all or 0)
@@ -114,15 +101,19 @@ class TermTests:
         order = np.argsort(-task.observed, axis=1, kind="stable")
         rising = np.maximum.accumulate(np.take_along_axis(p[1], order, axis=1), axis=1)
         np.put_along_axis(p[1], order, rising, axis=1)
-        found = np.stack([p[0], np.maximum(p[1], p[0]), false_discovery_control(p[0], axis=1)])
-        found = found.transpose(0, 2, 1)
-        of_terms = np.full((3, found.shape[1], len(self.matrix.terms)), np.nan)
-        of_terms[:, :, self.singles] = found[:, :, : len(self.singles)]
+        pvalues = np.stack([p[0], np.maximum(p[1], p[0]), false_discovery_control(p[0], axis=1)])
+        pvalues = pvalues.transpose(0, 2, 1)
+        of_terms = np.full((3, pvalues.shape[1], len(self.matrix.terms)), np.nan)
+        of_terms[:, :, self.singles] = pvalues[:, :, : len(self.singles)]
+        of_covariates = pvalues[:, :, len(self.singles) :]
         smallest = self.smallest if self.exact else max(self.smallest, 1 / (self.n + 1))
-        return Tested(
-            of_terms, found[:, :, len(self.singles) :], self.covariates, self.untested, task.name,
-            self.n, self.exact, smallest, self.interrupted,
-        )  # fmt: skip
+        return {
+            **dict(zip(PVALUES, of_terms, strict=True)),
+            **{f"covariate_{name}": p for name, p in zip(PVALUES, of_covariates, strict=True)},
+            "covariates": self.covariates, "untested": self.untested, "test": task.name,
+            "n_labellings": self.n, "exact": self.exact, "smallest_pvalue": smallest,
+            "interrupted": self.interrupted,
+        }  # fmt: skip
 
 
 _CONSTANT = "it is the constant of the model"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.foreign import imported_pandas
+from ...counts.names import name_array
+from ...models.tables import Columns, Tables, tidy_columns
 from ..design.equal_weights import counted_once
 from ..results.files import Result
-from ..results.frames import tidy_frame
 
 Array = NDArray[Any]
 
@@ -67,6 +68,14 @@ class JackknifeFit(Result):
     units, equal_weights : str
         What influences are added up over, and what has weight one in a group mean: "units" or
         "samples".
+
+    Notes
+    -----
+    Tables of :meth:`columns` and :meth:`to_frame`; the first that the result has is the default:
+
+    - "components", a row for each entry: ``topic``, ``feature``, ``estimate``, ``lower``,
+      ``upper`` and ``std_error``.
+    - "group_means", a row for each topic and group: the same with ``group`` for ``feature``.
     """
 
     components: JackknifeEstimates | None
@@ -83,39 +92,27 @@ class JackknifeFit(Result):
     units: str = "samples"
     equal_weights: str = "units"
 
-    def to_frame(self, what: str | None = None) -> Any:
-        """Return one kind of estimates as a table with a row for each.
+    _hint = "; components need entries=, group_means need groups= in jackknife_fit"
 
-        Parameters
-        ----------
-        what : {"components", "group_means"}, default=None
-            Which estimates to return; by default components if there are any.
+    def _tables(self) -> Tables:
+        tables = {"components": self._of_components, "group_means": self._of_groups}
+        return {what: make for what, make in tables.items() if getattr(self, what) is not None}
 
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``topic``, then ``feature`` or ``group``, ``estimate``, ``lower``, ``upper``,
-            ``std_error``.
-        """
-        pd = imported_pandas()
+    def _of_components(self) -> Columns:
+        assert self.components is not None
+        topics, features = self.entries.T
+        labels = (
+            features if self.feature_names is None else name_array(self.feature_names)[features]
+        )
+        return {
+            "topic": name_array(self.topic_names)[topics], "feature": labels,
+            **_numbers(self.components),
+        }  # fmt: skip
 
-        if what is None:
-            what = "group_means" if self.components is None else "components"
-        found = {"components": self.components, "group_means": self.group_means}.get(what)
-        if found is None:
-            raise ValueError(
-                f"what={what!r}: this result does not have it; components need entries=, "
-                "group_means need groups= in jackknife_fit."
-            )
-        numbers = {
-            name: getattr(found, name) for name in ("estimate", "lower", "upper", "std_error")
-        }
-        if what == "group_means":
-            return tidy_frame({"topic": self.topic_names}, {"group": self.groups}, numbers)
-        topic, other = self.entries.T
-        names = range(other.max() + 1) if self.feature_names is None else self.feature_names
-        topic = [self.topic_names[k] for k in topic]
-        return pd.DataFrame({"topic": topic, "feature": [names[j] for j in other]} | numbers)
+    def _of_groups(self) -> Columns:
+        assert self.group_means is not None and self.groups is not None
+        numbers = _numbers(self.group_means)
+        return tidy_columns({"topic": self.topic_names}, {"group": self.groups}, numbers)
 
     def __repr__(self) -> str:
         """Sizes, and the accuracy of the solutions."""
@@ -125,3 +122,8 @@ class JackknifeFit(Result):
             f"{self.n_products} products, KKT residual {self.kkt:.1e}"
             f"{counted_once(self.equal_weights, self.units)}>"
         )
+
+
+def _numbers(estimates: JackknifeEstimates) -> Columns:
+    names = ("estimate", "lower", "upper", "std_error")
+    return {name: np.asarray(getattr(estimates, name)) for name in names}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...models.tables import Columns, Tables, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import percentile
 from ..results.files import Result
-from ..results.frames import tidy_frame
 from ..results.origin import Origin
 
 Array = NDArray[Any]
@@ -108,6 +109,15 @@ class BootstrapFit(Result):
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
         `topic_words`, the leading features of topics.
+
+    Notes
+    -----
+    Tables of :meth:`columns` and :meth:`to_frame`, of which a result has those it was asked for:
+
+    - "components" (default), a row for each topic and feature: ``topic``, ``feature``,
+      ``estimate``, ``lower``, ``upper`` and ``std_error``.
+    - "group_means", a row for each topic and group: the same with ``group`` for ``feature``.
+    - "proportions", a row for each sample and topic: the same with ``sample`` for ``feature``.
     """
 
     components: Estimates
@@ -144,39 +154,29 @@ class BootstrapFit(Result):
         found: Array = np.isnan(self.cosines).mean(axis=0)
         return found
 
-    def to_frame(self, what: str = "components") -> Any:
-        """Return one kind of estimates as a table with a row for each.
+    _hint = "; group_means need groups=, proportions samples= in bootstrap_fit"
 
-        Parameters
-        ----------
-        what : {"components", "group_means", "proportions"}, default="components"
-            Which numbers.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``topic``, then ``feature``, ``group`` or ``sample``, ``estimate``, ``lower``,
-            ``upper``, ``std_error``.
-        """
-        kinds: dict[str, tuple[str, Any]] = {
+    def _tables(self) -> Tables:
+        labels = {
             "components": ("feature", self._feature_labels()),
             "group_means": ("group", self.groups),
             "proportions": ("sample", self.samples),
         }
-        found = getattr(self, what) if what in kinds else None
-        if found is None:
-            known = [kind for kind in kinds if getattr(self, kind) is not None]
-            raise ValueError(
-                f"what={what!r}: this result has {', '.join(map(repr, known))}; group_means need "
-                "groups=, proportions samples= in bootstrap_fit."
-            )
-        name, labels = kinds[what]
+        return {
+            what: partial(self._of, what, *axis)
+            for what, axis in labels.items()
+            if getattr(self, what) is not None
+        }
+
+    def _of(self, what: str, name: str, labels: Any) -> Columns:
+        """Return one kind of estimates, given the name and labels of their second axis."""
         numbers = ("estimate", "lower", "upper", "std_error")
         rows, columns = {"topic": self.topic_names}, {name: labels}
         if what == "proportions":  # whose rows are samples
             rows, columns = columns, rows
-        frame = tidy_frame(rows, columns, {each: getattr(found, each) for each in numbers})
-        return frame[["topic", name, *numbers]]
+        estimates = getattr(self, what)
+        table = tidy_columns(rows, columns, {each: getattr(estimates, each) for each in numbers})
+        return {column: table[column] for column in ("topic", name, *numbers)}
 
     def _feature_labels(self) -> Any:
         return self.features if self.feature_names is None else self.feature_names[self.features]

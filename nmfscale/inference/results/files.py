@@ -1,6 +1,6 @@
 """Result files: one result of this folder in one HDF5 file, without pickle.
 
-Format 2.  Root attributes: ``format`` = "nmfscale-result" and ``format_version`` = 2.  Dataset
+Format 3.  Root attributes: ``format`` = "nmfscale-result" and ``format_version`` = 3.  Dataset
 ``about``, one JSON object as bytes:
 
 - ``result``: class of the result;
@@ -15,7 +15,6 @@ names are those of `nmfscale.storage.arrays`.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 from ...markup import paragraph, table
 from ...models.base import CountModel
 from ...models.persistence import read_model, read_or_damaged, write_model
+from ...models.tables import Tabular, first_rows
 from ...storage.arrays import (
     damaged,
     put,
@@ -47,18 +47,17 @@ from ...storage.hdf5 import find, format_of
 from ...storage.plain import decode, encode, is_text
 from ...storage.version import package_version
 from ...terminal import visible
-from .frames import first_rows
 
 Array = NDArray[Any]
-FORMAT, FORMAT_VERSION = "nmfscale-result", 2
+FORMAT, FORMAT_VERSION = "nmfscale-result", 3
 # The classes that a file may name: results, and what is inside of them, by module.
 _CLASSES = {
     "inference.choice.consensus": ("Consensus",),
     "inference.regression.least_squares": ("LeastSquares",),
     "inference.regression.robust": ("HC3", "OneWay", "CR3"),
-    "inference.regression.term_tests": ("Tested",),
     "inference.groups.bootstrap_result": ("BootstrapWeights",),
     "inference.samples.cluster_samples_result": ("SampleClusters",),
+    "inference.samples.find_samples_result": ("LeadingSamples",),
     "inference.choice.compare_fits_result": ("FitComparison", "FitSummary"),
     "inference.groups.correspondence_result": ("CorrespondenceAnalysis",),
     "inference.features.differential_result": ("DifferentialFeatures",),
@@ -79,8 +78,8 @@ _CLASSES = {
 _MOST_ROWS = 20
 
 
-class Result:
-    """A result that can be saved, and shown in a notebook: a dataclass."""
+class Result(Tabular):
+    """A result that has tables, can be saved, and is shown in a notebook: a dataclass."""
 
     def __init_subclass__(cls) -> None:
         """Let the text of every result show control characters in names, and not obey them."""
@@ -94,8 +93,6 @@ class Result:
         text = repr(self)
         if "\n" in text:
             return f"<pre>{escape(text)}</pre>"
-        if not hasattr(self, "columns") and importlib.util.find_spec("pandas") is None:
-            return paragraph(text)
         rows, more = first_rows(self, _MOST_ROWS)
         return paragraph(f"{text.strip('<>')} {more}".rstrip()) + table(rows)
 
@@ -120,14 +117,14 @@ def save_result(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
     with atomic_hdf5(target_of(path)) as (file, _):
-        values = {each.name: getattr(result, each.name) for each in fields(result) if each.init}  # type: ignore[arg-type]
+        values = {field.name: getattr(result, field.name) for field in fields(result) if field.init}  # type: ignore[arg-type]
         encoded = {name: _encoded(value, name, file) for name, value in values.items()}
         for name, array in (arrays or {}).items():
             if name not in file:
                 put(file, name, array)
-        for name, each in (names or {}).items():
+        for name, labels in (names or {}).items():
             if name not in file:
-                put_names(file, name, each)
+                put_names(file, name, labels)
         put_json(file, "about", header | {"fields": encoded} | dict(about or {}))
         file.attrs["format"], file.attrs["format_version"] = np.bytes_(FORMAT), FORMAT_VERSION
 
@@ -212,8 +209,8 @@ def _read(file: Any) -> Any:
     if version < FORMAT_VERSION:
         raise damaged(file, f"it has format {version} and no result.")
     classes = result_classes()
-    found = classes.get(about["result"])
-    if found is None or not issubclass(found, Result):
+    result = classes.get(about["result"])
+    if result is None or not issubclass(result, Result):
         raise ValueError(
             f"{file.filename} holds a {about['result']}, which this nmfscale does not have."
         )
@@ -229,4 +226,4 @@ def _read(file: Any) -> Any:
             values[name] = read_model(find(file, value["model"]))
         else:
             values[name] = decode(value, read, classes)
-    return found(**values)
+    return result(**values)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.foreign import imported_pandas
+from ...counts.names import name_array
+from ...models.tables import Columns
 from ...terminal import visible_name
 from ..results.files import Result
 
@@ -36,6 +37,11 @@ class SampleClusters(Result):
         Names of the topics.
     sample_names : ndarray or None
         Names of the samples.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each sample: ``sample``, its
+    name or number; ``cluster``, with missing values for samples without counts; and ``distance``.
     """
 
     labels: Array
@@ -61,20 +67,10 @@ class SampleClusters(Result):
         """Clusters as `groups` of a plot or test, (n_samples,), None for samples without counts."""
         return np.array([None if label < 0 else label for label in self.labels.tolist()], object)
 
-    def to_frame(self) -> Any:
-        """Return a table with a row for each sample.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``sample``, its name or number; ``cluster``, with missing values for samples
-            without counts; and ``distance``.
-        """
-        pd = imported_pandas()
-
-        names = range(len(self.labels)) if self.sample_names is None else list(self.sample_names)
-        clusters = pd.array(self.groups, dtype="Int64")
-        return pd.DataFrame({"sample": names, "cluster": clusters, "distance": self.distances})
+    def _columns(self) -> Columns:
+        numbers = np.arange(len(self.labels))
+        names = numbers if self.sample_names is None else name_array(self.sample_names)
+        return {"sample": names, "cluster": self.groups, "distance": self.distances}
 
     def _name(self, topic: int) -> str:
         name = self.topic_names[topic]

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import name_array
+from ...models.tables import Columns
 from ...terminal import visible_name
-from ..results.frames import Columns, frame_of
+from ..results.files import Result
 
 Array = NDArray[Any]
 # Letters of a text that are shown.
@@ -18,7 +19,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True, repr=False)
-class LeadingSamples:
+class LeadingSamples(Result):
     """The samples with the largest proportions of each topic, the first one first.
 
     Attributes
@@ -35,6 +36,12 @@ class LeadingSamples:
         Names of all samples.
     texts : ndarray of shape (n_samples,), object, or None
         Texts of all samples.
+
+    Notes
+    -----
+    The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and sample:
+    ``topic``, ``rank`` (from 0), ``sample``, ``proportion``, ``total`` and, if there are texts,
+    ``text``.
     """
 
     topic_names: tuple[Any, ...]
@@ -44,29 +51,17 @@ class LeadingSamples:
     sample_names: Array | None
     texts: Array | None
 
-    def to_frame(self) -> Any:
-        """Return a table with a row for each topic and sample.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``topic``, ``rank`` (from 0), ``sample``, ``proportion``, ``total`` and, if
-            there are texts, ``text``.
-        """
-        return frame_of(self.columns())
-
-    def columns(self) -> Columns:
-        """Return the columns of `to_frame` by name, as arrays; pandas is not needed."""
-        sizes = [len(each) for each in self.samples]
+    def _columns(self) -> Columns:
+        sizes = [len(of_topic) for of_topic in self.samples]
         at = np.concatenate(self.samples)
-        found = {
+        columns = {
             "topic": np.repeat(name_array(self.topic_names), sizes),
             "rank": np.concatenate([np.arange(size) for size in sizes]),
             "sample": at if self.sample_names is None else np.asarray(self.sample_names)[at],
             "proportion": np.concatenate(self.proportions),
             "total": np.concatenate(self.totals),
         }
-        return found if self.texts is None else found | {"text": self.texts[at]}
+        return columns if self.texts is None else columns | {"text": self.texts[at]}
 
     def __repr__(self) -> str:
         """Show the samples of each topic with the beginnings of their texts."""
