@@ -191,7 +191,7 @@ def faults(sources):
         if room_of(path) not in MAY_IMPORT:
             found.append(f"{path}: {room_of(path)} is not in the table MAY_IMPORT")
             continue
-        if path.endswith((".py", ".pyx", ".pxd")):
+        if path.endswith((".py", ".pyi", ".pyx", ".pxd")):
             found.extend(import_faults(path, text))
         if room_of(path) != "kernels":
             found.extend(
@@ -209,7 +209,7 @@ def test_package_keeps_its_layers():
     sources = {
         path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(package.rglob("*"))
-        if path.suffix in {".py", ".pyx", ".pxd", ".c", ".h"}
+        if path.suffix in {".py", ".pyi", ".pyx", ".pxd", ".c", ".h"}
     }
     assert {"kernels", "counts", "engine", "methods", "models"} <= {
         room_of(path) for path in sources
@@ -244,6 +244,7 @@ def test_package_keeps_its_layers():
         ("pl/structure.py", "from ..inference import groups"),
         ("cli.py", "from .kernels.rows import build"),
         ("__init__.py", "from .cli import main"),
+        ("__init__.pyi", "from .cli import main as main"),
         ("methods/poisson/alternating.py", "import os, dask.array as da"),
         ("readers/open.py", "def read():\n    from dask import delayed"),
         ("counts/memory.py", "from distributed import Client"),
