@@ -8,9 +8,10 @@ from .inference.features.noisy_pairs import noisy_pairs
 from .inference.features.pyldavis import to_pyldavis
 from .inference.groups.correspondence import correspondence_analysis
 from .inference.replicates.jackknife import jackknife_fit
+from .models.arguments.penalty import SparsityPenalty
 from .models.supervised import supervision_from_variances
 
 __all__ = [
-    "correspondence_analysis", "jackknife_fit", "noisy_pairs", "supervision_from_variances",
-    "to_pyldavis",
+    "SparsityPenalty", "correspondence_analysis", "jackknife_fit", "noisy_pairs",
+    "supervision_from_variances", "to_pyldavis",
 ]  # fmt: skip

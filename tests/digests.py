@@ -25,6 +25,7 @@ from sklearn.base import BaseEstimator
 
 import nmfscale
 from nmfscale import kernels
+from nmfscale.experimental import SparsityPenalty
 
 STORED = Path(__file__).parent / "promises" / "digests.json"
 DTYPES = ("float64", "float32")
@@ -150,10 +151,11 @@ def _fits():
     yield poisson, start | {"n_components": 35}, {}
     yield poisson, start | {"solver": "newton"}, {}
     yield poisson, start | {"solver": "scd", "inner_iter": 3, "extrapolate": False}, {}
-    yield poisson, start | {"solver": "joint-em", "l1_penalty": 0.5}, {}
-    sparse = {"l1_penalty": 0.5, "penalty_exponent": 0.5, "factor_norm": "l2"}
+    joint = start | {"solver": "joint-em"}
+    yield poisson, joint | {"penalty": SparsityPenalty(0.5)}, {}
     for factor in ("loadings", "components"):
-        yield poisson, start | {"solver": "joint-em", "penalty_on": factor} | sparse, {}
+        sparse = SparsityPenalty(0.5, exponent=0.5, norm="l2", on=factor)
+        yield poisson, joint | {"penalty": sparse}, {}
     yield poisson, start | {"n_init": 2}, {}
     yield poisson, {"n_init": 2, "n_moves": 4, "max_iter": 30, "random_state": 0}, {}
     for solver in ("auto", "em", "scd"):

@@ -25,6 +25,8 @@ sys.path.append(str(experiment.HERE.parents[1] / "tests"))
 import oracle  # noqa: E402
 import oracle_gamma_poisson  # noqa: E402
 
+from nmfscale.experimental import SparsityPenalty
+
 ALPHA, RATE, PENALTY = 0.3, 0.5, 2.0
 Factors = tuple[np.ndarray, np.ndarray]
 
@@ -80,7 +82,7 @@ def of_nmf(side: Side) -> list[tuple[str, str, float]]:
         F = oracle.update_rows(X.T, F, L, "em", 1)
     joint = side.model(PoissonNMF, solver="joint-em")
     topics = side.model(TopicModel, solver="joint-em")
-    lasso = side.model(PoissonNMF, solver="joint-em", l1_penalty=PENALTY)
+    lasso = side.model(PoissonNMF, solver="joint-em", penalty=SparsityPenalty(PENALTY))
     plsa = side.steps(lambda P, W: oracle.step_plsa(X, P, W), (P, W))
     both = side.steps(lambda L, F: oracle.step_joint(X, L, F), (P, W))
     shrunk = side.steps(lambda L, F: oracle.step_joint(X, L, F, PENALTY), (P, W))
@@ -106,7 +108,7 @@ def of_nmf(side: Side) -> list[tuple[str, str, float]]:
         ("Lemma 4.2", "H of a solution divided by the totals, and a further step of PLSA",
          apart(L_fit * sums / totals,
                oracle.step_plsa(X, L_fit * sums / totals, F_fit / sums)[0])),
-        ("Equation 25", "l1_penalty of joint-em, and its updates",
+        ("Equation 25", "penalty of joint-em, and its updates",
          max(map(apart, factors_of(lasso), shrunk))),
         ("Lemma 6.1", "W with the l1 penalty, and without",
          apart(lasso.components_, joint.components_)),

@@ -20,6 +20,8 @@ from typing import Any
 import experiment
 import numpy as np
 
+from nmfscale.experimental import SparsityPenalty
+
 # (p, q) -> colour
 PENALTIES = {(1, 1.0): "0.4", (1, 0.5): "tab:blue", (2, 1.0): "tab:red", (2, 0.5): "tab:orange"}
 PAPER = {(1, 1.0): "none by the penalty (Lemma 6.1)", (2, 1.0): "zeros (its reference 29)"}
@@ -35,8 +37,10 @@ def fit(
 
     L, F = start
     model = PoissonNMF(
-        L.shape[1], solver="joint-em", l1_penalty=weight, factor_norm=f"l{norm[0]}",
-        penalty_exponent=norm[1], penalty_on=FACTORS[factor], n_threads=options.threads,
+        L.shape[1], solver="joint-em", n_threads=options.threads,
+        penalty=SparsityPenalty(
+            weight, exponent=norm[1], norm=f"l{norm[0]}", on=FACTORS[factor]
+        ),
         max_iter=20 if options.smoke else 1_000,
     )  # fmt: skip
     return model.fit(counts, loadings=L, components=F.T)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import names_of, plain, such_as
-from ..models.registry import model_class
+from ..models.registry import PARAMETERS, model_class
 from ..models.topics.topics import topic_names_of
 from ..readers.objects import table_of_samples
 from ..storage.plain import escaped, from_plain, kind_of, to_plain, unescaped
@@ -222,7 +222,7 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
     """
     entry = entry_of(adata, key)["model"]
     try:
-        state = from_plain(entry, {})
+        state = from_plain(entry, PARAMETERS)
         if (kind := model_class(state["class"])) is None:
             raise ValueError(
                 f"adata.uns[{key!r}] holds a {state['class']}, a model that this nmfscale does not "

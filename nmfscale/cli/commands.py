@@ -77,6 +77,7 @@ def fit(arguments: argparse.Namespace) -> int:
     if drawn:
         seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
         arguments.seed = seed  # None if the resumed fit had none
+    model = kind(**given_parameters(arguments))
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
@@ -87,7 +88,6 @@ def fit(arguments: argparse.Namespace) -> int:
             how["client"] = client
         if arguments.labels is not None:
             how["y"] = labels_of(arguments.labels, counts)
-        model = kind(**given_parameters(arguments))
         code = _fit_and_save(model, counts, target, arguments.command_line, **how)
         short = not model.fits_short_samples and are_short(counts)
         del counts  # closes the file

@@ -36,9 +36,8 @@ def add_parameters(
     chosen = names if every_model else [named if named in names else "topic"]
     known = command._option_string_actions
     for estimator in map(model_named, chosen):
-        defaults = inspect.signature(estimator).parameters
-        for name, constraints in estimator._parameter_constraints.items():
-            how = None if name in _ELSEWHERE else _how(constraints)
+        for name, (owner, parameter) in _parameters(estimator).items():
+            how = _how(owner._parameter_constraints[parameter])
             option = f"--{name.replace('_', '-')}"
             if how is None:
                 continue
@@ -46,8 +45,9 @@ def add_parameters(
                 choices = {*(known[option].choices or ()), *how.get("choices", ())}
                 known[option].choices = sorted(choices) or None
                 continue
-            text, default = _described(estimator, name), defaults[name].default
-            shown = "" if default is None else f"(default: {default})"
+            default = inspect.signature(owner).parameters[parameter].default
+            shown = "" if default in (None, inspect.Parameter.empty) else f"(default: {default})"
+            text = _described(owner, parameter)
             command.add_argument(
                 option, default=argparse.SUPPRESS,
                 help=" ".join([text, shown]).strip().replace("%", "%%"), **how,
@@ -74,7 +74,8 @@ def _models_with(option: str) -> list[str]:
     return [
         model
         for model in model_names()
-        if name not in _ELSEWHERE and _how(model_named(model)._parameter_constraints.get(name, ()))
+        if (place := _parameters(model_named(model)).get(name))
+        and _how(place[0]._parameter_constraints[place[1]])
     ]
 
 
@@ -90,8 +91,49 @@ def given_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
         "memory_limit": arguments.memory_limit,
         "verbose": int(not arguments.quiet),
     }
-    given = vars(arguments) | common
-    return {name: given[name] for name in estimator._parameter_constraints if name in given}
+    values = vars(arguments) | common
+    parameters = {name: values[name] for name in estimator._parameter_constraints if name in values}
+    for name, part in _parts(estimator).items():
+        inner = part._parameter_constraints
+        of_part = {each: values[f"{name}_{each}"] for each in inner if f"{name}_{each}" in values}
+        if of_part:
+            for needed in _without_default(part) - of_part.keys():
+                option = f"--{name}-{next(iter(of_part))}"
+                arguments.usage(f"{option} needs --{name}-{needed}")
+            parameters[name] = part(**of_part)
+    return parameters
+
+
+def _parts(estimator: Any) -> dict[str, Any]:
+    """Return the parameters that are objects with parameters themselves, and their classes."""
+    return {
+        name: constraint
+        for name, constraints in estimator._parameter_constraints.items()
+        for constraint in constraints
+        if hasattr(constraint, "_parameter_constraints")
+    }
+
+
+def _parameters(estimator: Any) -> dict[str, tuple[Any, str]]:
+    """Return the class and the name of each parameter by the name of its option.
+
+    The options of ``penalty=SparsityPenalty(weight=...)`` are those of the penalty, such as
+    ``--penalty-weight``.
+    """
+    parts, places = _parts(estimator), dict[str, tuple[Any, str]]()
+    for name in estimator._parameter_constraints:
+        if name in parts:
+            part = parts[name]
+            places |= {f"{name}_{each}": (part, each) for each in part._parameter_constraints}
+        elif name not in _ELSEWHERE:
+            places[name] = estimator, name
+    return places
+
+
+def _without_default(part: Any) -> set[str]:
+    """Return the parameters that an object of a class needs."""
+    parameters = inspect.signature(part).parameters.values()
+    return {each.name for each in parameters if each.default is each.empty}
 
 
 def _how(constraints: Sequence[Any]) -> dict[str, Any] | None:

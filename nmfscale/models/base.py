@@ -16,11 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.argument_types import Callback, CountsLike, FloatType, RandomStateLike
 from ..counts.base import CountMatrix, IntegerPolicy
-from ..counts.names import plain
 from ..counts.short_samples import warn_of_short_samples
 from ..counts.warn import collected_warnings, warn_caller
 from ..engine import progress
@@ -37,7 +36,7 @@ from ..readers.streams.file_counts import FileCounts
 from ..terminal import print_message
 from .arguments.fit_options import FitOptions
 from .arguments.inputs import client_for, with_names
-from .arguments.parameters import CheckedParameters, estimator
+from .arguments.parameters import CheckedParameters, check_values, estimator
 from .arguments.starts import StartsMixin
 from .fitted import OTHER_ENDS, Fitted
 from .hooks import FitHooks
@@ -194,7 +193,7 @@ class CountModel(
 
     def run_fit(self, X: Any, options: FitOptions, **arguments: Any) -> CountMatrix:
         """Fit by `fit_counts`, and return the counts; if that fails, the estimator is unchanged."""
-        self._check_parameters()
+        check_values(self)
         with collected_warnings() as messages:
             with self._all_or_nothing():
                 self.seed_ = self._drawn_seed()
@@ -258,18 +257,6 @@ class CountModel(
                 "there as 0, so that topics may only tell files apart. Use join='inner'; or "
                 "PoissonNMF or TopicModel, which leave out what was not measured."
             )
-
-    def _check_parameters(self) -> None:
-        validate_parameter_constraints(
-            self._parameter_constraints,
-            {name: plain(value) for name, value in self.get_params(deep=False).items()},
-            caller_name=type(self).__name__,
-        )
-        # booleans, which Python and scikit-learn treat as numbers
-        for name, value in self.get_params(deep=False).items():
-            allowed = {"boolean", "verbose"} & set(map(str, self._parameter_constraints[name]))
-            if isinstance(value, bool) and not allowed:
-                raise ValueError(f"{name} is {value}; a number is needed.")
 
     def _drawn_seed(self) -> int | None:
         """Return the seed of a fit: `random_state`, a new seed, or None for a generator."""

@@ -28,8 +28,8 @@ from ..readers.options import SourceOptions
 from .arguments.entry_weights import is_nan, observed_counts
 from .arguments.fit_options import FitOptions
 from .arguments.parameters import estimator
+from .arguments.penalty import SparsityPenalty, check_solver, penalty_of
 from .arguments.validation import (
-    check_penalty,
     check_topics_of_priors,
     constraints_of,
     measured_features,
@@ -61,10 +61,7 @@ class CountFactorization(HeldFactors):
     extrapolate: bool = True
     prior_factors: Prior | None = None
     prior_loadings: Prior | None = None
-    l1_penalty: float = 0.0
-    penalty_exponent: float = 1.0
-    factor_norm: str = "l1"
-    penalty_on: str = "loadings"
+    penalty: SparsityPenalty | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -76,10 +73,7 @@ class CountFactorization(HeldFactors):
         "extrapolate": ["boolean"],
         "prior_factors": [Interval(Real, 1, None, closed="left"), "array-like", None],
         "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
-        "l1_penalty": [Interval(Real, 0, None, closed="left")],
-        "penalty_exponent": [Interval(Real, 0, 1, closed="right")],
-        "factor_norm": [StrOptions({"l1", "l2"})],
-        "penalty_on": [StrOptions({"loadings", "components"})],
+        "penalty": [SparsityPenalty, None],
     }
     method_class = FactorModel
     parameters_of_topics = "prior_factors", "prior_loadings"
@@ -241,8 +235,8 @@ class CountFactorization(HeldFactors):
         size_factors: Any, fixed_topics: Any, fixed_features: Any, fixed_samples: Any,
         measured: Any, batch: Any, data_weights: Any,
     ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
-        penalty = self._penalty
-        check_penalty(penalty, self.solver)
+        penalty = penalty_of(self.penalty)
+        check_solver(self.penalty, self.solver)
         counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
         L, F = loadings, transposed(components)
         topics = names_of_topics(L, F)
@@ -369,7 +363,7 @@ class CountFactorization(HeldFactors):
         )  # fmt: skip
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
-            extrapolate=self.extrapolate, penalty=self._penalty,
+            extrapolate=self.extrapolate, penalty=penalty_of(self.penalty),
         )  # fmt: skip
         constraints = given.constraints
         if weights is not None:
@@ -377,14 +371,8 @@ class CountFactorization(HeldFactors):
         made: Method = make(counts, executor, start, K, dtype, constraints)
         return made
 
-    @property
-    def _penalty(self) -> Penalty:
-        return Penalty(
-            float(self.l1_penalty), float(self.penalty_exponent), self.factor_norm, self.penalty_on
-        )
-
     def _penalty_of(self, unit: Array | float) -> Penalty | None:
-        penalty = self._penalty
+        penalty = penalty_of(self.penalty)
         on_components = penalty.on == "components"
         return None if on_components or penalty.only_rescales else penalty.scaled(unit)
 

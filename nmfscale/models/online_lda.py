@@ -14,6 +14,7 @@ from ..methods.variational import lda
 from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
 from ..readers.options import SourceOptions
+from .arguments.parameters import check_values
 from .arguments.validation import prior_of_topics
 from .lda_topics import FixedTopicsLDA
 
@@ -86,7 +87,7 @@ class OnlineLDA(FixedTopicsLDA):
         >>> model.partial_fit(X[:2]).partial_fit(X[2:]).n_batch_iter_
         2
         """
-        self._check_parameters()
+        check_values(self)
         first = not hasattr(self, "components_")
         with self._all_or_nothing():
             reading = {"layer": layer, "raw": raw, **source}

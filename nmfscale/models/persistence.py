@@ -6,7 +6,8 @@ JSON object as bytes:
 
 - ``parameters``: the constructor's arguments.  What JSON cannot hold is an object with one key:
   ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}``,
-  ``{"dataset": "parameters/init"}`` or, for text, ``{"names": ["parameters/init", "<U6"]}``.
+  ``{"dataset": "parameters/init"}`` or, for text, ``{"names": ["parameters/init", "<U6"]}``, or
+  ``{"record": ["SparsityPenalty", {...}]}``.
   Generators and functions become null;
 - ``fitted``: each fitted attribute and its kind ("array", "text", a type of text such as "<U6",
   "scalar", "bool", "int", "float", "str", "table" or "none");
@@ -53,7 +54,7 @@ from ..storage.hdf5 import find, format_of, is_transient, read_file
 from ..storage.label_tables import put_table, read_table
 from ..storage.plain import NotPlainError, decode, encode, is_text, kind_of
 from ..storage.version import package_version
-from .registry import model_class
+from .registry import PARAMETERS, model_class
 from .topics.topics import AXES
 
 FORMAT = "nmfscale-model"
@@ -174,7 +175,9 @@ def _encoded(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
     """Return the JSON form of a parameter; arrays are written to datasets of the file."""
     dropped: dict[str, str] = {}
     try:
-        found = encode(value, f"{_FOLDER}{name}", partial(_store, file), dropped)
+        found = encode(
+            value, f"{_FOLDER}{name}", partial(_store, file), dropped, classes=PARAMETERS
+        )
     except NotPlainError as error:
         raise TypeError(
             f"parameter {str(error).removeprefix(_FOLDER)}, which a model file cannot hold; set it "
@@ -219,7 +222,9 @@ def _contents(
         if not name.endswith("_") or name.startswith("_"):
             raise damaged(file, f"{name!r} is not a fitted attribute.")
     read = partial(_read_parameter, file)
-    parameters = {name: decode(item, read) for name, item in header["parameters"].items()}
+    parameters = {
+        name: decode(item, read, PARAMETERS) for name, item in header["parameters"].items()
+    }
     fitted = {name: _read(file, name, kind) for name, kind in header["fitted"].items()}
     _check_shapes(file, fitted, AXES | getattr(estimator_class, "array_axes", {}))
     return header, parameters, fitted, estimator_class

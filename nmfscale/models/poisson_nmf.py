@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from ..methods.conversion import poisson_to_multinomial
 from ..methods.topics.merging import merged_factors
 from .arguments.parameters import estimator
+from .arguments.penalty import penalty_of
 from .factorization import CountFactorization
 from .fitted import Fitted
 
@@ -91,38 +92,9 @@ class PoissonNMF(CountFactorization):
         Gamma prior, given as shape alpha or (alpha, rate): the fit maximises the posterior. alpha
         is at least 1: a number, one for each component, or an array of the shape of F (n_features,
         n_components) or L. The default rate is 1, but 0 for an alpha of 1, which means no prior.
-    l1_penalty : float, default=0.0
-        Weight of a penalty ``l1_penalty * sum_ik l_ik ** penalty_exponent`` on the loadings (times
-        known sizes), or the same on the components (`penalty_on`), with solver="joint-em". It holds
-        the norms of the columns of the other factor at one. The share of zeros grows with the
-        weight, except for the first of these penalties:
-
-        - exponent 1, "l1": loadings are divided by ``1 + l1_penalty``. Components and shares do not
-          change, and no loading becomes zero (Lemma 6.1 of [3]_). `callback` and progress show the
-          fit without the penalty.
-        - exponent 1, "l2": loadings become sparse, and components spread over more features, which
-          explain more counts at the same Euclidean norm.
-        - exponent below 1, "l1": small loadings become zero, where the penalty is steepest.
-        - exponent below 1, "l2": both.
-
-        With penalty_on="components" the four do the same with loadings and components exchanged,
-        as in a fit of the transposed counts. Other solvers refuse it.
-    penalty_exponent : float, default=1.0
-        Exponent of the penalty, above 0 and at most 1. Below 1, it is not convex: a fit that starts
-        from the factors of a fit without a penalty (`loadings` and `components` of :meth:`fit`)
-        often ends higher. At the end of a fit and in :meth:`transform`, each sample (or feature)
-        then searches which of its
-        parameters are zero: no parameter that becomes zero, or positive, by itself improves the
-        optimum. With few components this is the best of all subsets in tests with up to 5; with
-        many, a better one may exist. The search takes about `n_components` times as long.
-    factor_norm : {"l1", "l2"}, default="l1"
-        Norm, held at one, of the columns of the factor without the penalty: their sum, or their
-        Euclidean norm. Without norms, the same optimum has the penalty ``l1_penalty * sum_k ||f_k||
-        ** q * sum_i l_ik ** q`` with q the exponent (equation 37 and Theorem F.1 of [3]_).
-    penalty_on : {"loadings", "components"}, default="loadings"
-        Factor that the penalty makes sparse. With "components", columns of the loadings (times
-        known sizes) have norm one over the samples, where a sample of weight 2 counts like two
-        samples; :meth:`transform` finds loadings of new samples without a penalty.
+    penalty : SparsityPenalty, default=None
+        Penalty that makes the loadings or the components sparse, with solver="joint-em":
+        :class:`nmfscale.experimental.SparsityPenalty`. Other solvers refuse it.
     integer : {"warn", "allow", "require"}, default="warn"
         How to treat counts that are not whole numbers. "warn": log-normalised values, as after
         ``scanpy.pp.log1p``, are refused, because their exponentials less 1 are multiples of whole
@@ -177,7 +149,7 @@ class PoissonNMF(CountFactorization):
         rises further; those of other moves are left out.
     loglik_ : float
         Poisson log-likelihood of the fit, weighted as it was; with priors, plus the log prior
-        without its constant; minus the penalty of `l1_penalty`.
+        without its constant; minus the `penalty`.
     converged_ : bool
         Whether a stopping rule of convergence ended the fit, `tol` or `gain_tol`: then little is
         left to gain from this start. With ``tol=0`` there is no such rule.
@@ -330,7 +302,7 @@ class PoissonNMF(CountFactorization):
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
-        penalty = self._penalty
+        penalty = penalty_of(self.penalty)
         rescales = penalty.weight and penalty.only_rescales and penalty.on == "loadings"
         return L / (1 + penalty.weight) if rescales else L
 

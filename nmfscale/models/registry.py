@@ -10,7 +10,11 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from .arguments.penalty import SparsityPenalty
+
 GROUP = "nmfscale.models"
+# Classes of parameters, by which files and AnnData objects name them.
+PARAMETERS = {each.__name__: each for each in (SparsityPenalty,)}
 
 
 def model_names() -> list[str]:

@@ -31,9 +31,9 @@ class TopicModel(PoissonNMF):
         prior on the factors of the Poisson NMF.
     prior_loadings : float, array-like or tuple, default=None
         Gamma prior on the loadings of the Poisson NMF.
-    l1_penalty, penalty_exponent, factor_norm, penalty_on
+    penalty : SparsityPenalty, default=None
         As in :class:`PoissonNMF`. The penalty applies to the fit before it is converted, which
-        keeps zeros. With an exponent of 1 and "l1", it changes only `size_factors_` and the
+        keeps zeros. With an exponent of 1 and norm="l1", it changes only `size_factors_` and the
         deviance.
     integer, dtype, n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`.

@@ -66,17 +66,19 @@ class NotPlainError(TypeError):
 
 
 def encode(
-    value: Any, name: str, store: Store, left_out: dict[str, str], *, records: bool = False
-) -> Any:
+    value: Any, name: str, store: Store, left_out: dict[str, str], *, records: bool = False,
+    classes: Mapping[str, Any] | None = None,
+) -> Any:  # fmt: skip
     """Return the JSON form of a value; ``store(place, array, kind)`` is called for each array.
 
     Functions and generators become None and are added to `left_out` with their types. With
     `records`, dataclasses are encoded by their fields, and other unknown objects as their text;
-    without, both raise a NotPlainError.
+    without, both raise a NotPlainError, except for dataclasses in `classes`, by name.
     """
 
     def inner(item: Any, part: Any) -> Any:
-        return encode(item, f"{name}.{part}" if name else part, store, left_out, records=records)
+        place = f"{name}.{part}" if name else part
+        return encode(item, place, store, left_out, records=records, classes=classes)
 
     if value is None or isinstance(value, bool | int | float | str):
         # Also converts np.float64, a subclass of float, to what json writes exactly.
@@ -100,7 +102,7 @@ def encode(
             kinds = value.dtype
             return {"table": [name, [[field, kinds[field].str] for field in kinds.names]]}
         return {"names": [name, kind]} if is_text(kind) else {"dataset": name}
-    if records and is_dataclass(value):
+    if is_dataclass(value) and (records or type(value).__name__ in (classes or {})):
         given = [each.name for each in fields(value) if each.init]
         return {"record": [type(value).__name__, {n: inner(getattr(value, n), n) for n in given}]}
     if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):

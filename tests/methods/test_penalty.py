@@ -2,14 +2,20 @@
 
 from itertools import pairwise
 
+import anndata
 import numpy as np
 import oracle
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_matrix, save_npz
 from scipy.special import xlogy
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 from small_fits import StopError, bits, stop_at
 
 import nmfscale
+from nmfscale.cli import main
+from nmfscale.experimental import SparsityPenalty
 
 K = 3
 COUNTS, TRUTH = nmfscale.datasets.simulate_topic_counts(80, 40, 4, size=60.0, random_state=0)
@@ -28,10 +34,9 @@ for_each_penalty = pytest.mark.parametrize(("norm", "q"), SPARSE)
 
 
 def model_of(weight, norm, q, on="loadings", estimator=nmfscale.PoissonNMF, **options):
-    # without a weight, there is no penalty
-    named = {"penalty_on": on, "factor_norm": norm, "penalty_exponent": q} if weight else {}
-    named |= {"max_iter": 100, "random_state": 0, "tol": 0} | options
-    return estimator(K, solver="joint-em", l1_penalty=weight, **named)
+    penalty = SparsityPenalty(weight, exponent=q, norm=norm, on=on)
+    how = {"max_iter": 100, "random_state": 0, "tol": 0} | options
+    return estimator(K, solver="joint-em", penalty=penalty, **how)
 
 
 def fit(*penalty, **options):
@@ -198,5 +203,52 @@ def test_a_resumed_fit_and_a_saved_model_have_the_same_numbers(on, tmp_path):
     assert bits(model) == bits(fit(1.0, "l2", 0.5, on, max_iter=12))
     model.save(tmp_path / "model.nmf")
     loaded = nmfscale.load(tmp_path / "model.nmf")
-    assert loaded.penalty_on == on
+    assert repr(loaded.penalty) == repr(model.penalty) != repr(SparsityPenalty(1.0))
     assert_array_equal(loaded.transform(COUNTS), model.transform(COUNTS))
+
+
+def test_parameters_of_the_penalty_are_those_of_a_nested_estimator():
+    model = model_of(1.0, "l2", 0.5, max_iter=5)
+    copy = clone(model)
+    assert copy.penalty is not model.penalty and repr(copy) == repr(model)
+    assert copy.get_params()["penalty__exponent"] == 0.5
+    copy.set_params(penalty__weight=3.0)
+    assert (model.penalty.weight, copy.penalty.weight) == (1.0, 3.0)
+    grid = {"penalty__weight": [0, 2.0], "penalty__norm": ["l1"]}
+    search = GridSearchCV(model, grid, cv=2).fit(COUNTS)
+    assert search.best_estimator_.penalty.norm == "l1"
+    without = nmfscale.PoissonNMF(K, solver="joint-em")
+    with pytest.raises(ValueError, match="SparsityPenalty has no parameter 'q'"):
+        model.set_params(penalty__q=1)
+    with pytest.raises(ValueError, match=r"penalty is None, which .* 'weight': set penalty first"):
+        without.set_params(penalty__weight=1.0)
+    without.set_params(penalty=SparsityPenalty(1.0), penalty__weight=2.0)
+    assert repr(without.penalty) == "SparsityPenalty(weight=2.0)"
+
+
+def test_a_penalty_of_weight_zero_is_none():
+    model = model_of(0.0, "l2", 0.5, max_iter=3).set_params(solver="auto").fit(COUNTS)
+    with_zero = bits(model)
+    assert with_zero == bits(model.set_params(penalty=None).fit(COUNTS))
+
+
+def test_the_penalty_in_the_shell_and_in_an_anndata_object(tmp_path, capsys):
+    file, model = tmp_path / "counts.npz", tmp_path / "model.h5"
+    save_npz(file, csr_matrix(COUNTS))
+    words = ["fit", file, "-k", K, "--model", "poisson", "--solver", "joint-em", "--max-iter", 3]
+    words += ["--seed", 0, "-o", model, "-q"]
+    words = [str(word) for word in words]
+    options = ["--penalty-weight", "2", "--penalty-exponent", "0.5", "--penalty-on", "components"]
+    assert main([*words, *options]) == 0
+    loaded = nmfscale.load(model)
+    penalty = SparsityPenalty(2.0, exponent=0.5, on="components")
+    assert repr(loaded.penalty) == repr(penalty)
+    with pytest.raises(SystemExit):
+        main([*words, "--force", "--penalty-norm", "l2"])
+    assert "--penalty-norm needs --penalty-weight" in capsys.readouterr().err
+    adata = anndata.AnnData(COUNTS)
+    how = {"solver": "joint-em", "max_iter": 3, "tol": 0, "random_state": 0, "integer": "allow"}
+    nmfscale.tl.topics(adata, K, model="poisson", penalty=penalty, **how)
+    read = nmfscale.get.model(adata)
+    assert repr(read.penalty) == repr(penalty)
+    assert_array_equal(read.components_, loaded.components_)

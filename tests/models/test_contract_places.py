@@ -15,6 +15,7 @@ from contract import LABELS, MODELS, every_model
 from sklearn.base import clone
 
 import nmfscale
+from nmfscale.experimental import SparsityPenalty
 from nmfscale.testing import places
 from nmfscale.testing.case import ModelCase, X, numbers
 
@@ -37,12 +38,15 @@ ENTRIES = {
 MISSING = {"data_weights": sp.csr_array(rng.uniform(size=X.shape) < 0.2)}
 TARGETS = {"y": LABELS, "label_weights": rng.uniform(0.5, 1, N)}
 EM, NOT_AHEAD = {"solver": "em", "inner_iter": 1}, {"extrapolate": False}
-SPARSE = {"solver": "joint-em", "l1_penalty": 1.0, "factor_norm": "l2", "penalty_exponent": 0.5}
+SPARSE, SPARSE_COMPONENTS = (
+    {"solver": "joint-em", "penalty": SparsityPenalty(1.0, exponent=0.5, norm="l2", on=factor)}
+    for factor in ("loadings", "components")
+)
 # Sets that make tasks of their own: other steps of workers, or other arrays sent to them.
 OPTIONS = {
     nmfscale.PoissonNMF: [
         EM | HELD, EM | MEASURED | PRIORS,
-        SPARSE, SPARSE | {"penalty_on": "components"} | ROW_WEIGHTS,
+        SPARSE, SPARSE_COMPONENTS | ROW_WEIGHTS,
         {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
         PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1}, MEASURED | PRIORS | ROW_WEIGHTS,
         ENTRIES | PRIORS | ROW_WEIGHTS,

@@ -20,6 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 import nmfscale.cli
 from nmfscale import LDA, NoisyTopicModel, PoissonNMF, TopicModel
 from nmfscale.engine.memory import MemoryLimitError
+from nmfscale.experimental import SparsityPenalty
 from nmfscale.methods.poisson.solvers import SOLVERS
 
 MODELS = [PoissonNMF, TopicModel]
@@ -134,11 +135,15 @@ def test_dtype(model):
         ({"prior_factors": 0.5}, "prior_factors"),
         ({"prior_factors": np.full(30, 1.5)}, r"prior_factors: alpha has shape \(30,\)"),
         ({"prior_loadings": (2.0,)}, "prior_loadings is a tuple of 1"),
-        ({"l1_penalty": 0.5}, "l1_penalty=0.5 cannot be combined with solver='auto'"),
-        ({"factor_norm": "l2"}, "factor_norm='l2' and .* those of a penalty, which l1_penalty=0"),
-        ({"penalty_on": "components"}, "penalty_on='components' are .* which l1_penalty=0"),
-        ({"penalty_on": "topics"}, "penalty_on"),
-        ({"penalty_exponent": 1.5}, "penalty_exponent"),
+        (
+            {"penalty": SparsityPenalty(0.5)},
+            r"penalty=SparsityPenalty\(weight=0.5\) cannot be combined with solver='auto'",
+        ),
+        ({"penalty": 0.5}, "'penalty' parameter of .*SparsityPenalty.* Got 0.5"),
+        ({"penalty": SparsityPenalty(0.5, on="topics")}, "'on' parameter of SparsityPenalty"),
+        ({"penalty": SparsityPenalty(1, exponent=1.5)}, "'exponent' parameter of Sparsity.* 1.5"),
+        ({"penalty": SparsityPenalty(-1)}, "'weight' parameter of SparsityPenalty"),
+        ({"penalty": SparsityPenalty(True)}, "weight is True"),
         ({"callback": 3}, "callback"),
         ({"random_state": "seed"}, "random_state"),
         ({"init": np.zeros(3)}, "init"),

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
 import nmfscale
+from nmfscale.experimental import SparsityPenalty
 from nmfscale.methods.factors import rescale
 
 FEW = settings(max_examples=10, deadline=None, derandomize=True)
@@ -231,7 +232,7 @@ def test_an_l1_penalty_only_rescales_the_loadings(problem, penalty):
     start = L, F = L, F / F.sum(axis=0)
     for n_iter in range(1, 7):
         L, F = oracle.step_joint(X, L, F, penalty)
-        found = fit(X, *start, "joint-em", n_iter, l1_penalty=penalty)
+        found = fit(X, *start, "joint-em", n_iter, penalty=SparsityPenalty(penalty))
         assert_allclose(found.components_.T, F, rtol=1e-9, atol=1e-9)
         assert_allclose(found.loadings_, L, rtol=1e-9, atol=1e-9 * L.max())
         objective = oracle.loglik_poisson(X, L, F).sum() - penalty * L.sum()
@@ -253,7 +254,7 @@ def test_an_l1_penalty_with_sizes_and_weights(problem):
     rng, penalty = np.random.default_rng(0), 0.7
     sizes, weights = rng.uniform(0.5, 2, len(X)), rng.uniform(0, 2, len(X))
     model = nmfscale.TopicModel(
-        L.shape[1], solver="joint-em", l1_penalty=penalty, max_iter=5, tol=0
+        L.shape[1], solver="joint-em", penalty=SparsityPenalty(penalty), max_iter=5, tol=0
     ).fit(X, size_factors=sizes, row_weights=weights)
     P, W, totals = model.loadings_, model.components_.T, model.size_factors_
     assert_allclose(totals * (1 + penalty), X.sum(axis=1), rtol=1e-7)

@@ -46,6 +46,7 @@ NAMES = {
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,
     "nmfscale.experimental": """
+        SparsityPenalty
         correspondence_analysis jackknife_fit noisy_pairs supervision_from_variances to_pyldavis
     """,
     "nmfscale.pl": """

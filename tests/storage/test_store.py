@@ -22,6 +22,7 @@ import nmfscale
 from nmfscale.counts.sizes import parse_bytes
 from nmfscale.engine.memory import MemoryLimitError, fits_within, plan_fit, reads_anew
 from nmfscale.engine.protocol import Needs
+from nmfscale.experimental import SparsityPenalty
 from nmfscale.methods.poisson.solvers import poisson_needs
 from nmfscale.readers.open import as_counts
 from nmfscale.storage import store as stores
@@ -584,7 +585,7 @@ PLANS = ["kept", "read", "loadings on disk"]
         {"dtype": "float32"},
         {"init": "random", "n_threads": 1},
         {"model": nmfscale.TopicModel, "n_threads": 3},
-        {"solver": "joint-em", "l1_penalty": 0.5},
+        {"solver": "joint-em", "penalty": SparsityPenalty(0.5)},
         {"prior_loadings": 1.1},
     ],
     ids=str,

@@ -10,6 +10,10 @@ from inspect import cleandoc, signature
 from itertools import pairwise
 from typing import Any, Self, TypeVar, dataclass_transform
 
+from sklearn.utils._param_validation import validate_parameter_constraints
+
+from ...counts.names import plain
+
 Class = TypeVar("Class", bound=type)
 # Parameters by their names in scikit-learn, gensim, tomotopy, fastTopics, Mallet and others, in
 # lower case. Of several, a model has one at most.
@@ -28,6 +32,7 @@ OTHER_NAMES = {
         "topic_word_prior": "eta beta",
         "memory_limit": "max_memory memory",
         "callback": "callbacks",
+        "penalty": "l1_penalty penalty_exponent factor_norm penalty_on sparsity",
     }.items()
     for name in names.split()
 }
@@ -60,6 +65,7 @@ def estimator(cls: Class) -> Class:
     of_fields = signature(generated)
     self_, *of_class = of_fields.parameters.values()
     names = [parameter.name for parameter in of_class]
+    first = next(each.name for each in of_class if each.kind is each.POSITIONAL_OR_KEYWORD)
     documented = _documented(cls.__doc__ or "")
     # stable: fields without documentation keep their order, after the others
     of_class.sort(key=lambda each: (*documented, each.name).index(each.name))
@@ -69,8 +75,8 @@ def estimator(cls: Class) -> Class:
         model = type(self).__name__
         if len(args) > 1:
             raise TypeError(
-                f"{model} takes n_components without a name, and {len(args)} values have none: "
-                f"name the others, as in {model}({args[0]!r}, random_state=0)."
+                f"{model} takes {first} without a name, and {len(args)} values have none: name "
+                f"the others, as in {model}({args[0]!r}, {of_class[1].name}=...)."
             )
         for name in parameters:
             if name not in names:
@@ -96,6 +102,24 @@ def _documented(docstring: str) -> list[str]:
     return names
 
 
+def check_values(estimator: Any) -> None:
+    """Check the values of parameters, and of the parameters of objects among them."""
+    values = estimator.get_params(deep=False)
+    constraints = estimator._parameter_constraints
+    validate_parameter_constraints(
+        constraints,
+        {name: plain(value) for name, value in values.items()},
+        caller_name=type(estimator).__name__,
+    )
+    for name, value in values.items():
+        # booleans, which Python and scikit-learn treat as numbers
+        allowed = {"boolean", "verbose"} & set(map(str, constraints[name]))
+        if isinstance(value, bool) and not allowed:
+            raise ValueError(f"{name} is {value}; a number is needed.")
+        if isinstance(value, CheckedParameters):
+            check_values(value)
+
+
 class CheckedParameters:
     """Names of parameters are checked by `set_params`, too."""
 
@@ -115,11 +139,18 @@ class CheckedParameters:
         Raises
         ------
         ValueError
-            If the model has no such parameter.
+            If the model has no such parameter, or it is not an object with parameters.
         """
         parameters = self.get_params(deep=False)  # type: ignore[attr-defined]
         for name in params:
-            if "__" not in name and name not in parameters:
-                raise ValueError(unknown_parameter(type(self).__name__, name, parameters))
+            outer, nested, inner = name.partition("__")
+            if outer not in parameters:
+                raise ValueError(unknown_parameter(type(self).__name__, outer, parameters))
+            value = params.get(outer, parameters[outer])
+            if nested and not hasattr(value, "set_params"):
+                raise ValueError(
+                    f"{name}: {outer} is {value!r}, which has no parameter {inner!r}: set {outer} "
+                    "first."
+                )
         super().set_params(**params)  # type: ignore[misc]
         return self

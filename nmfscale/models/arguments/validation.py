@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from ...counts.names import (
 )
 from ...methods.factors import Constraints
 from ...methods.poisson.priors import gamma_prior, real_numbers
-from ...methods.projection.penalty import Penalty
 from ...methods.variational.mean_field import points_of
 from ...methods.weights.measured import Measured
 from ...storage.atomic import user_path
@@ -227,22 +225,6 @@ def npy_target(out: str | os.PathLike[str]) -> Path:
     if not target.parent.is_dir():
         raise FileNotFoundError(f"cannot write {out}: the folder {target.parent} does not exist.")
     return target
-
-
-def check_penalty(penalty: Penalty, solver: str) -> None:
-    """Refuse a penalty if no factor is normalised: it would shrink one and grow the other."""
-    default = Penalty(0.0)
-    if penalty.weight and solver != "joint-em":
-        raise ValueError(
-            f"l1_penalty={penalty.weight} cannot be combined with solver={solver!r}, which does "
-            "not normalise a factor; use solver='joint-em', or prior_loadings and prior_factors."
-        )
-    if not penalty.weight and replace(penalty, weight=0.0) != default:
-        raise ValueError(
-            f"penalty_exponent={penalty.exponent}, factor_norm={penalty.norm!r} and penalty_on="
-            f"{penalty.on!r} are those of a penalty, which l1_penalty=0 turns off: set l1_penalty "
-            "to a positive number."
-        )
 
 
 def checked_posteriors(
