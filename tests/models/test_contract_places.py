@@ -84,7 +84,7 @@ OPTIONS = {
 MORE_OPTIONS = {
     nmfscale.PoissonNMF: [
         EM, EM | NOT_AHEAD | ROW_WEIGHTS, NOT_AHEAD, {"dtype": "float32"},
-        SPARSE | {"factor_norm": "l1"} | ROW_WEIGHTS,
+        SPARSE | {"penalty": SparsityPenalty(1.0, exponent=0.5)} | ROW_WEIGHTS,
         {"init": "nndsvd", "n_init": 2}, {"n_components": 20} | PRIORS, PRIORS | ROW_WEIGHTS,
         MEASURED, MISSING | {"components": START["components"], "dtype": "float32"}, MISSING | EM,
     ],

@@ -172,8 +172,8 @@ class SparseComponents(PenalisedEM):
     def __init__(self, *given: Any, penalty: Penalty):
         super().__init__(*given, penalty=penalty)
         check_whole_columns(
-            self.executor, self.n_components, "penalty_on='components' ends with steps",
-            "penalty_on='loadings'",
+            self.executor, self.n_components, "SparsityPenalty(on='components') ends with steps",
+            "on='loadings'",
         )  # fmt: skip
 
     @property
