@@ -83,3 +83,19 @@ MODELS = [
     ModelCase(nmfscale.SSNMF, of_ssnmf, variant={"solver": "cd"}, given={"y": LABELS}),
 ]
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+# These share the code of PoissonNMF, or of the mean-field models.
+RELATED = (nmfscale.TopicModel, nmfscale.GammaPoisson, nmfscale.NoisyTopicModel)
+
+
+def is_related(model):
+    """Whether a model shares most of its code with another one, or is one with other options."""
+    return bool(model.variant) or model.estimator in RELATED
+
+
+one_of_each_family = pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, id=model.name, marks=pytest.mark.nightly if is_related(model) else ())
+        for model in MODELS
+    ],
+)

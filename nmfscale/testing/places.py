@@ -18,7 +18,7 @@ from ..readers.convert import write_store
 from .case import ModelCase, X, numbers
 
 # Nonzeros of a block: the counts of the checks have several.
-BLOCK = 300
+BLOCK = 900
 
 
 @contextmanager

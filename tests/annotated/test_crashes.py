@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from disk_log import DiskLog, contents_of, fill
+from night import at_night
 
 import nmfscale
 from nmfscale.storage.in_place import changed_hdf5
@@ -183,10 +184,8 @@ def test_some_kills(tmp_path, place):
 @pytest.mark.parametrize(
     "place",
     [
-        {"link": True},
-        {"replaced": True},
-        {"multimodal": True},
         {"replaced": True, "multimodal": True},
+        *at_night({"link": True}, {"replaced": True}, {"multimodal": True}),
     ],
 )
 def test_every_kill(tmp_path, place):

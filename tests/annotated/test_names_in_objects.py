@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from night import at_night
 
 import nmfscale
 from nmfscale.annotated.scheme import keep_result
@@ -43,7 +44,7 @@ def fitted():
     return adata
 
 
-@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+@pytest.mark.parametrize("kind", ["h5ad", *at_night("zarr")])
 def test_results_for_columns_of_any_name_are_read_from_files(fitted, kind, tmp_path):
     adata = fitted.copy()
     nmfscale.tl.permutation_test(adata, "group", units="donor", n_permutations=20, random_state=0)

@@ -831,6 +831,7 @@ class TestDemo:
         small = corpora.docstrings(["dask", "numpy"], min_count=20)
         internals.demo_corpus(monkeypatch, small)
 
+    @pytest.mark.nightly
     def test_writes_a_model_and_plots(self, tmp_path, capsys):
         pytest.importorskip("matplotlib")
         target = tmp_path / "new" / "folder"

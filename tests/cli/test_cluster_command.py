@@ -375,6 +375,7 @@ class TestFit:
         left = set(psutil.Process().children(recursive=True)) - before
         assert [member for member in left if "resource_tracker" not in str(member.cmdline())] == []
 
+    @pytest.mark.nightly
     def test_transform(self, words, plain, tmp_path, monkeypatch):
         internals.small_blocks(monkeypatch, 200)
         assert main(words) == 0
@@ -409,6 +410,7 @@ class TestFit:
         assert "has no ca.pem" in err
         assert not absent.exists()
 
+    @pytest.mark.nightly
     def test_nobody_there(self):
         with (
             pytest.raises(ConnectionError, match="Timed out .*`nmfscale cluster` starts one"),
@@ -416,6 +418,7 @@ class TestFit:
         ):
             pass
 
+    @pytest.mark.nightly
     def test_workers_survive_ctrl_c(self):
         """Which a terminal sends to them too, while the fit needs them for its last iteration."""
         code = """
@@ -432,6 +435,7 @@ with local_client(1) as client:
         ended = program("-c", code)
         assert (ended.stdout, ended.stderr) == ("True Ctrl-C\n", "")
 
+    @pytest.mark.nightly
     def test_no_traceback_of_a_heartbeat_that_is_unanswered_at_the_end(self):
         code = """
 import asyncio, threading
@@ -451,6 +455,7 @@ with local_cluster(1) as cluster:
         ended = program("-c", code)
         assert (ended.stdout, ended.stderr) == ("True\n", "")
 
+    @pytest.mark.nightly
     def test_a_client_that_failed_is_gone(self):
         from distributed import Client
 

@@ -14,6 +14,7 @@ import internals
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from night import at_night
 from shell import failure
 
 import nmfscale
@@ -117,7 +118,9 @@ class TestInterrupted:
 
 
 class TestStandardOutput:
-    @pytest.mark.parametrize("words", ["--help", "--version", "fit --help", "info --build"])
+    @pytest.mark.parametrize(
+        "words", ["--help", "info --build", *at_night("--version", "fit --help")]
+    )
     def test_its_reader_has_gone(self, words):
         reading, writing = os.pipe()
         os.close(reading)
@@ -125,6 +128,7 @@ class TestStandardOutput:
             done = ended([*PROGRAM, *words.split()], stdout=closed, env=BUFFERED)
         assert (done.returncode, done.stderr) == (0, "")
 
+    @pytest.mark.nightly
     def test_it_is_closed(self, counts, tmp_path):
         words = ["fit", counts, "-k", 2, "-o", tmp_path / "model.h5", "--max-iter", 200, "-q"]
         command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *words]
@@ -159,6 +163,7 @@ for words in sys.argv[1].splitlines():
 """
 
 
+@pytest.mark.nightly
 def test_a_pipe_is_not_waited_for(counts, tmp_path):
     pipe = tmp_path / "pipe.npz"
     os.mkfifo(pipe)
@@ -278,7 +283,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_scheduler_is_killed(counts, tmp_path):
     started = [*PROGRAM, "cluster", "--workers", "1", "--port", "0", "--dashboard-port", "0"]
     options = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

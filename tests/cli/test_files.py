@@ -29,7 +29,7 @@ def test_names_and_parts_of_a_file(tmp_path, monkeypatch, capsys):
     assert "no column 'chosen' in var (--features); its columns: 'id', 'name'" in message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*has not converged", "ignore:.*units")
 def test_several_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -258,7 +258,7 @@ def test_interrupted_before_anything_is_done(folder, tmp_path, capsys, monkeypat
     assert not (tmp_path / "some.h5").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_a_cluster(folder, tmp_path):
     given = [*words(folder, "bootstrap"), "--replicates", 20]
     for name, more in (("here.h5", []), ("there.h5", ["--workers", 1])):

@@ -100,7 +100,7 @@ def test_python_shows_them_too(recwarn):
     assert r"\x1b[31mred" in shown and not CONTROLS.search(shown)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_an_encoding_lacks_does_not_end_a_command(folder):
     (folder / "features.txt").write_text("\n".join(["été", "中"] * 5), encoding="utf-8")
     fit = "fit counts.npz -k 2 -o again.h5 --feature-names features.txt".split()
@@ -132,7 +132,7 @@ def test_names_of_files_that_are_not_utf_8(tmp_path, monkeypatch):
     assert r"\udcff" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_log_has_lines_and_a_terminal_a_bar(folder):
     command = [*PROGRAM, *"fit counts.npz -k 2 -o again.h5 --force --max-iter 300".split()]
     done = subprocess.run(command, capture_output=True, timeout=60)

@@ -167,6 +167,7 @@ def test_errors_of_the_data_are_raised_at_once(client):
         run(pool(client), tasks.always, [Task("rows 0", ("value", 0), 0)])
 
 
+@pytest.mark.nightly
 def test_a_worker_ten_times_slower_makes_a_batch_less_than_three_times_slower(client, tmp_path):
     mine, seconds = pool(client), []
     for numbers in (range(1, 13), range(12)):  # the worker that takes 0 is slow

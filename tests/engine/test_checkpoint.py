@@ -63,7 +63,7 @@ def test_resumed_anywhere(tmp_path, monkeypatch, options, iteration):
     assert len(resumed.history_) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_resumed_while_it_ran_away(tmp_path, monkeypatch):
     # any fall of the log-likelihood goes back and is careful for a while
     internals.any_fall_goes_back(monkeypatch)

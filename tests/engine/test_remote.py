@@ -17,6 +17,7 @@ import pytest
 import scipy.sparse as sp
 from clusters import WALL, At, cluster_of, prefixes, processes, send, soon, tasks_known, within
 from count_files import write_h5ad, write_tenx
+from night import at_night
 from small_fits import X, bits, model, run
 
 import nmfscale
@@ -83,7 +84,7 @@ def test_same_bits(client, store, dtype):
 
 
 @slow
-@pytest.mark.parametrize("init", ["topic-score", "random", "nndsvd"])
+@pytest.mark.parametrize("init", ["topic-score", *at_night("random", "nndsvd")])
 def test_same_bits_from_several_starts(client, store, init):
     options = {"init": init, "n_init": 2, "max_iter": 3}
     one, other = fit(store, client, **options), fit(X, **options)
@@ -91,7 +92,7 @@ def test_same_bits_from_several_starts(client, store, init):
 
 
 @slow
-@pytest.mark.parametrize(("n_workers", "n_threads"), [(1, 4), (3, 2)])
+@pytest.mark.parametrize(("n_workers", "n_threads"), [(3, 2), *at_night((1, 4))])
 def test_same_bits_with_any_number_of_workers_and_threads(clusters, store, n_workers, n_threads):
     found = bits(fit(store, clusters[n_workers], n_threads=n_threads, max_iter=15))
     assert found == bits(fit(X, max_iter=15))
@@ -245,7 +246,7 @@ def checkpointed(source, client, folder, iteration):
         fit(source, client, stopped, checkpoint=folder, checkpoint_every=0)
 
 
-@slow
+@pytest.mark.nightly
 def test_resumed_with_another_number_of_workers(client, clusters, store, tmp_path):
     state = tmp_path / "state"
     checkpointed(store, client, state, 13)
@@ -283,7 +284,7 @@ with Client(address) as client:
 """
 
 
-@slow
+@pytest.mark.nightly
 def test_driver_killed(client, clusters, store, tmp_path):
     state = tmp_path / "state"
     known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -299,7 +300,7 @@ def test_driver_killed(client, clusters, store, tmp_path):
     assert names_besides_checkpoints(state) <= {"iteration"}
 
 
-@slow
+@pytest.mark.nightly
 def test_a_folder_that_a_fit_on_a_cluster_uses(client, store, tmp_path):
     state, refused = tmp_path / "state", []
 
@@ -333,7 +334,7 @@ def test_workers_let_go_of_the_arrays_of_a_fit(client, store):
     soon(lambda: set(client.run(tasks.bytes_remembered).values()) == {0}, 10)
 
 
-@slow
+@pytest.mark.nightly
 def test_a_worker_that_is_stopped_does_not_hold_up_the_end(store, monkeypatch):
     with cluster_of(2) as other:
         stopped = processes(other)[:1]
@@ -365,7 +366,7 @@ with Client(sys.argv[1]) as client:
 """
 
 
-@slow
+@pytest.mark.nightly
 def test_what_a_process_left_that_was_ended(client, store, temporary):
     known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary)}
     words = [sys.executable, "-P", "-c", TERMINATED, client.scheduler.address, str(BLOCK)]
@@ -413,7 +414,7 @@ def test_nothing_is_left_in_the_temporary_folder(client, temporary):
 
 
 @slow
-@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("presses", [2, *at_night(1)])
 def test_control_c(client, store, tmp_path, presses):
     state = tmp_path / "state"
     printed = run(DRIVER, store, state, client.scheduler.address, presses, BLOCK, limit=WALL)
@@ -439,7 +440,7 @@ if __name__ == "__main__":
 """
 
 
-@slow
+@pytest.mark.nightly
 def test_control_c_of_the_driver_and_its_workers(store, tmp_path):
     # a terminal sends it to every process; workers are started again from a file
     (tmp_path / "driver.py").write_text(PRESSED)
@@ -466,8 +467,8 @@ def threads_of_kernels(client):
     return list(client.run(tasks.native_threads).values())
 
 
+@pytest.mark.nightly
 @linux
-@slow
 @pytest.mark.parametrize("of_openmp", ["1", "64"])
 def test_threads_are_those_asked_for(tmp_path, store, of_openmp):
     with cluster_of(2, env={"OMP_NUM_THREADS": of_openmp}) as other:

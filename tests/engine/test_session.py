@@ -53,6 +53,7 @@ def test_workers_are_asked_again_when_those_that_answer_cannot_take_part(
     assert bits(fitted) == bits(fit(X, max_iter=4)) and len(asked) > 1
 
 
+@pytest.mark.nightly
 def test_a_worker_has_another_version_later(client, store, change):
     old = addresses(client)[:1]
     actions = {2: lambda: change(old, internals.package_version, "0.0.1", ["worker"])}
@@ -75,6 +76,7 @@ def test_a_worker_is_another_machine(client, store, change):
     assert bits(fitted) == bits(fit(X, max_iter=4))
 
 
+@pytest.mark.nightly
 def test_a_worker_is_another_machine_later(client, store, change):
     other = addresses(client)[:1]
     actions = {2: lambda: change(other, tasks.machine, "vax")}
@@ -99,6 +101,7 @@ def at_baseline():
     kernels.use_level(before)
 
 
+@pytest.mark.nightly
 def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_baseline):
     expected = bits(fit(X))
     at_baseline()
@@ -118,6 +121,7 @@ def test_a_worker_has_fewer_instructions(client, store, change, tmp_path, at_bas
     assert bits(fit(store, client)) == expected
 
 
+@pytest.mark.nightly
 def test_what_a_worker_was_told_of_instructions_is_not_what_it_has(client, store):
     client.run(kernels.use_level, "baseline", workers=addresses(client)[:1])
     seen = []

@@ -9,6 +9,7 @@ import threading
 import internals
 import numpy as np
 import pytest
+from night import at_night
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from nmfscale import LDA, PoissonNMF, TopicModel, kernels
@@ -153,7 +154,7 @@ assert found == [(1, expected[1])] * 2, found
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize("when", ["after", pytest.param("before", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("when", ["after", *at_night("before")])
 def test_a_forked_process_fits_alone(when):
     words = [sys.executable, "-P", "-W", "ignore", "-c", FORKED, when]
     subprocess.run(words, check=True, timeout=60)

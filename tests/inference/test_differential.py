@@ -261,7 +261,7 @@ def test_the_same_bits_with_any_threads_from_files_and_resumed(
         assert bits(differential_features(loadings, X, memory_limit="8GB")) == bits(found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cluster_gives_the_same_bits(loadings, store):
     found = differential_features(loadings, SMALL)
     with cluster_of(2) as client:

@@ -65,7 +65,7 @@ def test_noisy_pairs_of_the_truth_are_found(found, model, data):
     assert ((found.factors[certain] > 1) == more).mean() > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_bits_from_files_and_with_threads(found, model, data, tmp_path):
     model.save(tmp_path / "model.h5")
     nmfscale.write_store(data[0], tmp_path / "counts.nmf")

@@ -63,7 +63,7 @@ def stored(data, small_blocks, tmp_path):
     return tmp_path / "counts.nmf"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fits_to_a_store_share_its_reads(data, stored, tmp_path, monkeypatch):
     X, _, model = data
     options = {"groups": np.arange(90) % 2, "random_state": 1, "n_threads": 2}

@@ -84,7 +84,7 @@ def test_bits_are_the_same_in_memory_and_in_a_file(name, small_blocks, tmp_path,
     same(bootstrap_fit(model, counts, n_replicates=3, **HOW, **job), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["mean-field", "collapsed", "anchors"])
 def test_bits_are_the_same_on_a_cluster(name, client, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 from clusters import WALL, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import at_night
 from numpy.random import SeedSequence
 from replicate_tasks import Draws
 
@@ -153,7 +154,7 @@ def test_a_bar_says_how_far(capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("batch_size", [None, 3])
+@pytest.mark.parametrize("batch_size", [3, *at_night(None)])
 def test_a_cluster_whose_worker_dies(client, expected, tmp_path, batch_size):
     begun = tmp_path / "begun"
     begun.mkdir()

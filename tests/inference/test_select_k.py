@@ -84,7 +84,7 @@ def test_scores_and_similarities_of_an_oracle(X):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
     names = [f"cell {i}" for i in range(N)]
     table = pd.DataFrame(X.toarray(), names, [f"gene {j}" for j in range(60)])
@@ -147,6 +147,7 @@ def test_other_estimators_and_gaps(X, found):
     assert maximum.best == 3 and "there is no prior" in maximum.reason
 
 
+@pytest.mark.nightly
 def test_counts_that_vary_more_than_poisson_counts():
     rng = np.random.default_rng(0)
     rates = 400 * rng.dirichlet([0.2] * 3, 200) @ rng.dirichlet([0.2] * 60, 3)
@@ -237,7 +238,7 @@ def test_fractions_are_refused(X):
         select_k(TOPICS, X / 2, [2])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_workers_share_the_fits(X, client, tmp_path):
     write_store(X, tmp_path / "counts.nmf")

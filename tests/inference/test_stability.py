@@ -99,7 +99,7 @@ def test_topics_that_are_all_the_same_have_no_consensus():
         assert consensus_of(topics, 0.5, 3) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_bits_resumed_and_from_a_store(data, tmp_path, monkeypatch, small_blocks):
     X, options = data[0], {"n_starts": 4, "random_state": 0, "n_threads": 2}
     job = {"checkpoint": tmp_path / "job"}
@@ -144,7 +144,7 @@ def test_wrong_arguments(data, arguments, message):
         stability(**({"estimator": TopicModel(2), "X": data[0]} | arguments))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_workers_share_the_starts(data, client):
     options = {"n_starts": 4, "random_state": 0}

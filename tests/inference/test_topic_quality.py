@@ -149,7 +149,7 @@ def test_ranges_of_samples(X, model, monkeypatch):
         pd.testing.assert_frame_equal(found.to_frame(kind), expected.to_frame(kind), rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_workers_share_the_ranges(X, model, client, tmp_path, monkeypatch):
     internals.small_ranges(monkeypatch, 13)
     store = write_store(X.iloc[:40], tmp_path / "counts.nmf")

@@ -1177,14 +1177,14 @@ def test_the_default_is_the_highest_level():
 
 
 def test_an_unknown_level_is_an_import_error():
-    done = _run_with("sse9", "from nmfscale import PoissonNMF")
+    done = _run_with("sse9", "from nmfscale import kernels")
     assert done.returncode != 0
     assert "ImportError" in done.stderr and "'sse9'" in done.stderr and "baseline" in done.stderr
 
 
 def test_a_level_that_the_processor_lacks_is_an_import_error():
     name = min({"avx2", "neon"} - set(LEVELS))
-    done = _run_with(name, "from nmfscale import PoissonNMF")
+    done = _run_with(name, "from nmfscale import kernels")
     assert done.returncode != 0
     assert f"ImportError: this processor does not have '{name}'" in done.stderr
     assert f"choose from {', '.join(LEVELS)}" in done.stderr

@@ -102,7 +102,7 @@ def test_bound_of_one_topic_is_the_evidence():
 # Noise ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(n=st.floats(0, 500), m=st.floats(1e-3, 500), start=st.sampled_from([1e-4, 0.3, 1e4]))
 def test_theta_is_the_best_and_solves_its_equation(n, m, start):
     n, m = np.array([n]), np.array([m])

@@ -13,6 +13,7 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import at_night
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 
@@ -177,7 +178,7 @@ def residual(model):
 @pytest.mark.filterwarnings("ignore:PoissonNMF has not converged")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("solver", LOOPS)
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 12), marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 12), marks=pytest.mark.nightly)])
 def test_a_fit_has_converged_where_its_residual_is_below_tol_and_nowhere_else(solver, dtype, seeds):
     for seed in seeds:
         X, tol = make_counts(60, 40, seed=seed), (1e-3, 1e-4, 1e-5)[seed % 3]
@@ -405,7 +406,7 @@ def test_methods_with_a_guarantee_never_descend(seed, solver, K):
     assert np.all(np.diff(np.append(before, loglik)) >= -1e-9 * np.abs(loglik).max())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *at_night(1, 2, 3)])
 def test_auto_ends_at_least_as_high_as_em(seed):
     X = make_counts(seed=seed)
     auto = fit(X, max_iter=300, **start(X, seed=seed))
@@ -415,7 +416,7 @@ def test_auto_ends_at_least_as_high_as_em(seed):
     assert max(auto.history_[-1]["kkt_loadings"], auto.history_[-1]["kkt_factors"]) < 1e-4
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float64", *at_night("float32")])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_reaches_a_stationary_point(solver, dtype):
     X = make_counts(20, 15, K=2)
@@ -615,7 +616,7 @@ def test_size_factors(solver):
     assert model.loglik_ == plain.loglik_
 
 
-@pytest.mark.parametrize("prior", [None, (1.5, 0.3)])
+@pytest.mark.parametrize("prior", [(1.5, 0.3), *at_night(None)])
 @pytest.mark.parametrize("solver", [solver for solver in SOLVERS if solver != "sn"])
 def test_integer_weights_are_repeated_samples(solver, prior):
     if prior and solver == "joint-em":
@@ -675,7 +676,7 @@ def test_residuals_do_not_depend_on_the_scale_of_the_weights():
         assert_allclose(ends[0][name], ends[1][name], rtol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [10, 30, 100])
+@pytest.mark.parametrize("scale", [30, *at_night(10, 100)])
 @pytest.mark.parametrize("solver", ["em", "ccd", "scd"])
 def test_a_start_far_too_large_is_left(solver, scale):
     X = make_counts(40, 30)
@@ -721,7 +722,7 @@ def test_extreme_counts(case, solver, dtype):
         "tiny": lambda: make_counts(20, 15) * 1e-6,
         "diagonal": lambda: np.diag(np.arange(1, 8)),
     }[case]()
-    model = fit(X, 5, solver=solver, dtype=dtype, max_iter=25, integer="allow", init="random")
+    model = fit(X, 5, solver=solver, dtype=dtype, max_iter=12, integer="allow", init="random")
     assert_usable(model, X)
     assert np.isfinite(model.transform(X)).all()
     assert np.isfinite([model.score(X), model.perplexity(X)]).all()

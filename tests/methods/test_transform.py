@@ -47,12 +47,10 @@ def places(tmp_path, monkeypatch):
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
-    [
-        {"prior_loadings": (1.1, 0.5)},
-        *(pytest.param(o, marks=pytest.mark.slow) for o in ({}, {"dtype": "float32"})),
-    ],
+    [{"prior_loadings": (1.1, 0.5)}, {}, {"dtype": "float32"}],
 )
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_bits_wherever_the_counts_are(places, tmp_path, model, options):
@@ -240,7 +238,7 @@ def test_only_the_loadings_of_a_block_are_in_memory(tmp_path, monkeypatch, few_s
         assert peak < 10 * block + n * 100 < whole
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("sees", [True, False])
 def test_loadings_from_a_cluster_come_a_few_blocks_at_a_time(
     tmp_path, monkeypatch, few_steps, sees

@@ -5,9 +5,10 @@ The checks are those of `nmfscale.testing`, which models of other packages use, 
 
 import numpy as np
 import pytest
-from contract import MODELS, every_model
+from contract import MODELS, every_model, is_related, one_of_each_family
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from night import at_night
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nmfscale
@@ -19,15 +20,7 @@ from nmfscale.testing.checks import OF_SKLEARN
 # scikit-learn ---------------------------------------------------------------------------------
 
 
-# These share the code of PoissonNMF, or of the mean-field models.
-AT_NIGHT = ("TopicModel", "NoisyTopicModel")
-
-
-def is_nightly(model):
-    return bool(model.variant) or model.name in AT_NIGHT
-
-
-@parametrize_with_checks([model.make(**OF_SKLEARN) for model in MODELS if not is_nightly(model)])
+@parametrize_with_checks([model.make(**OF_SKLEARN) for model in MODELS if not is_related(model)])
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn(estimator, check):
     check(estimator)
@@ -36,7 +29,7 @@ def test_scikit_learn(estimator, check):
 @pytest.mark.nightly
 @parametrize_with_checks(
     [
-        *(model.make(**OF_SKLEARN) for model in MODELS if is_nightly(model)),
+        *(model.make(**OF_SKLEARN) for model in MODELS if is_related(model)),
         nmfscale.PoissonNMF(2, solver="scd", init="random", n_threads=1, max_iter=20),
         nmfscale.TopicModel(3, solver="em", prior_factors=1.1, n_init=2, n_threads=1, max_iter=20),
     ]
@@ -80,12 +73,12 @@ def test_a_saved_model_comes_back(model, tmp_path):
     checks.check_model_file(model, tmp_path)
 
 
-@every_model
+@one_of_each_family
 def test_the_plots_take_what_a_fit_leaves_behind(model):
     checks.check_plots(model)
 
 
-@every_model
+@one_of_each_family
 def test_a_layer_and_raw_of_anndata_through_one_door(model, tmp_path):
     checks.check_layer_and_raw(model, tmp_path)
 
@@ -99,7 +92,7 @@ def test_the_objective_is_that_of_the_factors(model, dtype):
     checks.check_objective(model, dtype)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *at_night(1, 2)])
 @pytest.mark.parametrize(
     "model", [model for model in MODELS if model.rises], ids=lambda model: model.name
 )

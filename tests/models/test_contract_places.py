@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from clusters import WALL, cluster_of, soon, tasks_known, within
-from contract import LABELS, MODELS, every_model
+from contract import LABELS, MODELS, every_model, one_of_each_family
+from night import at_night
 from sklearn.base import clone
 
 import nmfscale
@@ -80,6 +81,8 @@ OPTIONS = {
         TARGETS | MISSING | {"losses": "DD"},
     ],
 }  # fmt: skip
+FIRST = {estimator: sets[:1] for estimator, sets in OPTIONS.items()}
+OTHERS = {estimator: sets[1:] for estimator, sets in OPTIONS.items()}
 # Sets that differ from those and from the defaults only where the steps are chosen.
 MORE_OPTIONS = {
     nmfscale.PoissonNMF: [
@@ -142,12 +145,11 @@ def fits(request, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("place", "n_threads"),
-    [("memory", 4), ("file", 2), ("store", 4)],
+    ("place", "n_threads"), [("store", 4), *at_night(("memory", 4), ("file", 2))]
 )
 @every_model
 def test_same_numbers_in_every_place(fits, model, place, n_threads):
-    # on a cluster: see those that are resumed
+    # files, and clusters: see those that are resumed
     places.check_place(model, fits, place, n_threads)
 
 
@@ -156,11 +158,12 @@ def test_same_numbers_in_every_place(fits, model, place, n_threads):
     [
         *with_options("store", OPTIONS),
         *with_options("store", MORE_OPTIONS, pytest.mark.nightly),
-        *with_options("cluster", OPTIONS, pytest.mark.slow),
+        *with_options("cluster", FIRST, pytest.mark.slow),
+        *with_options("cluster", OTHERS, pytest.mark.nightly),
     ],
 )
 def test_same_numbers_with_options_in_every_place(fits, model, place, monkeypatch):
-    internals.small_blocks(monkeypatch, 600)
+    internals.small_blocks(monkeypatch, 900)
     # from its twelfth iteration on, "auto" keeps curvature
     automatic = model.estimator in (nmfscale.PoissonNMF, nmfscale.TopicModel)
     n_iter = 14 if automatic and "solver" not in model.variant else 5
@@ -184,7 +187,7 @@ def test_same_numbers_when_resumed_in_other_places(fits, model, order):
 # New samples -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", [pytest.param("file", marks=pytest.mark.nightly), "store"])
+@pytest.mark.parametrize("place", ["store", *at_night("file")])
 @every_model
 def test_new_samples_have_the_same_numbers_in_every_place(fits, model, place):
     # on a cluster: see the next test
@@ -192,8 +195,8 @@ def test_new_samples_have_the_same_numbers_in_every_place(fits, model, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sees", [True, False])
-@every_model
+@pytest.mark.parametrize("sees", [False, *at_night(True)])
+@one_of_each_family
 def test_new_samples_have_the_same_numbers_on_a_cluster(
     fits, model, client, tmp_path, monkeypatch, sees
 ):
@@ -217,7 +220,7 @@ def test_new_samples_have_the_same_numbers_on_a_cluster(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["memory", "cluster"])
+@pytest.mark.parametrize("place", ["cluster", *at_night("memory")])
 def test_ctrl_c_in_a_transform_leaves_nothing_behind(fits, client, tmp_path, monkeypatch, place):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -240,7 +243,7 @@ def interrupted(function, *args, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sees", [True, False])
+@pytest.mark.parametrize("sees", [False, *at_night(True)])
 def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
     fits, client, monkeypatch, sees
 ):

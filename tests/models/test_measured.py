@@ -5,6 +5,7 @@ import numpy as np
 import oracle
 import pandas as pd
 import pytest
+from night import at_night
 from numpy.testing import assert_allclose
 from scipy.optimize import linear_sum_assignment
 
@@ -59,7 +60,7 @@ def test_the_truth_is_found_where_zeros_hide_it():
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("prior", [None, 1.3])
+@pytest.mark.parametrize("prior", [None, *at_night(1.3)])
 def test_the_objective_is_that_of_what_was_measured(solver, prior):
     how = {"prior_factors": prior, "prior_loadings": prior, "solver": solver}
     fitted = nmfscale.PoissonNMF(K, random_state=0, max_iter=400, tol=1e-5, **how).fit(X, **GIVEN)

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from clusters import cluster_of
 from count_files import write_h5ad
+from night import at_night
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.io import mmwrite
 from small_fits import StopError, stop_at
@@ -47,7 +48,7 @@ def test_missing_entries_are_predicted():
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("prior", [None, 1.3])
+@pytest.mark.parametrize("prior", [None, *at_night(1.3)])
 def test_the_objective_is_that_of_the_weighted_entries(solver, prior):
     weights = WEIGHTS.copy()
     weights[5], weights[:, 7] = 0, 0
@@ -190,7 +191,7 @@ def test_nan_in_parts_of_files(tmp_path):
         assert numbers(model.fit(sources, data_weights="nan")) == numbers(joined)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nan_in_a_file_on_a_cluster(tmp_path, monkeypatch):
     internals.small_blocks(monkeypatch, 400)
     expected = nmfscale.PoissonNMF(K, **SHORT).fit(X, **MISSING)

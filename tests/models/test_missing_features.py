@@ -6,6 +6,7 @@ import internals
 import numpy as np
 import pandas as pd
 import pytest
+from night import at_night
 from shell import run
 from sklearn.base import clone
 
@@ -28,15 +29,17 @@ def simulated():
 X, NEW = simulated()
 MODELS = [
     nmfscale.PoissonNMF(3, **LONG),
-    nmfscale.TopicModel(3, prior_loadings=(1.0, 0.1), **LONG),
     nmfscale.LDA(3, **LONG),
-    nmfscale.LDA(3, topic_word_prior=0.0, **LONG),
     nmfscale.GammaPoisson(3, **LONG),
-    nmfscale.GammaPoisson(3, hierarchical=True, **LONG),
     nmfscale.NoisyTopicModel(3, **LONG),
     nmfscale.AnchorNMF(3, anchors=["gene4", "gene6", "gene11"]),
     nmfscale.SSNMF(3, **LONG),
-    nmfscale.SSNMF(3, losses="FF", solver="cd", **LONG),
+    *at_night(
+        nmfscale.TopicModel(3, prior_loadings=(1.0, 0.1), **LONG),
+        nmfscale.LDA(3, topic_word_prior=0.0, **LONG),
+        nmfscale.GammaPoisson(3, hierarchical=True, **LONG),
+        nmfscale.SSNMF(3, losses="FF", solver="cd", **LONG),
+    ),
 ]
 every_model = pytest.mark.parametrize("model", MODELS, ids=str)
 
@@ -118,10 +121,10 @@ def test_proportions_of_topics_are_of_all_features():
     np.testing.assert_allclose(found, amounts / amounts.sum(axis=1, keepdims=True), rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_bits_are_those_in_files_too(tmp_path, monkeypatch, capsys):
     internals.small_blocks(monkeypatch, 60)
-    one = fitted(MODELS[1])
+    one = fitted(nmfscale.TopicModel(3, prior_loadings=(1.0, 0.1), **LONG))
     order = np.append(THERE[::-1], [24])
     names = np.append(NAMES, "other")
     counts = np.hstack([NEW, NEW[:, :1]])[:, order]

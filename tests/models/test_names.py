@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import at_night
 from numpy.testing import assert_array_equal
 
 import nmfscale
@@ -52,10 +53,12 @@ def in_place(place, counts, names, folder):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("n_others", [0, 5])
-@pytest.mark.parametrize("place", ["counts", "anndata", "file", "file in blocks", "store"])
+@pytest.mark.parametrize("n_others", [5, *at_night(0)])
+@pytest.mark.parametrize(
+    "place", ["counts", "anndata", "file in blocks", "store", *at_night("file")]
+)
 def test_the_bits_are_those_of_the_features_in_order(tmp_path, monkeypatch, place, n_others, model):
-    internals.small_blocks(monkeypatch, 150)
+    internals.small_blocks(monkeypatch, 400)
     one = fitted(model, memory_limit="1TB" if "blocks" in place else None)
     source = in_place(place.split()[0], *shuffled(X, n_others), tmp_path)
     said = (

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from clusters import WALL, within
+from night import at_night
 from scipy.special import gammaln
 from shell import failure, run
 from zero_inflated_nmf import ZeroInflatedNMF
@@ -30,7 +31,7 @@ def test_the_contract(name, tmp_path):
     CHECKS[name](tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_check_model_runs_all_checks_and_tells_which_it_left_out():
     skipped = check_model(ZeroInflatedNMF(3), rises=False)
     of_objective = [f"objective-{dtype}: no objective to com" for dtype in ("float64", "float32")]
@@ -40,7 +41,7 @@ def test_check_model_runs_all_checks_and_tells_which_it_left_out():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resumed-cluster", "new_samples-cluster"])
+@pytest.mark.parametrize("name", ["resumed-cluster", *at_night("new_samples-cluster")])
 def test_the_contract_on_a_cluster(name, tmp_path, client):
     checks = model_checks(ZeroInflatedNMF(3), client=client)
     within(WALL, lambda: checks[name](tmp_path))

@@ -6,6 +6,7 @@ from itertools import combinations
 import matplotlib
 import numpy as np
 import pytest
+from night import at_night
 
 from nmfscale import differential_features, pl
 from nmfscale.pl.canvas import detached_axes
@@ -26,7 +27,7 @@ def result():
     return differential_features(loadings, X)
 
 
-@pytest.mark.parametrize("draw", [pl.volcano_plot, pl.ma_plot, pl.topic_scatter])
+@pytest.mark.parametrize("draw", [pl.volcano_plot, *at_night(pl.ma_plot, pl.topic_scatter)])
 def test_leading_features_are_named_without_overlaps(result, draw, tmp_path):
     ax = draw(result, 1, ax=detached_axes(4.6, 3.8)[0])
     ax.figure.savefig(tmp_path / "plot.png")

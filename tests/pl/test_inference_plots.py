@@ -154,6 +154,7 @@ class TestForestPlot:
         assert named.child_axes[0].get_title() == "u"
         assert forest_plot(fit, panels=[1]).child_axes[0].get_title() == "topic 1"
 
+    @pytest.mark.nightly
     @pytest.mark.parametrize(
         "name", ["a rather long name, its number {}", pytest.param("g{}", marks=pytest.mark.slow)]
     )

@@ -29,6 +29,7 @@ from clusters import (
     within,
 )
 from distributed import Client
+from night import at_night
 from replicate_tasks import Draws
 from small_fits import X, bits, model
 
@@ -96,13 +97,14 @@ def test_a_worker_is_killed_in_each_part_of_a_transform(client, store, monkeypat
     assert found.tobytes() == fitted.transform(X).tobytes() and killer.kills == 3
 
 
-@pytest.mark.parametrize("most_bytes", [0, 1 << 30])
+@pytest.mark.parametrize("most_bytes", [0, *at_night(1 << 30)])
 def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
     internals.save_sums_below(monkeypatch, most_bytes)
     actions = {4: Killer(client), 9: Killer(client, 1)}
     assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
 
 
+@pytest.mark.nightly
 def test_a_worker_is_killed_between_two_saves(client, store, monkeypatch):
     internals.save_every(monkeypatch, 5)
     expected = bits(fit(X))
@@ -110,7 +112,7 @@ def test_a_worker_is_killed_between_two_saves(client, store, monkeypatch):
         assert bits(fit(store, client, {at: Killer(client, at)})) == expected
 
 
-@pytest.mark.parametrize(("kind", "n_begun"), [("rows", 1), ("columns", 5)])
+@pytest.mark.parametrize(("kind", "n_begun"), [("columns", 5), *at_night(("rows", 1))])
 def test_one_task_is_done_again_for_a_worker_that_is_killed(
     store, tmp_path, monkeypatch, kind, n_begun
 ):
@@ -264,7 +266,7 @@ def nothing_shared(monkeypatch):
     internals.workers_see(monkeypatch, store=False, folder=False)
 
 
-@pytest.mark.parametrize("loss", ["cancelled", "killed"])
+@pytest.mark.parametrize("loss", ["killed", *at_night("cancelled")])
 def test_arrays_sent_to_workers_are_lost(client, store, nothing_shared, pools, loss):
     def lose():
         sent = list(pools[0]._sent.values())
@@ -285,7 +287,7 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("kind", ["shared", "step", "totals"])
+@pytest.mark.parametrize("kind", ["step", *at_night("shared", "totals")])
 def test_a_bit_flips_in_a_file_of_the_fit(client, store, tmp_path, kind):
     state, flipped = tmp_path / "state", []
 

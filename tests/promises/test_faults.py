@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad
+from night import at_night
 from small_fits import SMALL_BLOCK, X, bits, model, open_files, run
 
 import nmfscale
@@ -186,8 +187,10 @@ print(*[now - seen[0] for now in seen[1:]])
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("of_openmp", ["1", None, "64"])
+@pytest.mark.parametrize(
+    ("of_openmp", "n_threads"),
+    [(None, 1), ("64", 3), *at_night(("1", 1), ("1", 3), (None, 3), ("64", 1))],
+)
 def test_threads_are_those_asked_for(of_openmp, n_threads):
     if not kernels.build_flags()["openmp"]:
         pytest.skip("built without OpenMP")

@@ -147,7 +147,7 @@ INSIDE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("n_mutations", [50, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("n_mutations", [20, pytest.param(200, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("write", "contents"),
     [(write_store, contents_of_store), (write_model, contents_of_model)],

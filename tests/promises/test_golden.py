@@ -11,6 +11,7 @@ import json
 import numpy as np
 import oracle
 import pytest
+from night import at_night
 from numpy.testing import assert_allclose, assert_array_equal
 from oracle import FASTTOPICS_EPS as EPS
 from scipy.optimize import linear_sum_assignment
@@ -147,7 +148,7 @@ def test_trajectory_is_the_exact_one(goldens, solver, extrapolate):
         assert_allclose(found.history_[field], expected, rtol=2e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("run", GUARDS_RANDOM_START)
 @pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_end_of_a_trajectory_from_a_random_start(trajectories, load, name, run):
@@ -162,7 +163,7 @@ def test_end_of_a_trajectory_from_a_random_start(trajectories, load, name, run):
     assert_allclose(end.deviance().sum(), progress["dev"][-1], rtol=rtol)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_trajectory_with_single_inner_steps(trajectories, load, name):
     progress = trajectories[name]["runs"]["em_numiter1"]["progress"]
@@ -171,7 +172,7 @@ def test_trajectory_with_single_inner_steps(trajectories, load, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["em", "scd", "em_extrapolate", "scd_extrapolate"])
+@pytest.mark.parametrize("run", ["scd_extrapolate", *at_night("em", "scd", "em_extrapolate")])
 @pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_trajectory_from_fifty_em_iterations(reference_dir, load, name, run):
     # Away from the wild first iterations the guard hardly moves the factors.
@@ -203,7 +204,7 @@ def test_kkt(goldens):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["em", "scd", "scd_extrapolate"])
+@pytest.mark.parametrize("run", ["scd_extrapolate", *at_night("em", "scd")])
 @pytest.mark.parametrize("name", ONE_AT_NIGHT)
 def test_values_of_a_real_fit(trajectories, reference_dir, load, name, run):
     progress = trajectories[name]["runs"][run]["progress"]

@@ -62,6 +62,7 @@ def test_independent_topics(independent):
     assert independent.distance(em) < 1e-2
 
 
+@pytest.mark.nightly
 def test_correlated_topics(correlated):
     cd = correlated.fit("scd", 200, correlated.start)
     assert -1e-2 < correlated.gap(cd) < 0.1

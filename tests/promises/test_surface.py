@@ -108,7 +108,7 @@ def test_readme_is_a_landing_page():
     assert len(README.splitlines()) <= 120
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_page_on_model_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert failures(example_of("model_files")) == ""
@@ -148,7 +148,7 @@ def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypat
     assert len(pictures) == n_pictures
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
     if not (ROOT / "benchmarks" / "results").exists():
         pytest.skip("an sdist has no results of benchmarks")
@@ -211,7 +211,7 @@ def test_options_on_the_pages_without_code(tmp_path, monkeypatch, capsys):
     assert [command for command in commands if main(shlex.split(command)) != 1] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     counts, _ = nmfscale.datasets.simulate_topic_counts(60, 40, 10, random_state=0)

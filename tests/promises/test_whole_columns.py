@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from clusters import Killer, cluster_of, fit, soon, within
 from count_files import write_h5ad
+from night import at_night
 from small_fits import X, bits, model
 
 import nmfscale
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 slow, nightly = pytest.mark.slow, pytest.mark.nightly
 ALL = [(s, inner) for s in ("em", "ccd", "scd", "sn", "newton") for inner in (1, 3)]
 QUICK = [("em", 3), ("scd", 1), ("newton", 1)]
-ON_CLUSTER = [("em", 1), ("ccd", 1), ("scd", 1), ("sn", 3), ("newton", 1)]
+ON_CLUSTER = [("scd", 1), ("em", 1), ("ccd", 1), ("sn", 3), ("newton", 1)]
 rng = np.random.default_rng(1)
 N, M = X.shape
 HELD = {
@@ -177,17 +178,17 @@ def test_loadings_that_are_too_many_for_whole_columns():
 # Clusters -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("solver", "inner_iter"),
-    [pytest.param(*e, marks=() if e == ("scd", 1) else slow) for e in ON_CLUSTER],
-)
+@slow
+@pytest.mark.parametrize(("solver", "inner_iter"), [ON_CLUSTER[0], *at_night(*ON_CLUSTER[1:])])
 def test_same_bits_on_a_cluster(client, store, solver, inner_iter):
     options = options_of(solver, inner_iter)
     assert bits(fit(store, client, **options)) == bits(fit(X, **options))
 
 
 @slow
-@pytest.mark.parametrize("sees", [(False, False), (True, False), (False, True)], ids=str)
+@pytest.mark.parametrize(
+    "sees", [(False, False), *at_night(((True, False),), ((False, True),))], ids=str
+)
 def test_workers_that_do_not_see_files(client, store, monkeypatch, sees):
     internals.workers_see(monkeypatch, *sees)
     options = options_of("scd", 3)
@@ -196,7 +197,7 @@ def test_workers_that_do_not_see_files(client, store, monkeypatch, sees):
 
 
 @slow
-@pytest.mark.parametrize("sees", [(True, True), (False, False)], ids=str)
+@pytest.mark.parametrize("sees", [(True, True), *at_night(((False, False),))], ids=str)
 def test_a_worker_is_killed_while_it_has_panels(client, store, monkeypatch, sees):
     internals.workers_see(monkeypatch, *sees)
     options = options_of("scd", 1) | {"max_iter": 10}
@@ -214,7 +215,7 @@ def test_columns_that_are_damaged_are_found_on_a_cluster(client, store, monkeypa
         fit(store, client, **options_of("scd", 1))
 
 
-@slow
+@pytest.mark.nightly
 def test_a_fit_is_resumed_in_another_place(client, store, tmp_path, monkeypatch):
     options = options_of("sn", None) | {"max_iter": 9}
     expected = bits(fit(X, **options))
@@ -225,7 +226,7 @@ def test_a_fit_is_resumed_in_another_place(client, store, tmp_path, monkeypatch)
     assert bits(fit(store, **options, resume=True, **how)) == expected
 
 
-@slow
+@pytest.mark.nightly
 def test_bytes_read_on_a_cluster(client, store):
     layout = StoredCounts(store).layout()
     read = np.diff(fit(store, client, **options_of("scd", 3)).history_["bytes_read"][:-1])

@@ -50,7 +50,7 @@ KINDS = ["csr", "csc", "dense", "tenx", "mtx", "docword"]
 
 @pytest.fixture(params=KINDS)
 def source(request, tmp_path, monkeypatch):
-    internals.small_blocks(monkeypatch, 300)
+    internals.small_blocks(monkeypatch, 900)
     return write(request.param, tmp_path)
 
 
@@ -127,7 +127,7 @@ def test_a_store_packed_from_a_file_is_one_packed_from_memory(source, tmp_path):
 
 def test_backed_anndata(tmp_path, monkeypatch):
     anndata = pytest.importorskip("anndata")
-    internals.small_blocks(monkeypatch, 300)
+    internals.small_blocks(monkeypatch, 900)
     internals.read_anew(monkeypatch)
     anndata.AnnData(sp.csr_matrix(X)).write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
@@ -274,7 +274,7 @@ def dask_array(kind, chunks):
 @pytest.mark.parametrize("chunks", [(1, 0, 50, 39), pytest.param(90, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
 def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memory_limit):
-    internals.small_blocks(monkeypatch, 300)
+    internals.small_blocks(monkeypatch, 900)
     internals.read_anew(monkeypatch)
     array = dask_array(kind, chunks)
     one, other = fit(X), fit(array, memory_limit=memory_limit)
@@ -283,7 +283,7 @@ def test_a_fit_of_a_dask_array_has_the_same_bits(monkeypatch, kind, chunks, memo
 
 @pytest.mark.parametrize("kind", ["memory", "store", "kept store", "dask"])
 def test_counts_are_pickled_without_what_a_fit_made_of_them(monkeypatch, tmp_path, kind):
-    internals.small_blocks(monkeypatch, 300)
+    internals.small_blocks(monkeypatch, 900)
     internals.plan(monkeypatch, keep=kind == "kept store")
     counts = dask_array("csr", 45) if kind == "dask" else as_counts(X)
     if "store" in kind:

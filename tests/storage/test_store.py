@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from count_files import write_h5ad
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import at_night
 from numpy.testing import assert_array_equal
 
 import nmfscale
@@ -197,8 +198,9 @@ def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
 
 
 @pytest.fixture
-def old_store(tmp_path, small_blocks):
+def old_store(tmp_path, monkeypatch):
     """Copy a store of format 1, with small blocks."""
+    internals.small_blocks(monkeypatch, 300)
     copy = shutil.copy(Path(__file__).parent / "format_1.nmf", tmp_path / "old.nmf")
     return Path(copy)
 
@@ -403,7 +405,7 @@ pack(as_counts(X), sys.argv[1], progress=die)
 """
 
 
-@pytest.mark.parametrize("after", [1, 4])
+@pytest.mark.parametrize("after", [4, *at_night(1)])
 def test_a_killed_pack_leaves_no_store(tmp_path, after):
     words = [sys.executable, "-P", "-c", KILLED, str(tmp_path / "counts.nmf"), str(after)]
     known = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -582,11 +584,13 @@ PLANS = ["kept", "read", "loadings on disk"]
     "options",
     [
         {},
-        {"dtype": "float32"},
-        {"init": "random", "n_threads": 1},
-        {"model": nmfscale.TopicModel, "n_threads": 3},
-        {"solver": "joint-em", "penalty": SparsityPenalty(0.5)},
-        {"prior_loadings": 1.1},
+        *at_night(
+            {"dtype": "float32"},
+            {"init": "random", "n_threads": 1},
+            {"model": nmfscale.TopicModel, "n_threads": 3},
+            {"solver": "joint-em", "penalty": SparsityPenalty(0.5)},
+            {"prior_loadings": 1.1},
+        ),
     ],
     ids=str,
 )
