@@ -1140,7 +1140,7 @@ def test_version_without_metadata():
     assert (done.returncode, done.stdout) == (0, "nmfscale unknown\n"), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_as_a_program(folder, tmp_path):
     def program(*words):
         command = [sys.executable, "-m", "nmfscale", *map(str, words)]

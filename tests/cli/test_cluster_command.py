@@ -318,6 +318,7 @@ class TestCluster:
             err = failure(capsys, "cluster", "--port", port)
         assert f"port {port} of 127.0.0.1 is taken" in err
 
+    @pytest.mark.nightly
     def test_refusals(self, tmp_path, capsys):
         assert "neither the name nor" in failure(capsys, "cluster", "--host", "no host")
         absent = tmp_path / "absent"

@@ -366,10 +366,10 @@ def test_terms_that_do_not_vary_within_strata(data):
 @few
 def test_labels_of_many_levels():
     rng = np.random.default_rng(0)
-    labels = np.array([f"style {i:03}" for i in np.repeat(np.arange(102), 3)] + ["style 102"])
+    labels = np.array([f"style {i:03}" for i in np.repeat(np.arange(40), 3)] + ["style 040"])
     rows = rng.dirichlet(np.ones(3), labels.size)
     found = regress_proportions(rows, {"style": labels}, n_permutations=9, random_state=0)
-    assert found.coefficients.shape == (3, 103) and np.isfinite(found.upper).all()
+    assert found.coefficients.shape == (3, 41) and np.isfinite(found.upper).all()
     assert found.covariate_pvalue.shape == (3, 1)
     with pytest.raises(ValueError, match="pass interval='t', join levels"):
         regress_proportions(rows, {"style": labels}, interval="percentile")

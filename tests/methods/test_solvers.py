@@ -699,9 +699,10 @@ def test_equal_weights_are_no_weights(solver):
 @pytest.mark.parametrize(
     ("solver", "dtype"),
     [
-        *((solver, "float64") for solver in SOLVERS),
         ("auto", "float32"),
-        *(pytest.param(s, "float32", marks=pytest.mark.nightly) for s in SOLVERS if s != "auto"),
+        *((solver, "float64") for solver in ("auto", "em", "scd", "joint-em")),
+        *at_night(*((solver, "float64") for solver in ("ccd", "sn", "newton"))),
+        *at_night(*((solver, "float32") for solver in SOLVERS if solver != "auto")),
     ],
 )
 @pytest.mark.parametrize(

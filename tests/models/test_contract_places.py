@@ -188,7 +188,7 @@ def test_same_numbers_when_resumed_in_other_places(fits, model, order):
 
 
 @pytest.mark.parametrize("place", ["store", *at_night("file")])
-@every_model
+@one_of_each_family
 def test_new_samples_have_the_same_numbers_in_every_place(fits, model, place):
     # on a cluster: see the next test
     places.check_new_samples(model, fits, place)

@@ -213,7 +213,7 @@ def check_a_case(draw):
 ALL_CHECKS = list(HealthCheck)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=ALL_CHECKS, derandomize=True)
+@settings(max_examples=8, deadline=None, suppress_health_check=ALL_CHECKS, derandomize=True)
 @given(st.data())
 def test_the_numbers_are_those_of_the_plain_call(data):
     check_a_case(data.draw)

@@ -1,6 +1,7 @@
 """Who may import whom, which names say nothing, what tests change.  Reads the sources as text."""
 
 import ast
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -373,3 +374,32 @@ def test_sources_that_are_not_compiled_say_so(tmp_path):
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 1
     assert f"the kernels in {tmp_path / 'nmfscale' / 'kernels'} are not compiled" in found.stderr
+
+
+def test_names_that_the_benchmarks_use_exist():
+    """The benchmarks themselves are run at night."""
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    if not folder.exists():
+        pytest.skip("an sdist has no benchmarks")
+    missing = []
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nmfscale"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Attribute) and re.fullmatch(
+                r"nmfscale(\.\w+)+", ast.unparse(node)
+            ):
+                names = [ast.unparse(node)]
+            else:
+                continue
+            missing += [f"{path.name}: {name}" for name in names if not exists(name)]
+    assert missing == []
+
+
+def exists(name):
+    """Whether a dotted name is one of the package, or an attribute of something in it."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_docword, write_h5ad, write_mtx, write_tenx
+from night import at_night
 from numpy.testing import assert_array_equal
 from small_fits import open_files
 
@@ -48,7 +49,7 @@ def write(kind, folder, X=X):
 KINDS = ["csr", "csc", "dense", "tenx", "mtx", "docword"]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["csr", "csc", "mtx", *at_night("dense", "tenx", "docword")])
 def source(request, tmp_path, monkeypatch):
     internals.small_blocks(monkeypatch, 900)
     return write(request.param, tmp_path)
