@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from .files import (
     write_table,
 )
 from .in_file import add_to_input, check_h5ad_input, check_h5ad_options
+from .job import check_resume, draw_seed, drawn, is_resumed, save_figure, stopped
 from .labels import file_and_column, labels_of, read_groups, warn_of_order
 from .messages import COLLAPSED, in_shell_words, log, say
 from .parameters import given_parameters
@@ -66,17 +66,12 @@ def fit(arguments: argparse.Namespace) -> int:
     if arguments.write_h5ad is not None:
         check_h5ad_input(arguments)
     from ..counts.short_samples import are_short
-    from ..engine.checkpoint import checkpoints_in, recorded_seed
 
     weights = weights_of(arguments, kind)
-
     # a resumed fit replaces the model that the same command wrote when it was interrupted
-    goes_on = arguments.resume and bool(checkpoints_in(arguments.checkpoint))
+    goes_on, has_no_seed = is_resumed(arguments), arguments.seed is None
     target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments), replaces=goes_on)
-    drawn = arguments.seed is None
-    if drawn:
-        seed = recorded_seed(arguments.checkpoint) if goes_on else secrets.randbelow(2**32)
-        arguments.seed = seed  # None if the resumed fit had none
+    draw_seed(arguments, goes_on)
     model = kind(**given_parameters(arguments))
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
@@ -93,7 +88,7 @@ def fit(arguments: argparse.Namespace) -> int:
         del counts  # closes the file
     if arguments.write_h5ad is not None:
         add_to_input(model, arguments)
-    if drawn and arguments.seed is not None:
+    if has_no_seed and arguments.seed is not None:
         say(f"seed            {arguments.seed}")
     say(f"model           {arguments.output}")
     if not arguments.quiet:
@@ -104,8 +99,7 @@ def fit(arguments: argparse.Namespace) -> int:
 
 def _check_together(arguments: argparse.Namespace, kind: type) -> None:
     """Refuse options that cannot be combined."""
-    if arguments.resume and arguments.checkpoint is None:
-        arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
+    check_resume(arguments)
     if arguments.labels is not None and not hasattr(kind, "predict"):
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
     if arguments.write_h5ad is not None:
@@ -142,9 +136,7 @@ def _thinned(arguments: argparse.Namespace, counts: Any) -> Any:
         return counts
     from ..readers.thin import thin
 
-    if arguments.seed is None:
-        arguments.seed = secrets.randbelow(2**32)
-    return thin(counts, total=total, fraction=fraction, random_state=arguments.seed)
+    return thin(counts, total=total, fraction=fraction, random_state=draw_seed(arguments))
 
 
 def _inputs(arguments: argparse.Namespace) -> list[str | None]:
@@ -159,10 +151,7 @@ def _fit_and_save(model: Any, counts: Any, target: Path, command: str, **how: An
     write_or_rescue(target, "the model", model.save)
     _describe_fit(model)
     if model.interrupted_:
-        folder = how.get("checkpoint")
-        more = "" if folder is None else f"; --resume continues from the checkpoint in {folder}"
-        log(f"interrupted: {target} holds the best model so far{more}")
-        return 130
+        return stopped(f"{target} holds the best model so far", how.get("checkpoint"))
     return 0
 
 
@@ -354,25 +343,17 @@ def _draw(
     if kind == "progress":
         histories = {name: model.history_ for name, model in models.items()}
         if not all(map(residuals, histories.values())):
-            return progress_plot(histories, x=x, ax=detached_axes(5.0, 3.8)[0])
+            return drawn(progress_plot, histories, size=(5.0, 3.8), x=x)
         left, right = detached_axes(10.0, 3.8, 2)
         progress_plot(histories, y="kkt", x=x, ax=right)
         return progress_plot(histories, x=x, ax=left)
     model = next(iter(models.values()))
     topics = getattr(model, "topic_names_", None)
     if kind == "scree":
-        return scree_plot(model, ax=detached_axes(6.0, 3.2)[0])
+        return drawn(scree_plot, model, size=(6.0, 3.2))
     if kind == "structure":
-        axes = detached_axes(*SIZE)[0]
-        return structure_plot(model, groups, ax=axes)
-    axes = detached_axes(*size_of_panels(model.components_, n_top))[0]
-    names = names_of(model, 1)
-    return top_features_plot(
-        model.components_, names, n_top=n_top, topic_names=topics, ax=axes, **features
+        return drawn(structure_plot, model, groups, size=SIZE)
+    return drawn(
+        top_features_plot, model.components_, names_of(model, 1), n_top=n_top, topic_names=topics,
+        size=size_of_panels(model.components_, n_top), **features,
     )  # fmt: skip
-
-
-def save_figure(axes: Any, target: Path) -> None:
-    """Write the figure of some Axes, in the format of the file's suffix."""
-    with atomic_write(target) as part:
-        axes.figure.savefig(part, dpi=200)

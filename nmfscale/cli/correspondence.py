@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from .commands import save_figure
-from .files import TEXT_TABLES, check_inputs
-from .groups import label_files, labelled_model
-from .inference import (
-    ARRAYS,
-    PICTURES,
-    end,
-    labelled_topics,
-    names_of_topics,
-    say_columns,
-    targets_of,
-    write_all,
-    write_columns,
-    write_result,
-)
-from .messages import say
+from .groups import label_files, labelled_model, labelled_topics, names_of_topics
+from .inference import table_text
+from .job import PICTURES, Job, Outcome, drawn
 from .option_groups import (
     COUNT,
     RESULT,
@@ -64,66 +50,52 @@ def add_correspondence_options(command: argparse.ArgumentParser) -> None:
 
 def correspondence(arguments: argparse.Namespace) -> int:
     """Place topics and groups on a map."""
-    files = [arguments.model, *label_files(arguments)]
-    check_inputs(*files)
-    endings = (*TEXT_TABLES, *ARRAYS, *PICTURES)
-    targets = targets_of(arguments, endings, files, replaces=False)
+    job = Job(arguments, [arguments.model, *label_files(arguments)], draws=False)
     from ..inference.groups.correspondence import correspondence_analysis
 
     model, labels = labelled_model(arguments)
     topics = labelled_topics(arguments, model, labels)
-    found = correspondence_analysis(
+    result = correspondence_analysis(
         topics, **labels, scale=arguments.scale, equal_weights=arguments.equal_weights,
         topic_names=names_of_topics(model),
     )  # fmt: skip
-    is_picture = [target.suffix.lower() in PICTURES for target in targets]
     # before anything is written: there may be no such axes
-    figure = _draw(arguments, found) if any(is_picture) else None
-    _say(arguments, found)
-
-    def write(target: Path) -> None:
-        if target.suffix.lower() in PICTURES:
-            save_figure(figure, target)
-        elif target.suffix.lower() in ARRAYS:
-            write_result(arguments, target, found)
-        else:
-            write_columns(target, found.columns())
-
-    write_all(targets, write)
-    return end(arguments, 1, False)
+    figure = _draw(arguments, result) if job.writes(*PICTURES) else None
+    text = _text(result, arguments.axes, arguments.n_top)
+    return job.end(Outcome(result, text, result.columns, lambda: figure))
 
 
 def _axes(text: str) -> list[int]:
     """Return the numbers of two axes."""
-    numbers = [int(each) for each in text.split(",") if each.isdecimal()]
+    numbers = [int(part) for part in text.split(",") if part.isdecimal()]
     if len(numbers) != 2 or numbers[0] == numbers[1] or f"{numbers[0]},{numbers[1]}" != text:
         raise argparse.ArgumentTypeError(f"{text!r} is not two numbers of axes, such as 1,2")
     return numbers
 
 
-def _draw(arguments: argparse.Namespace, found: Any) -> Any:
+def _draw(arguments: argparse.Namespace, result: Any) -> Any:
     from ..pl import biplot
     from ..pl.biplots import SIZE
-    from ..pl.canvas import detached_axes
 
-    ax = detached_axes(*SIZE)[0]
-    return biplot(found, axes=arguments.axes, scaling=arguments.scaling, ax=ax)
+    return drawn(biplot, result, size=SIZE, axes=arguments.axes, scaling=arguments.scaling)
 
 
-def _say(arguments: argparse.Namespace, found: Any) -> None:
-    """Print the inertia of the axes, and the topics and groups with the largest parts of it."""
-    say(f"inertia         {found.total_inertia:.4g}, the chi-square statistic over its total")
-    explained = ", ".join(f"{share:.1%}" for share in found.explained[:10])
-    say(f"axes            {explained or 'none: all groups have the same shares of topics'}\n")
-    shown = [a for a in arguments.axes if a <= len(found.inertias)]
-    columns = found.columns()
+def _text(result: Any, axes: list[int], n_top: int) -> str:
+    """Return the inertia of the axes, and the topics and groups with the largest parts of it."""
+    explained = ", ".join(f"{share:.1%}" for share in result.explained[:10])
+    parts = [
+        f"inertia         {result.total_inertia:.4g}, the chi-square statistic over its total\n"
+        f"axes            {explained or 'none: all groups have the same shares of topics'}\n"
+    ]
+    axes = [a for a in axes if a <= len(result.inertias)]
+    columns = result.columns()
     for kind in ("topic", "group"):
-        at = (columns["kind"] == kind).nonzero()[0]
-        at = at[(-columns["inertia"][at]).argsort(kind="stable")][: arguments.n_top]
-        rows = [[kind, "mass", "inertia", *(f"axis {a}" for a in shown)]]
-        for i in at.tolist():
-            share = columns["inertia"][i] / (found.total_inertia or 1.0)
+        places = (columns["kind"] == kind).nonzero()[0]
+        places = places[(-columns["inertia"][places]).argsort(kind="stable")][:n_top]
+        rows = [[kind, "mass", "inertia", *(f"axis {a}" for a in axes)]]
+        for i in places.tolist():
+            share = columns["inertia"][i] / (result.total_inertia or 1.0)
             row = [str(columns["name"][i]), f"{columns['mass'][i]:.1%}", f"{share:.1%}"]
-            rows.append([*row, *(f"{columns[f'axis_{a}'][i]:.3f}" for a in shown)])
-        say_columns(rows)
-        say("")
+            rows.append([*row, *(f"{columns[f'axis_{a}'][i]:.3f}" for a in axes)])
+        parts.append(f"{table_text(rows)}\n")
+    return "\n".join(parts)

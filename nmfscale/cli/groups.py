@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
+from .files import columns_of_topics
 from .labels import file_and_column, read_groups, unit_columns, warn_of_order
 from .messages import log
 
@@ -35,6 +36,22 @@ def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if set(given) == {"groups"}:
         _say_what_may_be_units(arguments, labels, obs)
     return model, labels
+
+
+def labelled_topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -> Any:
+    """Return topics of the samples that have a label."""
+    from ..inference.design.loadings import topics_of_samples
+
+    topics = topics_of_samples(model, arguments.scale, warn=False)
+    return topics.of(labels.pop("kept"))
+
+
+def names_of_topics(model: Any) -> list[str]:
+    """Return the names of topics: their own, their anchors, or those of other tables."""
+    anchors = getattr(model, "anchor_names_", None)
+    if anchors is None or hasattr(model, "topic_names_"):
+        return columns_of_topics(model)
+    return [*map(str, anchors)]
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, str]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 from pathlib import Path
 from typing import Any
 
-from .cluster import cluster_client
-from .commands import save_figure
-from .files import TEXT_TABLES, check_inputs, input_files, read_input
-from .inference import ARRAYS, PICTURES, targets_of, write_all, write_columns, write_result
+from .files import input_files, read_input
+from .job import Job, Outcome, check_resume, drawn
 from .labels import file_and_column, read_groups
-from .messages import log, say
 
 
 def select_k(arguments: argparse.Namespace) -> int:
     """Compare numbers of topics."""
-    if arguments.resume and arguments.checkpoint is None:
-        arguments.usage("--resume needs --checkpoint DIR, the folder to resume from")
+    check_resume(arguments)
+    from ..inference.choice.select_k import checkpoints_of_selection
+    from ..inference.choice.select_k import select_k as search
     from ..models.registry import model_named
 
     kind = model_named(arguments.model)
@@ -26,56 +23,31 @@ def select_k(arguments: argparse.Namespace) -> int:
         arguments.usage("--prior is for --model topic and poisson")
     files = input_files(arguments)
     if arguments.units is not None:
-        files.append(file_and_column(arguments.units)[0])
-    check_inputs(*files)
-    kinds = (*TEXT_TABLES, *ARRAYS, *PICTURES)
-    targets = targets_of(arguments, kinds, files, replaces=arguments.resume)
-    from ..inference.choice.select_k import checkpoints_of_selection
-    from ..inference.choice.select_k import select_k as search
-
-    seed = arguments.seed
-    folder = arguments.checkpoint
-    goes_on = arguments.resume and bool(checkpoints_of_selection(Path(folder)))
-    if seed is None and not goes_on:
-        seed = secrets.randbelow(2**32)
-
-    with cluster_client(arguments) as client:
-        counts = read_input(arguments, streamed=client is not None)
-        found = search(
+        files = [*files, file_and_column(arguments.units)[0]]
+    job = Job(arguments, files, checkpoints=lambda path: checkpoints_of_selection(Path(path)))
+    with job.running() as how:
+        counts = read_input(arguments, streamed=how["client"] is not None)
+        result = search(
             _estimator(arguments, kind), counts, arguments.k,
             units=_units(arguments, counts), held_out=arguments.held_out, n_folds=arguments.folds,
-            n_init=arguments.starts, random_state=seed, n_threads=arguments.threads, client=client,
-            checkpoint=arguments.checkpoint, resume=arguments.resume,
-            verbose=int(not arguments.quiet),
+            n_init=arguments.starts, **how,
         )  # fmt: skip
-    say(str(found))
-    if found.excess_variance is not None:
-        say("dispersion      {:.3f}, standard error {:.3f}".format(*found.excess_variance))
-    if arguments.seed is None:
-        say(f"seed            {found.random_state}")
+    text = str(result)
+    if result.excess_variance is not None:
+        error = "dispersion      {:.3f}, standard error {:.3f}".format(*result.excess_variance)
+        text = f"{text}\n{error}"
+    done = f"the result is that of K = {', '.join(map(str, result.n_components))}"
+    return job.end(Outcome(
+        result, text, result.columns, lambda: _draw(result),
+        done=done if result.interrupted else None,
+    ))  # fmt: skip
 
-    def write(target: Path) -> None:
-        if target.suffix.lower() in PICTURES:
-            from ..pl import select_k_plot
-            from ..pl.canvas import detached_axes
-            from ..pl.selection import size_of_selection
 
-            axes = detached_axes(*size_of_selection())[0]
-            save_figure(select_k_plot(found, ax=axes), target)
-        elif target.suffix.lower() in ARRAYS:
-            write_result(arguments, target, found)
-        else:
-            write_columns(target, found.columns())
+def _draw(result: Any) -> Any:
+    from ..pl import select_k_plot
+    from ..pl.selection import size_of_selection
 
-    write_all(targets, write)
-    for given in arguments.output:
-        say(f"written         {given}")
-    if not found.interrupted:
-        return 0
-    done = ", ".join(map(str, found.n_components))
-    more = "" if folder is None else f"; --resume continues from the checkpoints in {folder}"
-    log(f"interrupted: the result is that of K = {done}{more}")
-    return 130
+    return drawn(select_k_plot, result, size=size_of_selection())
 
 
 def _estimator(arguments: argparse.Namespace, kind: Any) -> Any:
@@ -98,19 +70,19 @@ def _units(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
     """Return the unit of each sample; every sample needs one."""
     if arguments.units is None:
         return None
-    found = read_groups(arguments.units, counts.shape[0], counts.sample_names, counts.obs)
-    missing = [i for i, unit in enumerate(found) if unit is None]
+    units = read_groups(arguments.units, counts.shape[0], counts.sample_names, counts.obs)
+    missing = [i for i, unit in enumerate(units) if unit is None]
     if missing:
         raise ValueError(
             f"--units {arguments.units} has no label for {len(missing):,} samples (the first is "
             f"{missing[0]}): add the labels, such as names of their own."
         )
-    return [str(unit) for unit in found]
+    return [str(unit) for unit in units]
 
 
 def numbers(text: str) -> list[int]:
     """Return the numbers in a text such as 2-12 or 5,10,20."""
-    found: set[int] = set()
+    wanted: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         try:
@@ -119,5 +91,5 @@ def numbers(text: str) -> list[int]:
             low, high = 0, 0
         if not 1 <= low <= high:
             raise argparse.ArgumentTypeError(f"{text!r} are not numbers such as 2-12 or 5,10,20")
-        found |= set(range(low, high + 1))
-    return sorted(found)
+        wanted |= set(range(low, high + 1))
+    return sorted(wanted)
