@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import validate_parameter_constraints
 
 from .annotated.keys import KEY
@@ -22,15 +23,16 @@ from .annotated.scheme import (
     read_result,
     read_table,
 )
+from .counts.argument_types import AnnDataLike, PipelineLike, ResultLike, Topic
 from .counts.foreign import imported_pandas
-from .methods.topics.score_names import DEFAULT_SCORE
+from .methods.topics.score_names import DEFAULT_SCORE, Score
 from .models.leading_features import OF_LEADING_FEATURES, leading_names
-from .models.pipelines import is_pipeline, model_of
+from .models.pipelines import FittedModel, is_pipeline, model_of
 
 __all__ = ["components_df", "differential_df", "model", "result", "top_features", "topics_df"]
 
 
-def topics_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
+def topics_df(adata: AnnDataLike, key: str = KEY, *, mod: str | None = None) -> Any:
     """Return the loadings of observations as a table.
 
     Parameters
@@ -68,7 +70,7 @@ def topics_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     return read_table(annotated(adata, mod), key)
 
 
-def components_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
+def components_df(adata: AnnDataLike, key: str = KEY, *, mod: str | None = None) -> Any:
     """Return the topics as a table.
 
     Parameters
@@ -104,7 +106,7 @@ def components_df(adata: Any, key: str = KEY, *, mod: str | None = None) -> Any:
     return pd.DataFrame(found.components_, index=names, columns=found.feature_names_in_)
 
 
-def model(fit: Any, key: str = KEY, *, mod: str | None = None) -> Any:
+def model(fit: AnnDataLike | PipelineLike, key: str = KEY, *, mod: str | None = None) -> Any:
     """Return the fitted model in an AnnData object, or at the end of a pipeline.
 
     Functions and plots that take a fitted model also take the pipeline; counts that they take are
@@ -163,13 +165,13 @@ def model(fit: Any, key: str = KEY, *, mod: str | None = None) -> Any:
 
 
 def top_features(
-    components: Any,
-    feature_names: Any = None,
+    components: AnnDataLike | FittedModel | ArrayLike,
+    feature_names: ArrayLike | None = None,
     *,
     n_top: int = 10,
-    score: Any = DEFAULT_SCORE,
+    score: Score | ResultLike | ArrayLike = DEFAULT_SCORE,
     weight: float | None = None,
-    feature_totals: Any = None,
+    feature_totals: ArrayLike | None = None,
     min_count: float = 0,
     gene_symbols: str | None = None,
     key: str = KEY,
@@ -247,7 +249,12 @@ def top_features(
 
 
 def result(
-    adata: Any, name: str, groupby: str | None = None, key: str = KEY, *, mod: str | None = None
+    adata: AnnDataLike,
+    name: str,
+    groupby: str | None = None,
+    key: str = KEY,
+    *,
+    mod: str | None = None,
 ) -> Any:
     """Return the result of a tool.
 
@@ -288,8 +295,8 @@ def result(
 
 
 def differential_df(
-    adata: Any,
-    topic: Any = None,
+    adata: AnnDataLike,
+    topic: Topic | None = None,
     *,
     key: str = KEY,
     qvalue_max: float | None = None,

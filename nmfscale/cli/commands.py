@@ -326,7 +326,7 @@ def plot(arguments: argparse.Namespace) -> int:
 
 
 def _draw(
-    kind: str, models: dict[str, Any], *, groups: Any = None, x: str = "seconds", n_top: int = 10,
+    kind: str, models: dict[str, Any], *, groups: Any = None, x: Any = "seconds", n_top: int = 10,
     **features: Any,
 ) -> Any:  # fmt: skip
     """Draw on a new figure without pyplot, which needs no display.

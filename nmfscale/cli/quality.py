@@ -52,7 +52,7 @@ def stability(arguments: argparse.Namespace) -> int:
     done = f"results are those of the {len(result.objective):,} that were done"
     return job.end(Outcome(
         result, _text_of_stability(result), lambda: result.columns(arguments.table),
-        lambda: _draw(result), save=lambda path: result.model.save(path),
+        lambda: _draw(result), save=None if result.model is None else result.model.save,
         done=done if result.interrupted else None,
     ))  # fmt: skip
 

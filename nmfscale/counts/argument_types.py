@@ -1,4 +1,4 @@
-"""Types of arguments that many public functions take, for their annotations.
+"""Types of arguments that many public functions take, and the check of options.
 
 Objects of optional libraries are described by what is used of them, so that neither this package
 nor a type checker needs the libraries.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.random import Generator, RandomState, SeedSequence
 from numpy.typing import ArrayLike
 
 from .base import CountMatrix
+from .names import shown
 
 
 class SparseLike(Protocol):
@@ -44,8 +45,13 @@ class AnnDataLike(Protocol):
         ...
 
     @property
-    def obsm(self) -> Any:
-        """Arrays with a row for each observation."""
+    def n_obs(self) -> int:
+        """Number of observations."""
+        ...
+
+    @property
+    def var_names(self) -> Any:
+        """Names of the variables."""
         ...
 
 
@@ -113,3 +119,10 @@ Topic: TypeAlias = int | str
 Topics: TypeAlias = Topic | Sequence[Topic]
 # Called after each iteration with a record of the progress; a true value ends the fit.
 Callback: TypeAlias = Callable[[dict[str, float]], Any]
+
+
+def check_option(name: str, value: Any, options: Any) -> None:
+    """Refuse a value that is none of the options, a Literal type."""
+    if not isinstance(value, str) or value not in get_args(options):
+        known = ", ".join(map(repr, get_args(options)))
+        raise ValueError(f"{name}={shown(value)} is not one of {known}.")

@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..kernels.functions import log_gamma, xlogy
 from ..terminal import visible, visible_name
 from .cached import cached_property
-from .label_table import part_of_measured, rows_of, taken
+from .label_table import LabelTable, part_of_measured, rows_of, taken
 from .names import checked_names
 from .warn import warn_caller
 
@@ -109,8 +109,9 @@ class CountMatrix(ABC):
     _layout: Any = None
 
     def __init__(
-        self, shape: tuple[int, int], *, sample_names: Any = None, feature_names: Any = None,
-        groups: Any = None, obs: Any = None, notes: Sequence[str] = (),
+        self, shape: tuple[int, int], *, sample_names: ArrayLike | None = None,
+        feature_names: ArrayLike | None = None, groups: ArrayLike | None = None,
+        obs: LabelTable | Callable[[], LabelTable | None] | None = None, notes: Sequence[str] = (),
         first_fraction: str | None = None, measured: tuple[Array, Array] | None = None,
         of_text: bool = False,
     ) -> None:  # fmt: skip
@@ -424,8 +425,9 @@ IntegerPolicy = Literal["warn", "allow", "require"]
 
 def check_integer(integer: Any) -> None:
     """Check the option that says what to do about counts that are not integers."""
-    if integer not in ("warn", "allow", "require"):
-        raise ValueError(f"integer={integer!r} is not one of 'warn', 'allow', 'require'.")
+    if integer not in get_args(IntegerPolicy):
+        known = ", ".join(map(repr, get_args(IntegerPolicy)))
+        raise ValueError(f"integer={integer!r} is not one of {known}.")
 
 
 def warn_fraction(

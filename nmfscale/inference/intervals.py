@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.argument_types import check_option
 from ..counts.names import shown
 from ..kernels.functions import sine_and_cosine
 from .quantiles import normal_cdf, normal_quantile
 
 Array = NDArray[Any]
-INTERVALS = ("percentile", "bca")
+ReplicateInterval: TypeAlias = Literal["percentile", "bca"]
 # Kinds of intervals of means and coefficients: their standard errors need no replicates.
-ROBUST_INTERVALS = ("t", *INTERVALS)
+RobustInterval: TypeAlias = Literal["t", "percentile", "bca"]
 
 
-def check_interval(level: Any, interval: Any, known: tuple[str, ...] = INTERVALS) -> None:
+def check_interval(level: Any, interval: Any, kinds: Any = ReplicateInterval) -> None:
     """Refuse an invalid level or an unknown kind of interval."""
     if not isinstance(level, Real) or not 0 < float(level) < 1:
         raise ValueError(f"level={shown(level)}: a number between 0 and 1 is needed, such as 0.95.")
-    if interval not in known:
-        raise ValueError(f"interval={interval!r} is not one of {', '.join(map(repr, known))}.")
+    check_option("interval", interval, kinds)
 
 
 def arcsine_interval(estimate: Array, margins: Array) -> tuple[Array, Array]:

@@ -232,7 +232,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         self.run_fit(X, options)
         return self
 
-    def fit_counts(self, X: Any, options: FitOptions) -> tuple[CountMatrix, Fitted]:
+    def fit_counts(self, X: CountsLike, options: FitOptions) -> tuple[CountMatrix, Fitted]:
         counts, options = self.counts_of_fit(X, options)
         dtype, K = self.fit_dtype(), self.n_components
         given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
@@ -338,7 +338,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         self.check_memory(counts, projection_needs(counts, self.n_components_), gathered=False)
         return projection(counts, self.components_.T, n_threads=self.threads_for(counts), **options)
 
-    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Client) -> float:
         found = self._projection(counts, scored=True)
         return float(found.gather(**self.where_to_run(client)).sum())
 

@@ -191,7 +191,7 @@ class CountModel(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"] if self.dtype is None else []
         return tags
 
-    def run_fit(self, X: Any, options: FitOptions, **arguments: Any) -> CountMatrix:
+    def run_fit(self, X: CountsLike, options: FitOptions, **arguments: Any) -> CountMatrix:
         """Fit by `fit_counts`, and return the counts; if that fails, the estimator is unchanged."""
         check_values(self)
         with collected_warnings() as messages:
@@ -221,7 +221,7 @@ class CountModel(
             raise
 
     def counts_of_fit(
-        self, X: Any, options: FitOptions, nan: bool = False
+        self, X: CountsLike, options: FitOptions, nan: bool = False
     ) -> tuple[CountMatrix, FitOptions]:
         """Return the counts of a fit, and its options with the client to use, if any.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ..counts.argument_types import Client, CountsLike, WeightsLike
+from ..counts.argument_types import Client, CountsLike, FloatType, WeightsLike
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
@@ -231,10 +231,21 @@ class CountFactorization(HeldFactors):
         return self
 
     def fit_counts(
-        self, X: Any, options: FitOptions, *, loadings: Any, components: Any, row_weights: Any,
-        size_factors: Any, fixed_topics: Any, fixed_features: Any, fixed_samples: Any,
-        measured: Any, batch: Any, data_weights: Any,
-    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        self,
+        X: CountsLike,
+        options: FitOptions,
+        *,
+        loadings: ArrayLike | None,
+        components: ArrayLike | None,
+        row_weights: ArrayLike | None,
+        size_factors: ArrayLike | None,
+        fixed_topics: ArrayLike | None,
+        fixed_features: ArrayLike | None,
+        fixed_samples: ArrayLike | None,
+        measured: ArrayLike | None,
+        batch: ArrayLike | None,
+        data_weights: WeightsLike | None,
+    ) -> tuple[CountMatrix, Fitted]:
         penalty = penalty_of(self.penalty)
         check_solver(self.penalty, self.solver)
         counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
@@ -308,7 +319,7 @@ class CountFactorization(HeldFactors):
         self.measured_, self.batch_ = constraints.measured, constraints.groups
 
     def needs_of_fit(
-        self, counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, **needs: Any
+        self, counts: CountMatrix, n_components: int, dtype: FloatType, n_threads: int, **needs: Any
     ) -> Needs:
         """Return the memory of a fit without constraints, of several that share reads of a file."""
         return poisson_needs(counts, n_components, dtype, self.solver, n_threads, **needs)

@@ -255,7 +255,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return self
 
     def fit_counts(
-        self, X: Any, options: FitOptions, *, loadings: Any, components: Any
+        self,
+        X: CountsLike,
+        options: FitOptions,
+        *,
+        loadings: ArrayLike | None,
+        components: ArrayLike | None,
     ) -> tuple[CountMatrix, Fitted]:
         counts, options = self.counts_of_fit(X, options)
         (n, m), K, dtype = counts.shape, self.n_components, self.fit_dtype()

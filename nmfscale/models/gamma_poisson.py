@@ -300,7 +300,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return drawn_priors(shape, float(self.shape_factors), shapes, means)
 
     def fit_counts(
-        self, X: Any, options: FitOptions, *, loadings: Any, components: Any
+        self,
+        X: CountsLike,
+        options: FitOptions,
+        *,
+        loadings: ArrayLike | None,
+        components: ArrayLike | None,
     ) -> tuple[CountMatrix, Fitted]:
         self._check_priors()
         counts, options = self.counts_of_fit(X, options)
@@ -376,5 +381,5 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         return self._inference(counts, gathered=gathered).loadings
 
-    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Client) -> float:
         return self._inference(counts, gathered=False).elbo(**self.where_to_run(client))

@@ -305,7 +305,7 @@ class HeldFactors(CountModel):
 
         return self._projection(counts, sizes, gathered=gathered).then(loadings)
 
-    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Client) -> float:
         found = self._projection(counts, None, gathered=False, scored=True)
         return math.fsum(found.gather(**self.where_to_run(client)) + self._log_weights(counts))
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from ..counts.argument_types import Client
 from ..counts.base import CountMatrix
 from ..engine.protocol import Method
 from ..methods.rows_pass import RowsPass
@@ -122,7 +123,7 @@ class LoadingsHooks:
         """Factors (n_features, n_components) that belong to the loadings of a completion."""
         return self.components_.T
 
-    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Client) -> float:
         """Return the log-probability of counts, with loadings fitted to them.
 
         Parameters

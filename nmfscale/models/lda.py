@@ -351,7 +351,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return {"doc_topic_prior": self.doc_topic_prior_, "estimate_prior": self._estimated}
 
     def fit_counts(
-        self, X: Any, options: FitOptions, *, loadings: Any, components: Any
+        self,
+        X: CountsLike,
+        options: FitOptions,
+        *,
+        loadings: ArrayLike | None,
+        components: ArrayLike | None,
     ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
         self._check_validation()

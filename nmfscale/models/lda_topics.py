@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..counts.argument_types import Client
 from ..counts.base import CountMatrix
 from ..methods.rows_pass import RowsPass
 from ..methods.topics.merging import merged_dirichlet, summed
@@ -105,5 +106,5 @@ class FixedTopicsLDA(CountModel):
             gamma = lda.of_all_features(gamma, self.doc_topic_prior_, self._shares)
         return lda.proportions(gamma)
 
-    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Client) -> float:
         return self._inference(counts, gathered=False).elbo(**self.where_to_run(client))

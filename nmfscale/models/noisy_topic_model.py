@@ -251,29 +251,35 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return self
 
     def fit_counts(
-        self, X: Any, options: FitOptions, *, loadings: Any, mu: Any, fixed_samples: Any,
-        fixed_features: Any,
-    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+        self,
+        X: CountsLike,
+        options: FitOptions,
+        *,
+        loadings: ArrayLike | None,
+        mu: ArrayLike | None,
+        fixed_samples: ArrayLike | None,
+        fixed_features: ArrayLike | None,
+    ) -> tuple[CountMatrix, Fitted]:
         counts, options = self.counts_of_fit(X, options)
         dtype, K = self.fit_dtype(), self.n_components
-        L, mu, fixed = self._given(counts, loadings, mu, fixed_samples, fixed_features)
+        L, means, fixed = self._given(counts, loadings, mu, fixed_samples, fixed_features)
         given, scale = L, 1.0
-        if mu is not None and mu.any():
+        if means is not None and means.any():
             # a power of two, which keeps all digits: floors assume means that sum to about one
-            share, exponent = np.frexp(mu.sum())
+            share, exponent = np.frexp(means.sum())
             scale = np.ldexp(1.0, exponent - (share < np.sqrt(0.5)))  # 2^round(log2(sum))
-            L, mu = None if L is None else L * scale, mu / scale
+            L, means = None if L is None else L * scale, means / scale
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> NoisyTopics:
             return self.method_class(
                 counts, executor,
-                lambda: find_start(counts, executor, K, self.init, rng, dtype, L=L, mu=mu),
+                lambda: find_start(counts, executor, K, self.init, rng, dtype, L=L, mu=means),
                 K, dtype, fixed, mixture=self._mixture, momentum=self.extrapolate,
             )  # fmt: skip
 
         fitted = self.fit_blocks(
             counts, noisy_topic_needs(counts, K, dtype, self.threads_for(counts)), make, options,
-            parts={"constraints": fixed, "start": (L, mu, self.init)},
+            parts={"constraints": fixed, "start": (L, means, self.init)},
             extrapolate=self.extrapolate, noise_prior=self.noise_prior,
         )  # fmt: skip
         found = fitted.arrays
@@ -359,6 +365,6 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
         return self._projection(counts, gathered=gathered)
 
-    def log_probability(self, counts: CountMatrix, client: Any) -> float:
+    def log_probability(self, counts: CountMatrix, client: Client) -> float:
         found = self._projection(counts, gathered=False, scored=True)
         return math.fsum(found.gather(**self.where_to_run(client)))

@@ -8,7 +8,7 @@ pipeline, and ask its earlier steps.
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,10 @@ def model_of(fit: Any) -> Any:
     return found
 
 
+@overload
+def model_and_input(fit: FittedModel, X: Any) -> tuple[CountModel, Any]: ...
+@overload
+def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]: ...
 def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
     """Return the model, or estimator, at the end of a pipeline, and the counts that it gets for X.
 

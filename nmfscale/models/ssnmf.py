@@ -321,9 +321,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return True  # no other model takes labels
 
     def fit_counts(
-        self, X: Any, options: FitOptions, *, y: Any, label_weights: Any, data_weights: Any,
+        self,
+        X: CountsLike,
+        options: FitOptions,
+        *,
+        y: ArrayLike | None,
+        label_weights: ArrayLike | None,
+        data_weights: WeightsLike | None,
         start: Any,
-    ) -> tuple[CountMatrix, Fitted]:  # fmt: skip
+    ) -> tuple[CountMatrix, Fitted]:
         losses, K, entries = self._pair, self.n_components, None
         counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
         known, classes = supervision_of(y, label_weights, counts)

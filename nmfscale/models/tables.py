@@ -45,7 +45,7 @@ class Tabular:
             raise ValueError(f"what={shown(what)} is not one of {names}{self._hint}.")
         return make()
 
-    def columns(self, what: Any = None) -> Columns:
+    def columns(self, what: int | str | None = None) -> Columns:
         """Return a table as arrays, without pandas.
 
         Parameters
@@ -66,7 +66,7 @@ class Tabular:
         """
         return self._table(what)
 
-    def to_frame(self, what: Any = None) -> Any:
+    def to_frame(self, what: int | str | None = None) -> Any:
         """Return a table as a DataFrame.
 
         Parameters

@@ -161,7 +161,7 @@ class RowsTransformer(
                 loadings[rows] = of_block
         return loadings
 
-    def where_to_run(self, client: Any) -> dict[str, Any]:
+    def where_to_run(self, client: Client) -> dict[str, Any]:
         """Return arguments of `blocks` and `gather` of a `RowsPass`: where the work is done."""
         return {"client": client, "n_threads": self.n_threads, "verbose": self.verbose}
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
 from ..models.topics.topic_labels import shortened, topic_labels
-from .canvas import PALETTE, axes_or_new, check_arguments, finished, legend_of_names
+from .canvas import PALETTE, Scaling, axes_or_new, check_arguments, finished, legend_of_names
 from .differential import label_points
 from .objects import result_in
 
@@ -25,16 +26,16 @@ _COLORS = {"topics": PALETTE[0], "groups": PALETTE[5]}
 
 
 def biplot(
-    result: Any,
+    result: AnnDataLike | ResultLike,
     *,
     groupby: str | None = None,
     key: str = KEY,
     axes: Sequence[int] = (1, 2),
-    scaling: str = "symmetric",
+    scaling: Scaling = "symmetric",
     n_labels: int = 20,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw topics and groups on two axes of a correspondence analysis.
@@ -93,14 +94,14 @@ def biplot(
     check_arguments(
         "biplot", scaling=scaling, n_labels=n_labels, ax=ax, key=key, groupby=groupby, axes=axes
     )
-    result = result_in(result, key, "correspondence_analysis", groupby)
-    chosen = _chosen_axes(result, axes)
+    analysis = result_in(result, key, "correspondence_analysis", groupby)
+    chosen = _chosen_axes(analysis, axes)
     ax = axes_or_new(ax, *SIZE)
     points, sizes = {}, {}
     for of in ("topics", "groups"):
-        masses, coordinates = result.masses_and_coordinates(of)
+        masses, coordinates = analysis.masses_and_coordinates(of)
         if scaling not in ("symmetric", of):
-            coordinates = coordinates / np.sqrt(result.inertias)
+            coordinates = coordinates / np.sqrt(analysis.inertias)
         drawn = np.zeros((len(masses), 2))
         drawn[:, : len(chosen)] = coordinates[:, chosen]
         points[of], sizes[of] = drawn, 15 + 120 * masses / masses.max()
@@ -110,18 +111,20 @@ def biplot(
         )  # fmt: skip
     for side in (ax.axhline, ax.axvline):
         side(0, color="0.8", linewidth=0.8, zorder=0)
-    named = _leading(result, "topics", chosen, n_labels)
-    groups = _leading(result, "groups", chosen, _MOST_GROUPS)
+    named = _leading(analysis, "topics", chosen, n_labels)
+    groups = _leading(analysis, "groups", chosen, _MOST_GROUPS)
     for name, a in zip("xy", chosen, strict=False):
-        getattr(ax, f"set_{name}label")(f"axis {a + 1} ({result.explained[a]:.0%} of the inertia)")
+        getattr(ax, f"set_{name}label")(
+            f"axis {a + 1} ({analysis.explained[a]:.0%} of the inertia)"
+        )
     if scaling == "symmetric" and len(chosen) == 2:
         ax.set_aspect("equal", adjustable="datalim")
     ax.tick_params(labelsize=7)
     ax.spines[["top", "right"]].set_visible(False)
-    n = len(result.groups)
+    n = len(analysis.groups)
     some = f"groups, {len(groups)} of {n:,} are named" if len(groups) < n else "groups"
     legend_of_names(ax, ax.collections[:2], ["topics", some], loc="best", fontsize=7)
-    names = [*(result.groups[g] for g in groups), *_names_of_topics(result, named)]
+    names = [*(analysis.groups[g] for g in groups), *_names_of_topics(analysis, named)]
     x, y = np.vstack([points["groups"][groups], points["topics"][named]]).T
     shown = [shortened(str(name), 24) for name in names]
     label_points(ax, x, y, shown, np.append(sizes["groups"][groups], sizes["topics"][named]))

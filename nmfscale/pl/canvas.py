@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral, Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from sklearn.utils import check_scalar
 from sklearn.utils._param_validation import (
@@ -28,6 +28,15 @@ PALETTE = (
     "#A5F0D2", "#874B78", "#A5964B", "#0F5A2D", "#963C5A", "#999999",
 )  # fmt: skip
 
+# Options of plots.
+Scaling: TypeAlias = Literal["symmetric", "topics", "groups"]
+ReplicateStyle: TypeAlias = Literal["density", "histogram"]
+WeightKind: TypeAlias = Literal["TwR", "RwT"]
+IntervalTool: TypeAlias = Literal["group_effects", "bootstrap_weights"]
+WhichTests: TypeAlias = Literal["all", "overall", "pairs"]
+ProgressX: TypeAlias = Literal["seconds", "iteration"]
+ProgressY: TypeAlias = Literal["loglik", "kkt"]
+
 _CONSTRAINTS: dict[str, list[Any]] = OF_LEADING_FEATURES | {
     "groups": ["array-like", None],
     "topic_names": ["array-like", None],
@@ -44,20 +53,20 @@ _CONSTRAINTS: dict[str, list[Any]] = OF_LEADING_FEATURES | {
     "threshold": [Interval(Real, 0, 1, closed="neither")],
     "log": ["boolean"],
     "axes": ["array-like"],
-    "scaling": [StrOptions({"symmetric", "topics", "groups"})],
+    "scaling": [StrOptions(set(get_args(Scaling)))],
     "n_labels": [Interval(Integral, 0, None, closed="left")],
     "bins": [Interval(Integral, 1, None, closed="left")],
     "max_pairs": [Interval(Integral, 1, None, closed="left")],
     "max_panels": [Interval(Integral, 1, None, closed="left")],
     "max_curves": [Interval(Integral, 1, None, closed="left")],
-    "style": [StrOptions({"density", "histogram"})],
-    "kind": [StrOptions({"TwR", "RwT"})],
-    "tool": [StrOptions({"group_effects", "bootstrap_weights"})],
-    "which": [StrOptions({"all", "overall", "pairs"})],
+    "style": [StrOptions(set(get_args(ReplicateStyle)))],
+    "kind": [StrOptions(set(get_args(WeightKind)))],
+    "tool": [StrOptions(set(get_args(IntervalTool)))],
+    "which": [StrOptions(set(get_args(WhichTests)))],
     "gap": [Interval(Real, 0, None, closed="left"), None],
     "random_state": ["random_state"],
-    "x": [StrOptions({"seconds", "iteration"})],
-    "y": [StrOptions({"loglik", "kkt"})],
+    "x": [StrOptions(set(get_args(ProgressX)))],
+    "y": [StrOptions(set(get_args(ProgressY)))],
     "groupby": [str, None],
     "key": [str],
     "gene_symbols": [str, None],

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from ..counts.argument_types import PathLike
 from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
-from ..models.pipelines import model_of
+from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import labels_of
 from .canvas import check_arguments, finished
 from .heat_map import heat_map
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def class_heatmap(
-    weights: Any,
+    weights: FittedModel | ArrayLike,
     *,
     class_names: Sequence[str] | None = None,
     topic_names: Sequence[str] | None = None,
     sort: bool = True,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw the distribution of each topic over the classes as a heat map.
@@ -80,7 +82,7 @@ def class_heatmap(
         show=show, save=save, return_fig=return_fig,
     )  # fmt: skip
     model = model_of(weights)
-    given = getattr(model, "target_components_", weights)
+    given: Any = getattr(model, "target_components_", weights)
     if len(given) == 0:
         raise ValueError("the model was fitted without labels: its topics have no classes.")
     B = nonnegative_matrix(given, "weights", "classes x topics", "a fitted SSNMF")

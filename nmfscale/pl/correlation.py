@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
+from ..counts.argument_types import AnnDataLike, PathLike
 from ..counts.names import names_of
 from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
 from ..models.leading_features import leading_names
-from ..models.pipelines import model_of
+from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import shortened
 from .canvas import (
     axes_or_new,
@@ -36,7 +38,7 @@ _MOST_HORIZONTAL = 24
 
 
 def correlation_plot(
-    model: Any,
+    model: AnnDataLike | FittedModel | ArrayLike,
     *,
     threshold: float = 0.05,
     n_words: int = 3,
@@ -45,7 +47,7 @@ def correlation_plot(
     key: str = KEY,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw a graph of the topics that occur together in samples.

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..annotated.keys import KEY
 from ..annotated.places import symbols_of
+from ..counts.argument_types import AnnDataLike, PathLike, ResultLike, Topic
 from ..counts.matched_frames import index_of, matched_by_name
 from ..models.topics.topic_labels import leading_words, topic_labels
 from .canvas import (
@@ -35,8 +36,8 @@ _FONT = 7
 
 
 def volcano_plot(
-    result: Any,
-    topic: Any,
+    result: AnnDataLike | ResultLike,
+    topic: Topic,
     *,
     level: float = 0.05,
     n_labels: int = 15,
@@ -44,7 +45,7 @@ def volcano_plot(
     key: str = KEY,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
     interactive: bool = False,
 ) -> Any:
@@ -101,21 +102,21 @@ def volcano_plot(
     'log2 fold change against the closest other topic'
     """
     given = result, topic, n_labels, ax, gene_symbols, key, interactive
-    result, k = _checked("volcano_plot", *given)
-    points = result.lfc[k], np.abs(result.z[k])
-    labels = _change(result), "evidence, |z|"
+    differential, k = _checked("volcano_plot", *given)
+    points = differential.lfc[k], np.abs(differential.z[k])
+    labels = _change(differential), "evidence, |z|"
     if interactive:
-        chart = _chart(result, k, points, level, n_labels, labels)
+        chart = _chart(differential, k, points, level, n_labels, labels)
         return finished_chart(chart, show, save)
     ax = axes_or_new(ax, *_SIZE)
-    _draw(ax, result, k, points, level, n_labels, labels)
+    _draw(ax, differential, k, points, level, n_labels, labels)
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=0)
     return finished(ax, show, save, return_fig)
 
 
 def ma_plot(
-    result: Any,
-    topic: Any,
+    result: AnnDataLike | ResultLike,
+    topic: Topic,
     *,
     level: float = 0.05,
     n_labels: int = 15,
@@ -123,7 +124,7 @@ def ma_plot(
     key: str = KEY,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
     interactive: bool = False,
 ) -> Any:
@@ -155,21 +156,22 @@ def ma_plot(
     'log2 fold change against the mean of all samples'
     """
     given = result, topic, n_labels, ax, gene_symbols, key, interactive
-    result, k = _checked("ma_plot", *given)
-    points = np.where(result.base_mean > 0, result.base_mean, np.nan), result.lfc[k]
-    labels = "mean count", _change(result)
+    differential, k = _checked("ma_plot", *given)
+    means = differential.base_mean
+    points = np.where(means > 0, means, np.nan), differential.lfc[k]
+    labels = "mean count", _change(differential)
     if interactive:
-        chart = _chart(result, k, points, level, n_labels, labels, x_log=True)
+        chart = _chart(differential, k, points, level, n_labels, labels, x_log=True)
         return finished_chart(chart, show, save)
     ax = axes_or_new(ax, *_SIZE)
-    _draw(ax, result, k, points, level, n_labels, labels, x_log=True)
+    _draw(ax, differential, k, points, level, n_labels, labels, x_log=True)
     ax.axhline(0, color="0.6", linewidth=0.6, zorder=0)
     return finished(ax, show, save, return_fig)
 
 
 def topic_scatter(
-    result: Any,
-    topic: Any,
+    result: AnnDataLike | ResultLike,
+    topic: Topic,
     *,
     level: float = 0.05,
     n_labels: int = 15,
@@ -177,7 +179,7 @@ def topic_scatter(
     key: str = KEY,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
     interactive: bool = False,
 ) -> Any:
@@ -212,18 +214,18 @@ def topic_scatter(
     'frequency in this topic'
     """
     given = result, topic, n_labels, ax, gene_symbols, key, interactive
-    result, k = _checked("topic_scatter", *given)
-    frequencies = np.where(result.frequencies > 0, result.frequencies, np.nan)
+    differential, k = _checked("topic_scatter", *given)
+    frequencies = np.where(differential.frequencies > 0, differential.frequencies, np.nan)
     points = np.delete(frequencies, k, axis=0).max(axis=0), frequencies[k]
     labels = "highest frequency in other topics", "frequency in this topic"
     ends = np.array([np.nanmin(frequencies), np.nanmax(frequencies)])
     logs = {"x_log": True, "y_log": True}
     if interactive:
-        chart = _chart(result, k, points, level, n_labels, labels, **logs)
+        chart = _chart(differential, k, points, level, n_labels, labels, **logs)
         chart.line(ends, ends, color="#999999")
         return finished_chart(chart, show, save)
     ax = axes_or_new(ax, *_SIZE)
-    _draw(ax, result, k, points, level, n_labels, labels, **logs)
+    _draw(ax, differential, k, points, level, n_labels, labels, **logs)
     ax.plot(ends, ends, color="0.6", linewidth=0.6, zorder=0)
     return finished(ax, show, save, return_fig)
 

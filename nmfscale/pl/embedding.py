@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..annotated.keys import KEY
+from ..counts.argument_types import AnnDataLike, PathLike
 from .canvas import check_arguments, finished
 from .objects import observations_with_topics
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 def embedding(
-    adata: Any,
+    adata: AnnDataLike,
     basis: str,
     *,
     color: str | Sequence[str] | None = None,
     key: str = KEY,
-    ax: Any = None,
+    ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
     **options: Any,
 ) -> Any:

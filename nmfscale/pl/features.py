@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.places import symbols_of
 from ..annotated.scheme import model_in
+from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
 from ..methods.topics.feature_scores import largest_elsewhere
-from ..methods.topics.score_names import DEFAULT_SCORE
+from ..methods.topics.score_names import DEFAULT_SCORE, Score
 from ..models.leading_features import leading_features
-from ..models.pipelines import model_of
+from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import shortened
 from .canvas import (
     axes_or_new,
@@ -32,13 +34,13 @@ _ACROSS = 5
 
 
 def top_features_plot(
-    components: Any,
-    feature_names: Any = None,
+    components: AnnDataLike | FittedModel | ArrayLike,
+    feature_names: ArrayLike | None = None,
     *,
     n_top: int = 10,
-    score: Any = DEFAULT_SCORE,
+    score: Score | ResultLike | ArrayLike = DEFAULT_SCORE,
     weight: float | None = None,
-    feature_totals: Any = None,
+    feature_totals: ArrayLike | None = None,
     min_count: float = 0,
     topic_names: Sequence[str] | None = None,
     colors: Sequence[Any] | None = None,
@@ -46,7 +48,7 @@ def top_features_plot(
     key: str = KEY,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw the leading features of each topic as panels of horizontal bars.

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
 from ..models.topics.topic_labels import all_shortened, shortened
 from .canvas import (
     PALETTE,
+    IntervalTool,
+    WeightKind,
+    WhichTests,
     axes_or_new,
     check_arguments,
     finished,
@@ -30,16 +34,16 @@ _LONGEST_TITLE = 32  # letters above a panel of a null distribution
 
 
 def null_plot(
-    test: Any,
+    test: AnnDataLike | ResultLike,
     *,
     groupby: str | None = None,
     key: str = KEY,
-    which: str = "all",
+    which: WhichTests = "all",
     max_pairs: int = 44,
     bins: int = 40,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw the permutation distribution of a test statistic, and its observed value.
@@ -151,11 +155,11 @@ def _rounded(pvalue: float) -> str:
 
 
 def forest_plot(
-    result: Any,
-    kind: str = "RwT",
+    result: AnnDataLike | ResultLike,
+    kind: WeightKind = "RwT",
     *,
     groupby: str | None = None,
-    tool: str = "group_effects",
+    tool: IntervalTool = "group_effects",
     key: str = KEY,
     panels: Sequence[Any] | None = None,
     n_top: int = 10,
@@ -164,7 +168,7 @@ def forest_plot(
     group_names: Sequence[str] | None = None,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw weights or means of groups within topics, or of topics within groups, with intervals.

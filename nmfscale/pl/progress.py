@@ -6,11 +6,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..models.pipelines import model_of
-from .canvas import axes_or_new, check_arguments, finished, legend_of_names, topic_colors
+from ..counts.argument_types import AnnDataLike, PathLike
+from ..models.pipelines import FittedModel, model_of
+from .canvas import (
+    ProgressX,
+    ProgressY,
+    axes_or_new,
+    check_arguments,
+    finished,
+    legend_of_names,
+    topic_colors,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,14 +108,17 @@ def _largest_residuals(fits: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def progress_plot(
-    histories: Any,
+    histories: AnnDataLike
+    | FittedModel
+    | ArrayLike
+    | Mapping[str, AnnDataLike | FittedModel | ArrayLike],
     *,
-    y: str = "loglik",
-    x: str = "seconds",
+    y: ProgressY = "loglik",
+    x: ProgressX = "seconds",
     key: str = KEY,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw how fits of the same counts approach the optimum.

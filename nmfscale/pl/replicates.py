@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
 from ..models.topics.topic_labels import shortened
 from .canvas import (
+    IntervalTool,
+    ReplicateStyle,
+    WeightKind,
     axes_or_new,
     check_arguments,
     finished,
@@ -32,12 +36,12 @@ _PANELS = 8
 
 
 def bootstrap_plot(
-    result: Any,
-    kind: str = "RwT",
+    result: AnnDataLike | ResultLike,
+    kind: WeightKind = "RwT",
     *,
-    style: str = "density",
+    style: ReplicateStyle = "density",
     groupby: str | None = None,
-    tool: str = "bootstrap_weights",
+    tool: IntervalTool = "bootstrap_weights",
     key: str = KEY,
     panels: Sequence[Any] | None = None,
     curves: Sequence[Any] | None = None,
@@ -48,7 +52,7 @@ def bootstrap_plot(
     group_names: Sequence[str] | None = None,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw the bootstrap distribution of weights or means: a density or histogram of replicates.

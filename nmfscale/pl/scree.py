@@ -8,7 +8,8 @@ import numpy as np
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..models.pipelines import model_of
+from ..counts.argument_types import AnnDataLike, PathLike
+from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import shortened
 from .canvas import PALETTE, axes_or_new, check_arguments, finished
 
@@ -20,13 +21,13 @@ _POINT, _MOST_LABELS = 0.22, 40
 
 
 def scree_plot(
-    model: Any,
+    model: AnnDataLike | FittedModel,
     *,
     log: bool = False,
     key: str = KEY,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw the distances of anchors in the order of their choice: the diagonal of R.

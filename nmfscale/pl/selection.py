@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
 from .canvas import PALETTE, axes_or_new, check_arguments, finished
 from .objects import result_in
 from .panels import Grid
@@ -18,12 +19,12 @@ _GRID = Grid(3, 2.1, 2.2, 0.35)
 
 
 def select_k_plot(
-    result: Any,
+    result: AnnDataLike | ResultLike,
     *,
     key: str = "select_k",
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw held-out scores, stability and scores of the fitted counts for each number of topics.
@@ -64,39 +65,41 @@ def select_k_plot(
     ['held-out counts', 'topics of independent fits', 'fitted counts']
     """
     check_arguments("select_k_plot", ax=ax, key=key)
-    result = result_in(result, key)
-    if not hasattr(result, "score_error") or not hasattr(result, "similarities"):
-        raise ValueError(f"result is a {type(result).__name__}: pass the result of select_k.")
+    selection = result_in(result, key)
+    if not hasattr(selection, "score_error") or not hasattr(selection, "similarities"):
+        raise ValueError(f"result is a {type(selection).__name__}: pass the result of select_k.")
     host = axes_or_new(ax, *_GRID.size)
-    scores, topics, fitted = _GRID.draw(host, result.advice)
+    scores, topics, fitted = _GRID.draw(host, selection.advice)
     host.xaxis.labelpad = 16
-    numbers = np.asarray(result.n_components)
+    numbers = np.asarray(selection.n_components)
     scores.errorbar(
-        numbers, result.score, result.score_error, color=_SCORE, marker="o", markersize=3,
+        numbers, selection.score, selection.score_error, color=_SCORE, marker="o", markersize=3,
         linewidth=1.2, capsize=2,
     )  # fmt: skip
     scores.set_title("held-out counts", size=8)
     scores.set_ylabel("log-probability of a count", size=7)
-    for number, values in zip(numbers, result.similarities, strict=True):
+    for number, values in zip(numbers, selection.similarities, strict=True):
         topics.plot(np.full(values.size, number), values.ravel(), ".", color=_TOPIC, markersize=3)
     for values, name, style in (
-        (result.stability, "mean", "-"), (result.least_stability, "smallest", "--")
+        (selection.stability, "mean", "-"), (selection.least_stability, "smallest", "--")
     ):  # fmt: skip
         topics.plot(numbers, values, style, color=_SCORE, linewidth=1.2, label=name)
     topics.set(ylim=(-0.05, 1.05))
     topics.legend(fontsize=7, frameon=False, loc="lower left")
     topics.set_title("topics of independent fits", size=8)
     topics.set_ylabel("similarity of matched topics", size=7)
-    folds = np.asarray(result.fold_scores_in_sample)
-    ends = np.stack([result.in_sample - folds.min(axis=1), folds.max(axis=1) - result.in_sample])
+    folds = np.asarray(selection.fold_scores_in_sample)
+    ends = np.stack(
+        [selection.in_sample - folds.min(axis=1), folds.max(axis=1) - selection.in_sample]
+    )
     fitted.errorbar(
-        numbers, result.in_sample, np.maximum(ends, 0), color=_SCORE, marker="o", markersize=3,
+        numbers, selection.in_sample, np.maximum(ends, 0), color=_SCORE, marker="o", markersize=3,
         linewidth=1.2, capsize=2,
     )  # fmt: skip
     fitted.set_title("fitted counts", size=8)
     for panel in (scores, topics, fitted):
-        if result.best is not None:
-            panel.axvline(result.best, color=_BEST, linewidth=1, zorder=0)
+        if selection.best is not None:
+            panel.axvline(selection.best, color=_BEST, linewidth=1, zorder=0)
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
         panel.set_xlabel("number of topics", size=7)
@@ -104,11 +107,11 @@ def select_k_plot(
 
 
 def stability_plot(
-    result: Any,
+    result: AnnDataLike | ResultLike,
     *,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw how far fits from many starts end apart, and how well their topics agree.
@@ -145,29 +148,28 @@ def stability_plot(
     ['optima', 'topics of the best fit', 'consensus topics']
     """
     check_arguments("stability_plot", ax=ax)
-    if not hasattr(result, "gaps") or not hasattr(result, "consensus"):
-        raise ValueError(f"result is a {type(result).__name__}: pass the result of stability.")
+    fits: Any = result
+    if not hasattr(fits, "gaps") or not hasattr(fits, "consensus"):
+        raise ValueError(f"result is a {type(fits).__name__}: pass the result of stability.")
     host = axes_or_new(ax, *_GRID.size)
-    n, K = result.similarities.shape
-    caption = f"{result.n_best} of {n} fits end within 1 of the best"
-    if result.consensus is not None:
-        caption += (
-            f"; {result.consensus.n_left_out} of {n * K} topics are left out of the consensus"
-        )
-    panels = _GRID._replace(n_panels=2 + (result.consensus is not None)).draw(host, caption)
+    n, K = fits.similarities.shape
+    caption = f"{fits.n_best} of {n} fits end within 1 of the best"
+    if fits.consensus is not None:
+        caption += f"; {fits.consensus.n_left_out} of {n * K} topics are left out of the consensus"
+    panels = _GRID._replace(n_panels=2 + (fits.consensus is not None)).draw(host, caption)
     host.xaxis.labelpad = 16
-    panels[0].plot(np.arange(1, n + 1), np.sort(result.gaps), "o-", color=_SCORE, markersize=3)
+    panels[0].plot(np.arange(1, n + 1), np.sort(fits.gaps), "o-", color=_SCORE, markersize=3)
     panels[0].set_title("optima", size=8)
     panels[0].set_ylabel("below the best objective", size=7)
     panels[0].set_xlabel("fits", size=7)
     topics = np.arange(K)
-    panels[1].plot(np.tile(topics, n), result.similarities.ravel(), ".", color=_TOPIC, markersize=3)
-    means = result.similarities.mean(axis=0)
+    panels[1].plot(np.tile(topics, n), fits.similarities.ravel(), ".", color=_TOPIC, markersize=3)
+    means = fits.similarities.mean(axis=0)
     panels[1].hlines(means, topics - 0.35, topics + 0.35, color=_SCORE)
     panels[1].set_title("topics of the best fit", size=8)
     panels[1].set_ylabel("similarity of matched topics", size=7)
-    if result.consensus is not None:
-        panels[2].bar(topics, result.consensus.shares, color=_SCORE)
+    if fits.consensus is not None:
+        panels[2].bar(topics, fits.consensus.shares, color=_SCORE)
         panels[2].set_title("consensus topics", size=8)
         panels[2].set_ylabel("share of the fits", size=7)
     for panel in panels[1:]:

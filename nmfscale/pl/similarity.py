@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
+from ..counts.argument_types import AnnDataLike, PathLike
 from ..counts.structure import nonnegative_matrix
-from ..models.comparison import match_topics
-from ..models.pipelines import model_of
+from ..models.comparison import TopicMatch, match_topics
+from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import topic_labels
 from .canvas import (
     check_arguments,
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def similarity_plot(
-    match: Any,
-    other: Any = None,
+    match: TopicMatch | AnnDataLike | FittedModel | ArrayLike,
+    other: AnnDataLike | FittedModel | None = None,
     *,
     key: str = KEY,
     other_key: str | None = None,
@@ -34,7 +36,7 @@ def similarity_plot(
     names_b: Sequence[str] | None = None,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw the similarities of the topics of two fits as a heat map.

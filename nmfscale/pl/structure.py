@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
+from ..counts.argument_types import AnnDataLike, PathLike, RandomStateLike, ResultLike
 from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.structure import nonnegative_matrix
 from ..methods import factors
-from ..models.pipelines import model_of
+from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import labels_of, shortened
 from .canvas import (
     axes_or_new,
@@ -99,8 +101,8 @@ def _far_apart(places: np.ndarray, sizes: list[int], least: float) -> list[int]:
 
 
 def structure_plot(
-    proportions: Any,
-    groups: Any = None,
+    proportions: AnnDataLike | FittedModel | ArrayLike,
+    groups: ArrayLike | ResultLike | None = None,
     *,
     groupby: str | None = None,
     key: str = KEY,
@@ -108,10 +110,10 @@ def structure_plot(
     topic_names: Sequence[str] | None = None,
     colors: Sequence[Any] | None = None,
     gap: float | None = None,
-    random_state: Any = 0,
+    random_state: RandomStateLike = 0,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw the topic proportions of each sample as a stacked bar.
@@ -188,7 +190,7 @@ def structure_plot(
     ['old', 'young']
     """
     if hasattr(type(groups), "groups"):  # clusters; a Series may have an entry of this name
-        groups = groups.groups
+        groups = getattr(groups, "groups")  # noqa: B009
     check_arguments("structure_plot", **locals())
     from matplotlib.collections import PolyCollection
 

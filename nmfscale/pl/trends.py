@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..annotated.keys import KEY
+from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
 from ..models.topics.topic_labels import shortened
 from .canvas import axes_or_new, check_arguments, finished, topic_colors
 from .objects import result_in
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def trend_plot(
-    result: Any,
+    result: AnnDataLike | ResultLike,
     *,
     groupby: str | None = None,
     key: str = KEY,
@@ -28,7 +29,7 @@ def trend_plot(
     group_names: Sequence[Any] | None = None,
     ax: Axes | None = None,
     show: bool | None = None,
-    save: Any = None,
+    save: PathLike | None = None,
     return_fig: bool = False,
 ) -> Any:
     """Draw means of topics in groups that are points of time, with their intervals.

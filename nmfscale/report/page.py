@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from ..annotated.places import symbols_of
+from ..counts.argument_types import CountsLike
 from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.names import shown
 from ..inference.design.loadings import SampleTopics
 from ..methods.topics.score_names import DEFAULT_SCORE
 from ..models.comparison import match_topics
 from ..models.leading_features import leading_features
-from ..models.pipelines import model_and_input, model_of
+from ..models.pipelines import FittedModel, model_and_input, model_of
 from ..models.tables import Tabular
 from ..models.topics.symbols import symbols_by_name, with_symbols
 from ..models.topics.topic_labels import topic_labels, topic_words
@@ -32,14 +34,14 @@ _N_FEATURES_OF_TABLE, _N_WORDS, _N_SAMPLES = 100, 8, 8
 
 
 def write_report(
-    model: Any,
+    model: FittedModel,
     path: str | os.PathLike[str],
-    X: Any = None,
+    X: CountsLike | None = None,
     *,
-    groups: Any = None,
-    other: Any = None,
+    groups: ArrayLike | Mapping[str, ArrayLike] | None = None,
+    other: FittedModel | None = None,
     results: Iterable[Any] = (),
-    gene_symbols: Any = None,
+    gene_symbols: ArrayLike | Mapping[str, str] | None = None,
     title: str | None = None,
     about: Mapping[str, str] | None = None,
     n_top: int = 20,

@@ -6,19 +6,22 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..annotated.counts import counts_of, of_fit, selected
 from ..annotated.keys import KEY, check_explained, checked_result_key, explained_place
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
+from ..counts.argument_types import AnnDataLike, MaskLike, PipelineLike
 from ..counts.names import name_array, names_of
 from ..inference.choice.select_k import select_k as compare_numbers
 from ..inference.choice.topic_quality import topic_quality as measure_quality
+from ..models.base import CountModel
 from ..models.topic_model import TopicModel
 
 
 def topic_quality(
-    adata: Any,
+    adata: AnnDataLike,
     *,
     key: str = KEY,
     layer: str | None = None,
@@ -87,15 +90,15 @@ def topic_quality(
 
 
 def select_k(
-    adata: Any,
+    adata: AnnDataLike,
     n_components: Iterable[int] = range(2, 21),
     *,
-    model: Any = None,
+    model: CountModel | PipelineLike | None = None,
     layer: str | None = None,
     raw: bool = False,
-    mask_var: Any = None,
-    mask_obs: Any = None,
-    units: Any = None,
+    mask_var: MaskLike | None = None,
+    mask_obs: MaskLike | None = None,
+    units: ArrayLike | None = None,
     key_added: str = "select_k",
     mod: str | None = None,
     copy: bool = False,

@@ -8,17 +8,18 @@ from ..annotated.counts import counts_of, of_fit, selected
 from ..annotated.keys import KEY
 from ..annotated.places import masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
+from ..counts.argument_types import AnnDataLike, MaskLike
 from ..inference.features.differential import differential_features as find_features
 from .groups import topics_of
 
 
 def differential_features(
-    adata: Any,
+    adata: AnnDataLike,
     *,
     key: str = KEY,
     layer: str | None = None,
     raw: bool | None = None,
-    mask_var: Any = None,
+    mask_var: MaskLike | None = None,
     mod: str | None = None,
     copy: bool = False,
     **options: Any,

@@ -8,10 +8,12 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
+from ..counts.argument_types import AnnDataLike, MaskLike
 from ..inference.design.loadings import topics_of_samples
 from ..inference.groups.bootstrap import bootstrap_weights as bootstrap
 from ..inference.groups.correspondence import correspondence_analysis as correspondence
@@ -20,12 +22,12 @@ from ..inference.regression.effects import group_effects as effects
 
 
 def permutation_test(
-    adata: Any,
+    adata: AnnDataLike,
     groupby: str,
     *,
-    units: Any = None,
-    strata: Any = None,
-    mask_obs: Any = None,
+    units: ArrayLike | None = None,
+    strata: ArrayLike | None = None,
+    mask_obs: MaskLike | None = None,
     key: str = KEY,
     mod: str | None = None,
     copy: bool = False,
@@ -88,12 +90,12 @@ def permutation_test(
 
 
 def group_effects(
-    adata: Any,
+    adata: AnnDataLike,
     groupby: str,
     *,
-    units: Any = None,
-    strata: Any = None,
-    mask_obs: Any = None,
+    units: ArrayLike | None = None,
+    strata: ArrayLike | None = None,
+    mask_obs: MaskLike | None = None,
     key: str = KEY,
     mod: str | None = None,
     copy: bool = False,
@@ -129,12 +131,12 @@ def group_effects(
 
 
 def bootstrap_weights(
-    adata: Any,
+    adata: AnnDataLike,
     groupby: str,
     *,
-    units: Any = None,
-    strata: Any = None,
-    mask_obs: Any = None,
+    units: ArrayLike | None = None,
+    strata: ArrayLike | None = None,
+    mask_obs: MaskLike | None = None,
     key: str = KEY,
     mod: str | None = None,
     copy: bool = False,
@@ -171,11 +173,11 @@ def bootstrap_weights(
 
 
 def correspondence_analysis(
-    adata: Any,
+    adata: AnnDataLike,
     groupby: str,
     *,
-    units: Any = None,
-    mask_obs: Any = None,
+    units: ArrayLike | None = None,
+    mask_obs: MaskLike | None = None,
     key: str = KEY,
     mod: str | None = None,
     copy: bool = False,

@@ -17,6 +17,7 @@ from ..annotated.keys import KEY, check_key, check_replaced, places_of
 from ..annotated.scheme import check_readable, parts_of_fit
 from ..counts.names import names_of, such_as
 from ..models import CountModel
+from ..models.pipelines import FittedModel
 from ..readers.formats.h5ad import chosen_modality, modalities, read_names
 from ..readers.open import as_counts
 from ..storage.atomic import user_path
@@ -29,7 +30,7 @@ Array = NDArray[Any]
 
 
 def write_h5ad(
-    model: Any,
+    model: FittedModel,
     path: str | os.PathLike[str],
     *,
     key_added: str | None = None,

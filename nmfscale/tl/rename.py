@@ -12,13 +12,14 @@ from ..annotated.keys import KEY, leading_place
 from ..annotated.places import writable
 from ..annotated.renaming import new_names, renamed_column, renamed_entries
 from ..annotated.scheme import entry_of
+from ..counts.argument_types import AnnDataLike
 from ..storage.atomic import user_path
 from ..storage.in_place import changed_hdf5
 from .in_file import check_h5ad, element_io, root_of
 
 
 def rename_topics(
-    adata: Any,
+    adata: AnnDataLike,
     names: Sequence[str] | Mapping[Any, str],
     *,
     key: str = KEY,

@@ -14,6 +14,7 @@ from ..annotated.counts import counts_of, selected, weights_of
 from ..annotated.keys import KEY, checked_key
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import check_readable, keep, parts_of_fit
+from ..counts.argument_types import AnnDataLike
 from ..counts.base import CountMatrix
 from ..counts.names import names_of
 from ..models import CountModel
@@ -29,10 +30,10 @@ _CHOICE = ("layer", "raw")
 
 
 def topics(
-    adata: Any,
+    adata: AnnDataLike,
     n_components: int = 10,
     *,
-    model: Any = "topic",
+    model: str | type[CountModel] | CountModel = "topic",
     layer: str | None = None,
     raw: bool = False,
     mask_var: ArrayLike | str | None = None,

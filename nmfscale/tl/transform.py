@@ -12,24 +12,27 @@ from ..annotated.counts import counts_of, of_fit, selected, weights_of
 from ..annotated.keys import KEY, checked_key
 from ..annotated.places import annotated, writable
 from ..annotated.scheme import entry_of, read_model
+from ..counts.argument_types import AnnDataLike, PathLike
 from ..counts.base import IntegerPolicy
 from ..counts.names import names_of
 from ..models import CountModel
 from ..models.persistence import is_model_file, load_model
+from ..models.pipelines import FittedModel
+from ..readers.streams.matching import Missing
 from ..storage.atomic import user_path
 from ..storage.hdf5 import open_file, warn_of_journal
 from .topics import keep_fit, places_by_name
 
 
 def transform(
-    adata: Any,
-    reference: Any,
+    adata: AnnDataLike,
+    reference: AnnDataLike | FittedModel | PathLike,
     *,
     key: str = KEY,
     key_added: str | None = None,
     layer: str | None = None,
     raw: bool | None = None,
-    missing: str = "error",
+    missing: Missing = "error",
     integer: IntegerPolicy = "warn",
     mod: str | None = None,
     copy: bool = False,
@@ -86,20 +89,20 @@ def transform(
     (40, 3)
     """
     model, params = _model_of(reference, key, mod)
-    adata, returned = writable(adata, mod, copy)
-    place = checked_key(adata, key if key_added is None else key_added)
+    target, returned = writable(adata, mod, copy)
+    place = checked_key(target, key if key_added is None else key_added)
     chosen = of_fit(params, layer, raw)
-    if layer is None and raw is None and chosen["layer"] not in adata.layers:
+    if layer is None and raw is None and chosen["layer"] not in target.layers:
         chosen["layer"] = None
     weights, limit = options.get("data_weights"), model.memory_limit
-    counts = counts_of(adata, **chosen, integer=integer, memory_limit=limit, data_weights=weights)
+    counts = counts_of(target, **chosen, integer=integer, memory_limit=limit, data_weights=weights)
     if weights is not None:
-        options["data_weights"] = weights_of(adata, weights, counts, chosen["raw"])
+        options["data_weights"] = weights_of(target, weights, counts, chosen["raw"])
     loadings = np.asarray(model.transform(counts, missing=missing, **options))
     kept = params | chosen | {"transformed": True}
-    none = np.zeros(adata.n_obs, bool)
+    none = np.zeros(target.n_obs, bool)
     of_model = selected(counts, None, places_by_name(counts.feature_names, names_of(model, 1)) >= 0)
-    keep_fit(adata, place, model, loadings, none, of_model, kept, None)
+    keep_fit(target, place, model, loadings, none, of_model, kept, None)
     return returned
 
 

@@ -224,7 +224,7 @@ def test_parts_of_counts(X, tmp_path, small_blocks):
         ({"n_init": 0}, "n_init is 0"),
         ({"units": ["a"] * N}, "units has 1 different labels, and n_folds is 2"),
         ({"resume": True}, "resume=True needs checkpoint="),
-        ({"held_out": "rows"}, "held_out is 'rows'"),
+        ({"held_out": "rows"}, "held_out='rows' is not one of"),
         ({"held_out": "counts", "units": range(N)}, "with units=, the samples of units are"),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from ...counts.argument_types import CountsLike, SeedLike
 from ...counts.names import shown
 from ...models.comparison import Metric, TopicMatch, match_topics
 from ...models.pipelines import model_and_input
@@ -26,13 +27,13 @@ _MEASURES = "npmi", "exclusivity", "diversity", "deviance_explained"
 
 def compare_fits(
     models: Mapping[str, Any],
-    X: Any = None,
+    X: CountsLike | None = None,
     *,
-    held_out: Any = None,
+    held_out: CountsLike | None = None,
     stability: Mapping[str, Any] | None = None,
     metric: Metric = "lift",
     n_top: int = 10,
-    random_state: Any = None,
+    random_state: SeedLike | None = None,
     layer: str | None = None,
     raw: bool = False,
 ) -> FitComparison:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import combinations
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.random import SeedSequence
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ...counts.argument_types import (
+    Client,
+    CountsLike,
+    PathLike,
+    PipelineLike,
+    SeedLike,
+    check_option,
+)
 from ...counts.base import CountMatrix
 from ...counts.logarithms import refuse_logarithms
 from ...counts.names import shown
@@ -23,6 +31,7 @@ from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...engine.threads import resolve_threads, single_blas_thread
 from ...engine.workers import resolve_client
 from ...methods.topics.matching import lift_pairs
+from ...models.base import CountModel
 from ...models.pipelines import model_and_input
 from ...storage.atomic import user_path
 from ...terminal import progress_bar
@@ -40,21 +49,22 @@ from .excess_variance import excess_variance
 from .select_k_result import SelectK, varies_more
 
 Array = NDArray[Any]
+HeldOutPart: TypeAlias = Literal["auto", "counts", "samples"]
 
 
 def select_k(
-    estimator: Any,
-    X: Any,
-    n_components: Any = range(2, 21),
+    estimator: CountModel | PipelineLike,
+    X: CountsLike,
+    n_components: Iterable[int] = range(2, 21),
     *,
-    units: Any = None,
-    held_out: str = "auto",
+    units: ArrayLike | None = None,
+    held_out: HeldOutPart = "auto",
     n_folds: int = 2,
     n_init: int = 1,
-    random_state: Any = None,
+    random_state: SeedLike | None = None,
     n_threads: int | None = None,
-    client: Any = None,
-    checkpoint: Any = None,
+    client: Client | None = None,
+    checkpoint: PathLike | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,
@@ -225,10 +235,7 @@ def _checked_numbers(given: Any) -> list[int]:
 
 
 def _check_held_out(held_out: Any, units: Any) -> None:
-    if held_out not in ("auto", "counts", "samples"):
-        raise ValueError(
-            f"held_out is {shown(held_out)}; it is one of 'auto', 'counts', 'samples'."
-        )
+    check_option("held_out", held_out, HeldOutPart)
     if units is not None and held_out != "auto":
         raise ValueError(f"held_out is {held_out!r}: with units=, the samples of units are.")
 

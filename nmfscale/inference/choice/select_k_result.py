@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,7 @@ class SelectK(Result):
     held_out: str
     estimator: str
     interrupted: bool
-    random_state: Any
+    random_state: int | Sequence[int] | None
 
     @classmethod
     def of(

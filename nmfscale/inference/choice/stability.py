@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from ...counts.argument_types import Client, CountsLike, PathLike, PipelineLike, SeedLike
 from ...counts.base import CountMatrix
 from ...counts.names import shown
 from ...counts.short_samples import ShortSamplesWarning
@@ -23,6 +24,7 @@ from ...engine.workers import resolve_client
 from ...methods.factors import proportions
 from ...methods.topics.matching import lift_pairs
 from ...models.arguments.starts import fit_takes, has_random_starts
+from ...models.base import CountModel
 from ...models.pipelines import model_and_input
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import state_of_fit
@@ -42,16 +44,16 @@ Array = NDArray[Any]
 
 
 def stability(
-    estimator: Any,
-    X: Any,
+    estimator: CountModel | PipelineLike,
+    X: CountsLike,
     n_starts: int = 20,
     *,
     density_threshold: float = 0.5,
     n_neighbors: int | None = None,
-    random_state: Any = None,
+    random_state: SeedLike | None = None,
     n_threads: int | None = None,
-    client: Any = None,
-    checkpoint: Any = None,
+    client: Client | None = None,
+    checkpoint: PathLike | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,

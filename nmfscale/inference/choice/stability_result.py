@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...models.base import CountModel
 from ...models.tables import Columns, Tables
 from ..results.files import Result
+from .consensus import Consensus
 
 Array = NDArray[Any]
 # Starts whose objective is this close to the best end in the same optimum.
@@ -66,11 +69,11 @@ class Stability(Result):
     best: int
     matches: Array
     similarities: Array
-    consensus: Any
-    model: Any
-    feature_names: Any
+    consensus: Consensus | None
+    model: CountModel | None
+    feature_names: NDArray[Any] | None
     interrupted: bool
-    random_state: Any
+    random_state: int | Sequence[int] | None
 
     @property
     def gaps(self) -> Array:

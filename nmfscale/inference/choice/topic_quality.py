@@ -12,6 +12,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from ...counts.argument_types import Client, CountsLike
 from ...counts.base import CountMatrix, RowRange
 from ...counts.names import shown
 from ...counts.short_samples import warn_of_short_samples
@@ -22,10 +23,10 @@ from ...methods.factors import proportions
 from ...methods.topics.coherence import Cooccurrences, coherences
 from ...methods.topics.feature_scores import frex_of, ranked_features
 from ...methods.topics.residual_deviance import ResidualDeviance
-from ...methods.topics.score_names import DEFAULT_SCORE, SCORES
+from ...methods.topics.score_names import DEFAULT_SCORE, SCORES, Score
 from ...models.arguments.names import default_missing, feature_names_of, matched_counts
 from ...models.base import CountModel
-from ...models.pipelines import model_and_input
+from ...models.pipelines import FittedModel, model_and_input
 from ...models.topics.topics import topic_names_of
 from ...storage.store import StoredCounts
 from ...terminal import progress_bar
@@ -41,13 +42,13 @@ _LEAST_ROWS, _MOST_RANGES = 4096, 32
 
 
 def topic_quality(
-    model: Any,
-    X: Any,
+    model: FittedModel,
+    X: CountsLike,
     *,
     n_top: int = 10,
-    score: str = DEFAULT_SCORE,
+    score: Score = DEFAULT_SCORE,
     frex_weight: float = 0.7,
-    client: Any = None,
+    client: Client | None = None,
     verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,

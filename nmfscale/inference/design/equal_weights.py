@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +11,7 @@ from ...counts.names import shown
 from .groups import Design, Labels
 
 Array = NDArray[Any]
-EQUAL = "units", "samples"
-
-
-def check_equal_weights(equal_weights: Any) -> None:
-    """Refuse a value of `equal_weights` that is not one of `EQUAL`."""
-    if not isinstance(equal_weights, str) or equal_weights not in EQUAL:
-        raise ValueError(
-            f"equal_weights={shown(equal_weights)} is not one of {', '.join(map(repr, EQUAL))}."
-        )
+EqualWeights: TypeAlias = Literal["units", "samples"]
 
 
 def sample_weights(

@@ -10,14 +10,14 @@ each topic each group has.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.argument_types import check_option
 from ...counts.foreign import refuse_annotated
 from ...counts.names import name_array, names_of, shown
 from ...counts.warn import warn_caller
@@ -26,7 +26,7 @@ from ...models.pipelines import model_of
 from ...models.topics.topic_labels import topic_words
 
 Array = NDArray[Any]
-SCALES = "proportions", "amounts"
+Scale: TypeAlias = Literal["proportions", "amounts"]
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,7 @@ def topics_of_samples(
     most in samples with few counts. For an array, amounts are its rows. `warn`: warn of samples
     that are left out.
     """
-    if not isinstance(scale, str) or scale not in SCALES:
-        raise ValueError(
-            f"scale={reprlib.repr(scale)} is not one of {', '.join(map(repr, SCALES))}."
-        )
+    check_option("scale", scale, Scale)
     model = model_of(model)
     if isinstance(model, SampleTopics):
         found = model

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
+from ...counts.argument_types import Client, CountsLike, SeedLike, Topics, check_option
 from ...counts.base import CountMatrix
 from ...counts.names import names_of, places_of, shown
 from ...counts.warn import warn_caller
@@ -23,7 +24,7 @@ from ...methods.topics.differential import (
 )
 from ...models.arguments.names import feature_names_of
 from ...models.arguments.validation import sizes_of
-from ...models.pipelines import model_and_input
+from ...models.pipelines import FittedModel, model_and_input
 from ...readers.open import as_counts
 from ..design.loadings import SampleTopics, topics_of_samples
 from ..quantiles import normal_tail
@@ -32,11 +33,18 @@ from ..results.origin import Origin
 from .differential_result import DifferentialFeatures
 from .differential_run import run_regressions
 from .differential_split import fitted_to_part
-from .differential_tests import LEAST_EXTREME, Prior, Reference, Tests, bootstrap_errors
+from .differential_tests import (
+    LEAST_EXTREME,
+    Prior,
+    Reference,
+    ReferenceName,
+    Tests,
+    bootstrap_errors,
+)
 from .shrinkage import shrink
 
 Array = NDArray[Any]
-FAMILIES = "poisson", "quasi-poisson"
+Family: TypeAlias = Literal["poisson", "quasi-poisson"]
 # Relative difference of totals of samples that is no rounding.
 _OTHER = 1e-6
 # z below which a standard error of the log ratio is that of the curvature, not the one of z.
@@ -45,20 +53,20 @@ _LOG_2 = 0.6931471805599453
 
 
 def differential_features(
-    model: Any,
-    X: Any,
+    model: FittedModel | ArrayLike,
+    X: CountsLike,
     *,
-    reference: Any = LEAST_EXTREME,
+    reference: ReferenceName | Topics = LEAST_EXTREME,
     pseudocount: float = 1.0,
-    family: str = "poisson",
+    family: Family = "poisson",
     bootstrap: BootstrapFit | None = None,
     split: float | None = None,
-    random_state: Any = None,
+    random_state: SeedLike | None = None,
     size_factors: ArrayLike | None = None,
-    topic_names: Any = None,
+    topic_names: ArrayLike | None = None,
     memory_limit: int | float | str | None = None,
     n_threads: int | None = None,
-    client: Any = None,
+    client: Client | None = None,
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
@@ -191,8 +199,7 @@ def differential_features(
     30      1        7  6.6
     """
     pseudocount = _checked_pseudocount(pseudocount)
-    if not isinstance(family, str) or family not in FAMILIES:
-        raise ValueError(f"family={shown(family)} is not one of {', '.join(map(repr, FAMILIES))}.")
+    check_option("family", family, Family)
     client = resolve_client(client)
     model, X = model_and_input(model, X)
     counts = as_counts(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.argument_types import Topic
 from ...counts.names import name_array, shown
 from ...models.tables import Columns, tidy_columns
 from ...terminal import visible_name
@@ -95,7 +96,7 @@ class DifferentialFeatures(Result):
     dispersion: Array
     std_error_bootstrap: Array | None
     features: Array
-    feature_names: Any
+    feature_names: NDArray[Any] | None
     topic_names: tuple[Any, ...]
     reference: str
     own_reference: tuple[int, ...]
@@ -121,7 +122,7 @@ class DifferentialFeatures(Result):
         """Names of the features, or their numbers if they have no names."""
         return self.features if self.feature_names is None else np.asarray(self.feature_names)
 
-    def topic_number(self, topic: Any) -> int:
+    def topic_number(self, topic: Topic) -> int:
         """Return the number of a topic with differences, given by name or number."""
         k = number_of_topic(topic, self.topic_names, "topic")
         if k in self.own_reference:
@@ -156,7 +157,7 @@ class DifferentialFeatures(Result):
         """Return the places of the features of a topic, by falling z, then by falling change."""
         return np.lexsort((-self.lfc[topic], -self.z[topic]))
 
-    def rank_genes_groups_df(self, group: Any = None) -> Any:
+    def rank_genes_groups_df(self, group: Topic | None = None) -> Any:
         """Return the table of ``scanpy.get.rank_genes_groups_df``, which enrichment tools read.
 
         Parameters

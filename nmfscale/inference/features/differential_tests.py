@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from ...methods.topics.differential import FeatureDesign, Regressions
 from ..design.loadings import number_of_topic
 
 Array = NDArray[Any]
-LEAST_EXTREME, MEAN = "least-extreme", "mean"
+ReferenceName: TypeAlias = Literal["least-extreme", "mean"]
+LEAST_EXTREME: ReferenceName = "least-extreme"
 # Features whose replicates are compared at a time.
 _FEATURES = 256
 
@@ -35,7 +36,7 @@ class Reference:
     def of(cls, given: Any, names: tuple[Any, ...]) -> Reference:
         """Return the reference for an argument; topics are given by name or number."""
         if isinstance(given, str) and given not in names:
-            if given in (LEAST_EXTREME, MEAN):
+            if given in get_args(ReferenceName):
                 return cls(given, label=given)
             known = ", ".join(map(shown, names))
             raise ValueError(
@@ -96,7 +97,7 @@ class Tests:
         """Return the tests of regressions; features without counts have z = 0."""
         log_ratios = log_ratios_of(found.frequencies, found.others, weights)
         errors, ratios, least = found.errors, found.ratios, found.least
-        if compared.kind == MEAN:
+        if compared.kind == "mean":
             # log f_k - log(mean): what topic k adds to the mean of all takes part of the change
             counts = found.frequencies * design.totals
             share = counts / np.maximum(counts.sum(axis=1, keepdims=True), np.finfo(float).tiny)
@@ -155,7 +156,7 @@ def bootstrap_errors(
         frequencies = np.asarray(replicates[:, :, part], np.float64).transpose(0, 2, 1)
         local = Prior(prior.pseudocount, prior.totals, prior.means[part])
         with_prior = local.added_to(frequencies)
-        if compared.kind == MEAN:
+        if compared.kind == "mean":
             mean = (with_prior * prior.totals).sum(axis=-1) / prior.totals.sum()
             logs = log(with_prior) - log(mean)[..., None]
         else:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from ...counts.argument_types import Client, CountsLike, SeedLike
 from ...counts.base import CountMatrix
 from ...counts.warn import warn_caller
 from ...engine.workers import resolve_client
@@ -23,7 +24,7 @@ from ...methods.topics.matching import best_pairs
 from ...methods.variational.noise_chain import NoiseChain
 from ...models.arguments.names import feature_names_of
 from ...models.noisy_topic_model import NoisyTopicModel
-from ...models.pipelines import model_and_input
+from ...models.pipelines import FittedModel, model_and_input
 from ...readers.streams.thinning import Thinning
 from ..design.fit_counts import counts_of_fit
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
@@ -41,15 +42,15 @@ _STARTS = 4
 
 
 def noisy_pairs(
-    model: Any,
-    X: Any,
+    model: FittedModel,
+    X: CountsLike,
     *,
     n_chains: int = 4,
     n_draws: int = 200,
     n_warmup: int = 200,
-    random_state: Any = None,
+    random_state: SeedLike | None = None,
     n_threads: int | None = None,
-    client: Any = None,
+    client: Client | None = None,
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,

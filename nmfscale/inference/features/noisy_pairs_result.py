@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,10 +65,10 @@ class NoisyPairs(Result):
     agreement: Array
     noise_shares: Array
     reproduced: Array
-    feature_names: Any
+    feature_names: NDArray[Any] | None
     topic_names: tuple[Any, ...]
     interrupted: bool
-    random_state: Any
+    random_state: int | Sequence[int] | None
 
     def _table(self, what: Any) -> Columns:
         """Return the pairs of a topic, by default those of all topics."""

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from ...counts.argument_types import CountsLike
 from ...counts.names import names_of
 from ...methods.factors import proportions
-from ...models.pipelines import model_and_input
+from ...models.pipelines import FittedModel, model_and_input
 from ..design.fit_counts import counts_and_proportions
 from ..design.loadings import topics_of_samples
 
 
 def to_pyldavis(
-    model: Any, X: Any = None, *, layer: str | None = None, raw: bool = False
+    model: FittedModel, X: CountsLike | None = None, *, layer: str | None = None, raw: bool = False
 ) -> dict[str, Any]:
     """Return the arguments of ``pyLDAvis.prepare``, which draws a map of topics and their words.
 

@@ -12,11 +12,12 @@ whose gradient is c - 1, c the column sums of b, and whose Hessian is diag(c) - 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ...counts.argument_types import check_option
 from ...counts.foreign import refuse_annotated
 from ...counts.warn import warn_caller
 from ...kernels.balance import newton_balance
@@ -42,7 +43,10 @@ class Balanced(NamedTuple):
     n_steps: Array
 
 
-def balance(table: Any, *, zeros: str = "raise") -> Any:
+Zeros: TypeAlias = Literal["raise", "drop"]
+
+
+def balance(table: ArrayLike, *, zeros: Zeros = "raise") -> Any:
     """Scale rows and columns of a table so that all rows, and all columns, have the same norm.
 
     Sums of topics over groups are large for large groups and for frequent topics. The balanced
@@ -94,10 +98,10 @@ def balance(table: Any, *, zeros: str = "raise") -> Any:
            [0.426, 0.697],
            [0.717, 0.391]])
     """
-    if zeros not in ("raise", "drop"):
-        raise ValueError(f"zeros={zeros!r} is not one of 'raise', 'drop'.")
+    check_option("zeros", zeros, Zeros)
     values = checked_tables(table)
-    names = [table.index, table.columns] if hasattr(table, "columns") else [None, None]
+    frame: Any = table if hasattr(table, "columns") else None
+    names = [None, None] if frame is None else [frame.index, frame.columns]
     tables = values.reshape(-1, *values.shape[-2:])
     found = balance_tables(tables, drop=zeros == "drop")
     worst = int(found.status.argmax())
@@ -106,7 +110,7 @@ def balance(table: Any, *, zeros: str = "raise") -> Any:
         name = f"table[{place}]" if values.ndim > 2 else "table"
         report(tables[worst], found.status[worst], name, names, ", or pass zeros='drop'")
     balanced = found.tables.reshape(values.shape)
-    return balanced if names[1] is None else type(table)(balanced, *names)
+    return balanced if frame is None else type(frame)(balanced, *names)
 
 
 def checked_tables(table: Any) -> Array:

@@ -12,20 +12,21 @@ import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.random import SeedSequence
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ...counts.argument_types import Client, PathLike, SeedLike, check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.resample import draw_counts
-from ...models.pipelines import refuse_swapped
-from ..design.equal_weights import check_equal_weights, sample_weights
+from ...models.pipelines import FittedModel, refuse_swapped
+from ..design.equal_weights import EqualWeights, sample_weights
 from ..design.groups import Design, Labels, checked_design, checked_labels, warn_of_samples_as_units
-from ..design.loadings import topics_of_samples
-from ..intervals import Jackknife, check_interval, ends_of_known
+from ..design.loadings import Scale, topics_of_samples
+from ..intervals import Jackknife, ReplicateInterval, check_interval, ends_of_known
 from ..replicates.replicates import ReplicateTask, run_replicates
 from ..replicates.seeds import child_states
 from ..results.origin import Origin
@@ -38,26 +39,29 @@ Array = NDArray[Any]
 _AT_ONCE, _TABLES_AT_ONCE = 64, 4096
 # With fewer units in a group intervals are too narrow.
 _FEW_UNITS = 50
+# Where units are drawn; what happens to replicates whose table of weights has no balance.
+Within: TypeAlias = Literal["groups", "corpus"]
+Unbalanced: TypeAlias = Literal["drop", "omit"]
 
 
 def bootstrap_weights(
-    model: Any,
-    groups: Any,
+    model: FittedModel | ArrayLike,
+    groups: ArrayLike,
     *,
-    scale: str = "proportions",
-    units: Any = None,
-    equal_weights: str = "units",
-    strata: Any = None,
-    within: str = "groups",
-    zeros: str = "drop",
+    scale: Scale = "proportions",
+    units: ArrayLike | None = None,
+    equal_weights: EqualWeights = "units",
+    strata: ArrayLike | None = None,
+    within: Within = "groups",
+    zeros: Unbalanced = "drop",
     n_replicates: int = 1000,
     level: float = 0.95,
-    interval: str = "percentile",
-    topic_names: Any = None,
-    random_state: Any = None,
+    interval: ReplicateInterval = "percentile",
+    topic_names: ArrayLike | None = None,
+    random_state: SeedLike | None = None,
     n_threads: int | None = None,
-    client: Any = None,
-    checkpoint: Any = None,
+    client: Client | None = None,
+    checkpoint: PathLike | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,
@@ -166,12 +170,9 @@ def bootstrap_weights(
     5  east     0.4    0.5
     """
     check_interval(level, interval)
-    check_equal_weights(equal_weights)
-    for name, given, known in (
-        ("within", within, ("groups", "corpus")), ("zeros", zeros, ("drop", "omit")),
-    ):  # fmt: skip
-        if not isinstance(given, str) or given not in known:
-            raise ValueError(f"{name}={shown(given)} is not one of {known[0]!r}, {known[1]!r}.")
+    check_option("equal_weights", equal_weights, EqualWeights)
+    check_option("within", within, Within)
+    check_option("zeros", zeros, Unbalanced)
     refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, scale, topic_names)
     names, kept = topics.topic_names, ~topics.empty

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.argument_types import check_option
 from ...counts.foreign import imported_pandas
 from ...models.tables import Columns, Tables, tidy_columns
 from ..design.equal_weights import counted_once
@@ -18,7 +20,7 @@ from ..results.origin import Origin
 
 Array = NDArray[Any]
 # Topics within groups, and groups within topics.
-_KINDS = "TwR", "RwT"
+WeightKind: TypeAlias = Literal["TwR", "RwT"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class BootstrapWeights(Result):
     interval: str
     n_failures: int = 0
     n_limits: int = 0
-    random_state: Any = None
+    random_state: int | Sequence[int] | None = None
     units: str = "samples"
     equal_weights: str = "units"
     scale: str = "proportions"
@@ -117,7 +119,7 @@ class BootstrapWeights(Result):
         return spread(self.replicates)
 
     def _tables(self) -> Tables:
-        ranked = {kind: partial(self._ranked, kind) for kind in _KINDS}
+        ranked = {kind: partial(self._ranked, kind) for kind in get_args(WeightKind)}
         return {"weights": self._in_order, **ranked}
 
     def _in_order(self) -> Columns:
@@ -138,7 +140,7 @@ class BootstrapWeights(Result):
         columns = self._in_order() | {"rank": ranks}
         return {name: column[order] for name, column in columns.items()}
 
-    def ranking(self, kind: str = "TwR", n: int | None = None) -> Any:
+    def ranking(self, kind: WeightKind = "TwR", n: int | None = None) -> Any:
         """Return the names of topics ranked within each group, or of groups within each topic.
 
         Parameters
@@ -177,9 +179,8 @@ class BootstrapWeights(Result):
         )
 
 
-def _checked_kind(kind: str) -> str:
-    if kind not in _KINDS:
-        raise ValueError(f"kind={kind!r} is not one of 'TwR', 'RwT'.")
+def _checked_kind(kind: WeightKind) -> WeightKind:
+    check_option("kind", kind, WeightKind)
     return kind
 
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ...counts.argument_types import check_option
 from ...counts.names import shown
 from ...kernels import decompositions, dense
-from ...models.pipelines import refuse_swapped
-from ..design.equal_weights import check_equal_weights, sample_weights
+from ...models.pipelines import FittedModel, refuse_swapped
+from ..design.equal_weights import EqualWeights, sample_weights
 from ..design.groups import checked_design, checked_labels
-from ..design.loadings import topics_of_samples
+from ..design.loadings import Scale, topics_of_samples
 from ..results.origin import Origin
 from .bootstrap import Cells
 from .correspondence_result import CorrespondenceAnalysis
@@ -30,13 +31,13 @@ _LEAST_INERTIA = 1e-13
 
 
 def correspondence_analysis(
-    model: Any,
-    groups: Any,
+    model: FittedModel | ArrayLike,
+    groups: ArrayLike,
     *,
-    units: Any = None,
-    equal_weights: str = "units",
-    scale: str = "proportions",
-    topic_names: Any = None,
+    units: ArrayLike | None = None,
+    equal_weights: EqualWeights = "units",
+    scale: Scale = "proportions",
+    topic_names: ArrayLike | None = None,
 ) -> CorrespondenceAnalysis:
     """Place topics and groups in one space, in which near ones occur together.
 
@@ -101,7 +102,7 @@ def correspondence_analysis(
     >>> int(np.abs(found.topic_coordinates[:, 0]).argmax())
     0
     """
-    check_equal_weights(equal_weights)
+    check_option("equal_weights", equal_weights, EqualWeights)
     refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, scale, topic_names)
     names, kept = topics.topic_names, ~topics.empty

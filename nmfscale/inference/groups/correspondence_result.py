@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.argument_types import check_option
 from ...counts.names import name_array
 from ...models.tables import Columns
 from ..results.files import Result
 from ..results.origin import Origin
 
 Array = NDArray[Any]
+Points: TypeAlias = Literal["topics", "groups"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class CorrespondenceAnalysis(Result):
         found: Array = self.table.sum(axis=0) / self.table.sum()
         return found
 
-    def contributions(self, of: str = "topics") -> Array:
+    def contributions(self, of: Points = "topics") -> Array:
         """Return the share of each topic or group in the inertia of each axis.
 
         Parameters
@@ -101,7 +103,7 @@ class CorrespondenceAnalysis(Result):
         masses, coordinates = self.masses_and_coordinates(of)
         return masses[:, None] * coordinates * coordinates / self.inertias
 
-    def cosines(self, of: str = "topics") -> Array:
+    def cosines(self, of: Points = "topics") -> Array:
         """Return the share of each axis in the squared distance of each topic or group from 0.
 
         Parameters
@@ -120,19 +122,21 @@ class CorrespondenceAnalysis(Result):
 
     def _columns(self) -> Columns:
         parts: list[Columns] = []
-        for kind, names in (("topic", self.topics), ("group", self.groups)):
-            masses, coordinates = self.masses_and_coordinates(f"{kind}s")
-            part: Columns = {"kind": np.full(len(masses), kind, object), "name": name_array(names)}
+        points: Points
+        for points, names in (("topics", self.topics), ("groups", self.groups)):
+            masses, coordinates = self.masses_and_coordinates(points)
+            kinds = np.full(len(masses), points[:-1], object)
+            part: Columns = {"kind": kinds, "name": name_array(names)}
             part |= {"mass": masses, "inertia": masses * (coordinates * coordinates).sum(axis=1)}
             for what, values in (
-                ("axis", coordinates), ("contribution", self.contributions(f"{kind}s")),
-                ("cosine", self.cosines(f"{kind}s")),
+                ("axis", coordinates), ("contribution", self.contributions(points)),
+                ("cosine", self.cosines(points)),
             ):  # fmt: skip
                 part |= {f"{what}_{a + 1}": values[:, a] for a in range(values.shape[1])}
             parts.append(part)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def masses_and_coordinates(self, of: str) -> tuple[Array, Array]:
+    def masses_and_coordinates(self, of: Points) -> tuple[Array, Array]:
         """Return masses (T,) or (R,) and principal coordinates (T, A) or (R, A).
 
         Parameters
@@ -145,8 +149,7 @@ class CorrespondenceAnalysis(Result):
         tuple of ndarray
             Masses, then coordinates.
         """
-        if of not in ("topics", "groups"):
-            raise ValueError(f"of={of!r} is not one of 'topics', 'groups'.")
+        check_option("of", of, Points)
         if of == "topics":
             return self.topic_masses, self.topic_coordinates
         return self.group_masses, self.group_coordinates

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
+from ...counts.argument_types import Client, SeedLike, check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
+from ...models.pipelines import FittedModel
 from ..design.groups import (
     Labels,
     log10_labellings,
@@ -21,6 +23,7 @@ from ..design.groups import (
     smallest_pvalue,
     warn_few_labellings,
 )
+from ..design.loadings import Scale
 from ..design.units import Units
 from ..replicates.replicates import run_replicates
 from ..results.origin import Origin
@@ -35,27 +38,28 @@ from .pvalues import (
     pvalue,
     standardized,
 )
-from .statistics import Statistic, checked_statistic
+from .statistics import Alternative, Statistic, StatisticName, checked_statistic
 
 Array = NDArray[Any]
+Scope: TypeAlias = Literal["pair", "all"]
 
 
 def permutation_test(
-    model: Any,
+    model: FittedModel | ArrayLike,
     groups: ArrayLike,
     *,
-    scale: str = "proportions",
+    scale: Scale = "proportions",
     units: ArrayLike | None = None,
     strata: ArrayLike | None = None,
-    statistic: str | Callable[[Array], Array] = "welch",
-    alternative: str | None = None,
-    scope: str = "pair",
+    statistic: StatisticName | Callable[[Array], Array] = "welch",
+    alternative: Alternative | None = None,
+    scope: Scope = "pair",
     n_permutations: int = 9999,
     alpha: float = 0.05,
     batch_size: int | None = None,
     n_threads: int | None = None,
-    client: Any = None,
-    random_state: Any = None,
+    client: Client | None = None,
+    random_state: SeedLike | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     verbose: int = 0,
@@ -222,8 +226,7 @@ def permutation_test(
 
 
 def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:
-    if scope not in ("pair", "all"):
-        raise ValueError(f"scope={scope!r} is not one of 'pair', 'all'.")
+    check_option("scope", scope, Scope)
     if isinstance(n_permutations, bool) or not isinstance(n_permutations, (int, np.integer)):
         raise ValueError(f"n_permutations={shown(n_permutations)}; a positive integer is needed.")
     if n_permutations < 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from types import CodeType
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from ...methods.factors import proportions
 from .balance import BALANCED, LIMIT, balance_tables, report
 
 Array = NDArray[Any]
-ALTERNATIVES = "greater", "less", "two-sided"
+Alternative: TypeAlias = Literal["greater", "less", "two-sided"]
+StatisticName: TypeAlias = Literal["welch", "hellinger", "cosine", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -222,8 +223,9 @@ STATISTICS = {
 
 def checked_statistic(statistic: Any, alternative: str | None) -> Statistic:
     """Return the statistic with this name, or wrap the user's function."""
-    if alternative is not None and alternative not in ALTERNATIVES:
-        raise ValueError(f"alternative={alternative!r}: choose from {', '.join(ALTERNATIVES)}.")
+    if alternative is not None and alternative not in get_args(Alternative):
+        known = ", ".join(get_args(Alternative))
+        raise ValueError(f"alternative={alternative!r}: choose from {known}.")
     if isinstance(statistic, str) and statistic in STATISTICS:
         found = STATISTICS[statistic]
         if alternative not in (None, found.alternative):

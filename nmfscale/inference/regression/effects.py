@@ -19,19 +19,20 @@ from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
+from ...counts.argument_types import Client, SeedLike, check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...methods.factors import proportions
-from ...models.pipelines import refuse_swapped
-from ..design.equal_weights import check_equal_weights
+from ...models.pipelines import FittedModel, refuse_swapped
+from ..design.equal_weights import EqualWeights
 from ..design.groups import Labels, checked_design, smallest_pvalue, warn_few_labellings
-from ..design.loadings import topics_of_samples
+from ..design.loadings import Scale, topics_of_samples
 from ..design.units import units_with_topics
 from ..groups.bootstrap import Cells, draw_in_parts, warn_of_few_units
 from ..groups.permutation import labelled_sets, null_distributions
 from ..groups.pvalues import joint_max_t, n_as_extreme, pvalue
-from ..intervals import ROBUST_INTERVALS, check_interval
+from ..intervals import RobustInterval, check_interval
 from ..replicates.replicates import Replicates, ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import child_states, seed_of
 from ..results.origin import Origin
@@ -53,22 +54,22 @@ COVERED["bca"] = COVERED["percentile"]
 
 
 def group_effects(
-    model: Any,
+    model: FittedModel | ArrayLike,
     groups: ArrayLike,
     *,
-    scale: str = "proportions",
+    scale: Scale = "proportions",
     units: ArrayLike | None = None,
-    equal_weights: str = "units",
+    equal_weights: EqualWeights = "units",
     moderated: bool = True,
     strata: ArrayLike | None = None,
     n_replicates: int = 1000,
     n_permutations: int = 9999,
     level: float = 0.95,
-    interval: str = "t",
-    topic_names: Any = None,
-    random_state: Any = None,
+    interval: RobustInterval = "t",
+    topic_names: ArrayLike | None = None,
+    random_state: SeedLike | None = None,
     n_threads: int | None = None,
-    client: Any = None,
+    client: Client | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     verbose: int = 0,
@@ -184,8 +185,8 @@ def group_effects(
       group other  difference  lower  upper
     2  west  east        0.17   0.09   0.24
     """
-    check_interval(level, interval, ROBUST_INTERVALS)
-    check_equal_weights(equal_weights)
+    check_interval(level, interval, RobustInterval)
+    check_option("equal_weights", equal_weights, EqualWeights)
     check_positive("n_replicates", n_replicates)
     check_positive("n_permutations", n_permutations)
     refuse_swapped(model, groups, "the groups")
@@ -204,7 +205,12 @@ def group_effects(
     _warn_of_unequal_spread(values, labels)
     smallest = smallest_pvalue(labelled[0].sizes)
     warn_few_labellings([smallest], 1 - level, ["groups equal in any topic"], drawn)
-    options = {"n_threads": n_threads, "client": client, "resume": resume, "verbose": verbose}
+    options: dict[str, Any] = {
+        "n_threads": n_threads,
+        "client": client,
+        "resume": resume,
+        "verbose": verbose,
+    }
     seed, replicates = job_seed(random_state, checkpoint, resume), None
     cells = Cells.of(
         np.column_stack([values * weights[:, None], weights]), labels,

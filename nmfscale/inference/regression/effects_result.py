@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -157,7 +158,7 @@ class GroupEffects(Result):
     interval: str
     units: str
     equal_weights: str
-    random_state: Any
+    random_state: int | Sequence[int] | None
     interrupted: bool
     origin: Origin = Origin()
     lower: Array = field(init=False)
@@ -183,7 +184,7 @@ class GroupEffects(Result):
             lambda: self.errors.acceleration(along),
         )  # fmt: skip
 
-    def differences(self, reference: Any = None) -> GroupDifferences:
+    def differences(self, reference: Hashable = None) -> GroupDifferences:
         """Return differences between groups in mean proportions, with intervals.
 
         Parameters

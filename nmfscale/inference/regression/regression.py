@@ -7,6 +7,7 @@ rows. Tests divide coefficients by these and compare with permutations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...counts.argument_types import Client, SeedLike, check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.functions import power
-from ...models.pipelines import refuse_swapped
-from ..design.equal_weights import check_equal_weights
+from ...models.pipelines import FittedModel, refuse_swapped
+from ..design.equal_weights import EqualWeights
 from ..design.groups import Design, Labels, checked_design, warn_of_samples_as_units
-from ..design.loadings import topics_of_samples
+from ..design.loadings import Scale, topics_of_samples
 from ..groups.bootstrap import warn_of_few_units
-from ..intervals import ROBUST_INTERVALS, check_interval, interval_ends
+from ..intervals import RobustInterval, check_interval, interval_ends
 from ..replicates.replicates import check_positive
 from ..results.origin import Origin
 from .covariates import DesignMatrix, design_matrix
@@ -43,24 +45,24 @@ _COVERED["bca"] = _COVERED["percentile"]
 
 
 def regress_proportions(
-    model: Any,
-    covariates: Any,
+    model: FittedModel | ArrayLike,
+    covariates: ArrayLike | Mapping[str, ArrayLike],
     *,
-    scale: str = "proportions",
+    scale: Scale = "proportions",
     units: ArrayLike | None = None,
-    equal_weights: str = "units",
+    equal_weights: EqualWeights = "units",
     moderated: bool = True,
     strata: ArrayLike | None = None,
-    names: Any = None,
+    names: Sequence[str] | None = None,
     intercept: bool = True,
     n_replicates: int = 1000,
     n_permutations: int = 9999,
     level: float = 0.95,
-    interval: str = "t",
-    topic_names: Any = None,
-    random_state: Any = None,
+    interval: RobustInterval = "t",
+    topic_names: ArrayLike | None = None,
+    random_state: SeedLike | None = None,
     n_threads: int | None = None,
-    client: Any = None,
+    client: Client | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     verbose: int = 0,
@@ -193,8 +195,8 @@ def regress_proportions(
     1      0        -0.09  -0.16  -0.02
     2      1        -0.08  -0.16  -0.00
     """
-    check_interval(level, interval, ROBUST_INTERVALS)
-    check_equal_weights(equal_weights)
+    check_interval(level, interval, RobustInterval)
+    check_option("equal_weights", equal_weights, EqualWeights)
     check_positive("n_replicates", n_replicates)
     if n_permutations != 0:
         check_positive("n_permutations", n_permutations)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -107,7 +107,7 @@ class ProportionRegression(Result):
     n_failures: int
     level: float
     interval: str
-    random_state: Any
+    random_state: int | Sequence[int] | None
     pvalue: Array | None = None
     pvalue_maxt: Array | None = None
     qvalue: Array | None = None

@@ -7,9 +7,10 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from ...counts.argument_types import CountsLike, Topic, check_option
 from ...counts.names import names_of, shown
 from ...counts.warn import warn_caller
 from ...engine.threads import resolve_threads, single_blas_thread
@@ -19,11 +20,11 @@ from ...methods.poisson.priors import gamma_prior
 from ...methods.poisson.profile import ProfileHessian
 from ...methods.projection.transform import project_rows
 from ...models.arguments.names import feature_names_of
-from ...models.pipelines import model_and_input
+from ...models.pipelines import FittedModel, model_and_input
 from ...models.topics.topics import topic_number
 from ...readers.open import as_counts
 from ...terminal import progress_bar
-from ..design.equal_weights import check_equal_weights, check_groups, sample_weights
+from ..design.equal_weights import EqualWeights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
 from ..design.groups import Design, Labels, check_resampled, checked_design, checked_labels
 from ..intervals import check_interval
@@ -40,14 +41,14 @@ _FAR, _TOO_FAR = 0.003, 0.03
 
 
 def jackknife_fit(
-    model: Any,
-    X: Any,
-    entries: Any = None,
+    model: FittedModel,
+    X: CountsLike,
+    entries: Sequence[tuple[Topic, int | str]] | None = None,
     *,
-    groups: Any = None,
-    units: Any = None,
-    equal_weights: str = "units",
-    strata: Any = None,
+    groups: ArrayLike | None = None,
+    units: ArrayLike | None = None,
+    equal_weights: EqualWeights = "units",
+    strata: ArrayLike | None = None,
     level: float = 0.95,
     tol: float = 1e-3,
     max_iter: int = 200,
@@ -163,7 +164,7 @@ def jackknife_fit(
     (100, 2)
     """
     check_interval(level, "percentile")
-    check_equal_weights(equal_weights)
+    check_option("equal_weights", equal_weights, EqualWeights)
     model, X = model_and_input(model, X)
     F, prior = _checked_factors(model)
     if getattr(model, "measured_", None) is not None:

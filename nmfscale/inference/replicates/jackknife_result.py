@@ -81,7 +81,7 @@ class JackknifeFit(Result):
     components: JackknifeEstimates | None
     group_means: JackknifeEstimates | None
     entries: Array
-    feature_names: Any
+    feature_names: NDArray[Any] | None
     groups: tuple[Any, ...] | None
     level: float
     kkt: float

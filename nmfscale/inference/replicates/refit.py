@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
+from ...counts.argument_types import (
+    Client,
+    CountsLike,
+    PathLike,
+    PipelineLike,
+    SeedLike,
+    check_option,
+)
 from ...counts.base import CountMatrix
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...engine.workers import resolve_client
 from ...models.arguments.names import feature_names_of
+from ...models.base import CountModel
 from ...models.pipelines import model_and_input
 from ...models.topics.topic_labels import topic_words
-from ..design.equal_weights import check_equal_weights, check_groups, sample_weights
+from ..design.equal_weights import EqualWeights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
 from ..design.groups import check_resampled, checked_design, checked_labels
 from ..intervals import check_interval
@@ -29,21 +38,21 @@ Array = NDArray[Any]
 
 
 def bootstrap_fit(
-    estimator: Any,
-    X: Any,
+    estimator: CountModel | PipelineLike,
+    X: CountsLike,
     *,
-    units: Any = None,
-    equal_weights: str = "units",
-    strata: Any = None,
-    groups: Any = None,
-    features: Any = None,
-    samples: Any = None,
+    units: ArrayLike | None = None,
+    equal_weights: EqualWeights = "units",
+    strata: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    features: ArrayLike | None = None,
+    samples: ArrayLike | None = None,
     n_replicates: int = 200,
     level: float = 0.95,
-    random_state: Any = None,
+    random_state: SeedLike | None = None,
     n_threads: int | None = None,
-    client: Any = None,
-    checkpoint: Any = None,
+    client: Client | None = None,
+    checkpoint: PathLike | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,
@@ -159,7 +168,7 @@ def bootstrap_fit(
     ((3, 30), 0)
     """
     check_interval(level, "percentile")
-    check_equal_weights(equal_weights)
+    check_option("equal_weights", equal_weights, EqualWeights)
     estimator, X = model_and_input(estimator, X)
     check_refittable(estimator)
     client = resolve_client(client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -129,10 +130,10 @@ class BootstrapFit(Result):
     converged: Array
     features: Array
     samples: Array
-    feature_names: Any
+    feature_names: NDArray[Any] | None
     groups: tuple[Any, ...] | None
     level: float
-    random_state: Any
+    random_state: int | Sequence[int] | None
     topic_names: tuple[Any, ...]
     units: str = "samples"
     equal_weights: str = "units"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
+from ...counts.argument_types import SeedLike
 from ...counts.names import shown
 from ...methods.starts.k_means import Clusters, k_means
-from ...models.pipelines import refuse_swapped
+from ...models.pipelines import FittedModel, refuse_swapped
 from ..design.loadings import topics_of_samples
 from ..replicates.replicates import check_positive
 from .cluster_samples_result import SampleClusters
@@ -23,12 +24,12 @@ _MOST, _SAMPLES, _ITERATIONS = 20, 5_000, 300
 
 
 def cluster_samples(
-    model: Any,
+    model: FittedModel | ArrayLike,
     n_clusters: int | None = None,
     *,
     n_init: int = 10,
-    random_state: Any = None,
-    topic_names: Any = None,
+    random_state: SeedLike | None = None,
+    topic_names: ArrayLike | None = None,
 ) -> SampleClusters:
     """Find clusters of samples with similar proportions of topics.
 

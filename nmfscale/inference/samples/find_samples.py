@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from ...counts.argument_types import CountsLike, Topics
 from ...counts.names import matched, shown
-from ...models.pipelines import model_and_input
+from ...models.pipelines import FittedModel, model_and_input
 from ..design.fit_counts import counts_and_proportions
 from ..design.loadings import leading_samples, number_of_topic, topics_of_samples
 from ..replicates.replicates import check_positive
@@ -19,12 +20,12 @@ Array = NDArray[Any]
 
 
 def find_samples(
-    model: Any,
-    X: Any = None,
+    model: FittedModel | ArrayLike,
+    X: CountsLike | None = None,
     *,
-    topics: Any = None,
+    topics: Topics | None = None,
     n_top: int = 5,
-    texts: Any = None,
+    texts: ArrayLike | None = None,
     layer: str | None = None,
     raw: bool = False,
 ) -> LeadingSamples:
@@ -81,8 +82,9 @@ def find_samples(
     """
     check_positive("n_top", n_top)
     first = model.steps[0][1] if hasattr(model, "steps") else None
+    words: Any = texts
     if texts is None and hasattr(first, "build_analyzer"):
-        texts = X
+        words = X
     model, given = model_and_input(model, X)
     names: Any
     if given is None:
@@ -95,7 +97,7 @@ def find_samples(
         labels = tuple(getattr(model, "topic_names_", range(rows.shape[1])))
     else:
         raise ValueError("X is given, and model is no fitted model: X is not needed for loadings.")
-    of_samples = _checked_texts(texts, names, len(rows))
+    of_samples = _checked_texts(words, names, len(rows))
     if totals is None and of_samples is not None:
         totals = np.array([len(text) for text in of_samples])
     elif totals is None:
