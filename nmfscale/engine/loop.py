@@ -65,11 +65,7 @@ def fit(
         method.update(iteration, ending)
         if ending:
             break
-    converged, still, interrupted = monitor.converged, monitor.still, monitor.interrupted
-    monitor.record(exact=True, **method.finish(converged or still))
-    # the record of the end may show convergence, but does not revoke it
-    monitor.converged = converged or monitor.converged
-    monitor.still, monitor.interrupted = still, interrupted
+    monitor.end(method.finish)
 
 
 def _save(

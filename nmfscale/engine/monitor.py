@@ -137,7 +137,7 @@ class Monitor:
         self.started = time.perf_counter()
         self.converged = self.still = self.interrupted = self.stopped = self.behind = False
         self.nearly = self.pressed = False
-        self._replacing = False
+        self._replacing = self._ended = False
         self._bar: Any = None
         self._ctrl_c = ExitStack()
         self._best: list[float] = []  # objectives that were not lower than all earlier ones
@@ -170,7 +170,9 @@ class Monitor:
 
     def _interrupt(self) -> None:
         """Stop after this iteration at the first Ctrl-C, at once at the second."""
-        self.interrupted = self.pressed = True
+        self.pressed = True
+        if not self._ended:  # later it is not the reason why the fit ended
+            self.interrupted = True
         # even if nothing else is shown: the user expects an answer to Ctrl-C
         self._write("interrupted: finishing this iteration (press Ctrl-C again to stop at once)")
 
@@ -195,7 +197,7 @@ class Monitor:
 
     def record(
         self, *, reached: float | None = None, blind: bool = False,
-        measured: dict[str, Any] | None = None, exact: bool = False, **values: Any,
+        measured: dict[str, Any] | None = None, **values: Any,
     ) -> None:  # fmt: skip
         """Store the record of a finished iteration, show it, and decide whether to stop.
 
@@ -205,12 +207,12 @@ class Monitor:
         parameters.
 
         `measured` are the residuals of this point, if requested. Residuals in `values` are of
-        nearby points, unless they are `exact`, and are multiplied by the ratio of both at the last
+        nearby points, except at the end, and are multiplied by the ratio of both at the last
         measurement.
         """
         if measured is not None:
             self._measure(values, measured)
-        elif not exact:
+        elif not self._ended:
             values |= {name: values[name] * ratio for name, ratio in self._ratio.items()}
         record = {"iteration": len(self.records) + 1, "seconds": 0.0}
         record |= dict.fromkeys(self.columns, 0.0) | values
@@ -228,11 +230,14 @@ class Monitor:
             residual, least = self.residual_of(measured), self.tol * CERTAIN
         of_likelihood = self.objective in LIKELIHOODS
         little = max(LITTLE, LITTLE_PER_TOL * self.tol) if of_likelihood else math.inf
-        self.converged = not blind and self.tol > 0 and residual <= least
-        self.converged = self.converged and self._left <= little
-        self.still = not blind and self._on_plateau(record)
-        if self.converged and "converged" in self.doubtful:
-            self.converged, self.still = False, True
+        converged = not blind and self.tol > 0 and residual <= least and self._left <= little
+        still = not blind and self._on_plateau(record)
+        if converged and "converged" in self.doubtful:
+            converged, still = False, True
+        if not self._ended:
+            self.converged, self.still = converged, still
+        elif converged:  # the record of the end may show convergence, but does not revoke it
+            self.converged = True
         # the record that replaces the last one does not undo this
         self.behind = self.behind or self._will_hardly_exceed()
         self.nearly = self.nearly or self._has_enough()
@@ -242,6 +247,11 @@ class Monitor:
         if self.callback is not None and self.callback(dict(record)):
             self.stopped = True
         self._show(record)
+
+    def end(self, finish: Callable[[bool], dict[str, Any]]) -> None:
+        """Store the record of the returned point, which ``finish(converged)`` computes."""
+        self._ended = True
+        self.record(**finish(self.converged or self.still))
 
     def state(self) -> dict[str, Any]:
         """Return numbers from which `restore` rebuilds the monitor."""

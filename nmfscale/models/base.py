@@ -23,14 +23,12 @@ from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.short_samples import warn_of_short_samples
 from ..counts.warn import collected_warnings, warn_caller
 from ..engine import progress
-from ..engine.checkpoint import Checkpoint, checkpoints_for
+from ..engine.checkpoint import checkpoints_for
 from ..engine.local import LocalExecutor
-from ..engine.loop import begin, fit
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
-from ..engine.threads import single_blas_thread
 from ..methods.poisson.objective import beyond_float32
 from ..readers.streams.file_counts import FileCounts
 from ..terminal import print_message
@@ -38,8 +36,9 @@ from .arguments.fit_options import FitOptions
 from .arguments.inputs import client_for, with_names
 from .arguments.parameters import CheckedParameters, check_values, estimator
 from .arguments.starts import StartsMixin
-from .fitted import OTHER_ENDS, Fitted
+from .fitted import Fitted
 from .hooks import FitHooks
+from .starts import Starts
 from .topics.topics import TopicsMixin
 from .transform import RowsTransformer
 
@@ -293,8 +292,7 @@ class CountModel(
 
     def fit_blocks(
         self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], options: FitOptions,
-        *, parts: dict[str, Iterable[Any]], improve: Callable[..., Fitted] | None = None,
-        **about: Any,
+        *, parts: dict[str, Iterable[Any]], weights: Array | None = None, **about: Any,
     ) -> Fitted:  # fmt: skip
         """Run the `n_init` starts in this process or on the cluster, and return the best fit.
 
@@ -305,17 +303,15 @@ class CountModel(
         needs : Needs
             Memory that a fit needs besides the counts.
         make : callable
-            ``make(counts, executor, rng)`` makes the method, without finding its start. With
-            `improve`, it also takes `start` and `weights`.
+            ``make(counts, executor, rng)`` makes the method, without finding its start. Of a model
+            with `n_moves`, it also takes `start`, a function that returns factors, and `weights` of
+            samples in place of those of the fit.
         options : FitOptions
             Options that `counts_of_fit` returned.
         parts : dict of str to iterables of arrays
             Arrays that must be equal to resume the fit of a checkpoint.
-        improve : callable, default=None
-            ``improve(counts, ends, run, checkpoints, rng)`` gets the best fits, a dict by the
-            number of their start with the best one first, and may run further fits by
-            ``run(checkpoint, start, weights=, **how)``, where ``start()`` returns factors, and
-            `how` are options of `Monitor`.
+        weights : ndarray of shape (n_samples,), default=None
+            Weights of the samples in the choice of moves.
         **about
             Numbers and text that must be equal to resume the fit of a checkpoint.
 
@@ -324,8 +320,7 @@ class CountModel(
         Fitted
             The best fit.
         """
-        rng, seed = self._generator(), self.random_state
-        n_threads = self.threads_for(counts)
+        seed, n_threads = self.random_state, self.threads_for(counts)
         with session_of_fit(
             options.client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
             checkpoint=options.checkpoint, resume=options.resume,
@@ -337,47 +332,22 @@ class CountModel(
                 dtype=str(self.fit_dtype()),
                 random_state=int(seed) if isinstance(seed, Integral) else None, **about,
             )  # fmt: skip
-            monitor = partial(
-                Monitor, self.method_class, max_iter=self.max_iter, tol=self.stopping_tolerance,
-                gain_tol=self.gain_tol, verbose=self.verbose, callback=self.callback,
-                doubtful=self._doubtful_ends(counts, n_threads),
+            starts = Starts(
+                partial(make, counts), _executors(counts, session, n_threads, folder),
+                self._monitors(counts, n_threads), checkpoints, self._generator(), self.seed_,
+                n_starts=self.n_init, n_moves=self.n_moves, verbose=self.verbose,
             )  # fmt: skip
+            fitted = starts.best(counts, weights)
+        self.seed_ = starts.seed  # that of the resumed fit
+        return fitted
 
-            def run(
-                saved: Checkpoint | None, start: Any = None, weights: Any = None, **how: Any
-            ) -> Fitted:
-                executor: Executor
-                if session is None:
-                    executor = LocalExecutor(counts.layout(n_threads), n_threads, folder)
-                else:
-                    executor = session.executor(cast(Any, counts), n_threads)
-                given = {} if start is None else {"start": start, "weights": weights}
-                return self._run(make(counts, executor, rng, **given), monitor(**how), saved, rng)
-
-            ends: dict[int, Fitted] = {}
-            n_kept = 1 + OTHER_ENDS if self.n_moves else 1
-            for i, saved in enumerate(checkpoints[: self.n_init]):
-                ends[i] = result = run(saved)
-                best = sorted(ends, key=lambda i: -ends[i].objective)
-                ends = {i: ends[i] for i in best[:n_kept]}
-                if result.interrupted:
-                    break
-            if improve is not None and self.n_moves and not result.is_last:
-                return improve(counts, ends, run, checkpoints[self.n_init :], rng)
-        return replace(next(iter(ends.values())), interrupted=result.interrupted)
-
-    def _run(self, method: Method, monitor: Monitor, saved: Checkpoint | None, rng: Any) -> Fitted:
-        """Run the fit of one start."""
-        monitor.seed = self.seed_
-        with single_blas_thread():
-            # Ctrl-C ends this at once, because there is no model yet
-            with progress.shown(self.verbose, "start"):
-                iteration = begin(method, monitor, saved, rng)
-            with monitor:
-                fit(method, monitor, saved, iteration, rng)
-                arrays = method.result()
-        self.seed_ = monitor.seed  # the seed of the resumed fit
-        return Fitted(arrays, monitor.history, monitor.reason, monitor.pressed)
+    def _monitors(self, counts: CountMatrix, n_threads: int) -> Callable[..., Monitor]:
+        """Return a function that returns the monitor of a fit."""
+        return partial(
+            Monitor, self.method_class, max_iter=self.max_iter, tol=self.stopping_tolerance,
+            gain_tol=self.gain_tol, verbose=self.verbose, callback=self.callback,
+            doubtful=self._doubtful_ends(counts, n_threads),
+        )  # fmt: skip
 
     def _doubtful_ends(self, counts: CountMatrix, n_threads: int) -> tuple[str, ...]:
         """Return reasons to end that are unreliable in float32, whose rounding may hide a gain."""
@@ -400,3 +370,12 @@ class CountModel(
             f"{remedy} from the {self.method_class.result_name} of this fit.",
             ConvergenceWarning,
         )
+
+
+def _executors(
+    counts: CountMatrix, session: ClusterSession | None, n_threads: int, folder: Any
+) -> Callable[[], Executor]:
+    """Return a function that returns a new executor, of this process or of the cluster."""
+    if session is not None:
+        return partial(session.executor, cast(Any, counts), n_threads)
+    return lambda: LocalExecutor(counts.layout(n_threads), n_threads, folder)

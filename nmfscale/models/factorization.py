@@ -38,7 +38,7 @@ from .arguments.validation import (
 from .base import CountModel
 from .fitted import Fitted
 from .held_factors import HeldFactors
-from .moves import COLUMNS, needs_of_moves, try_moves
+from .moves import COLUMNS, needs_of_moves
 
 Array = NDArray[Any]
 
@@ -296,10 +296,8 @@ class CountFactorization(HeldFactors):
         fitted = self.fit_blocks(
             used, needs, partial(self._make, given=given), options,
             parts={"constraints": constraints.parts(), "start": (given.L, given.F, self.init)},
-            improve=partial(
-                try_moves, n_starts=self.n_init, weights=constraints.weights, verbose=self.verbose
-            ),
-            solver=self.solver, extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+            weights=constraints.weights, solver=self.solver, extrapolate=self.extrapolate,
+            inner_iter=self.inner_iter,
             **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
         given.finish(fitted.arrays, fitted.history, self.solver, penalty)

@@ -17,7 +17,7 @@ from ...readers.streams.file_counts import FileCounts
 from ...readers.streams.thinning import PartOfCounts, Thinning
 from ..design.fit_counts import counts_of_fit
 from ..replicates.seeds import child, seed_of
-from ..replicates.selection_fits import with_options
+from ..replicates.selection_fits import AGAIN, with_options
 
 Array = NDArray[Any]
 # Largest number of parts of equal size into which counts are split.
@@ -59,9 +59,8 @@ def fitted_to_part(
         for parts in (range(share.numerator), range(share.numerator, share.denominator))
     )
     again = with_options(
-        model, n_init=1, n_moves=0, verbose=0, callback=None, random_state=0, n_threads=n_threads,
-        **model.parameters_of_refits(),
-    )  # fmt: skip
+        model, random_state=0, n_threads=n_threads, **AGAIN, **model.parameters_of_refits()
+    )
     start = model._arguments_of_start(given.rows, float(share))
     if getattr(model, "row_weights_", None) is not None:
         start["row_weights"] = given.weights

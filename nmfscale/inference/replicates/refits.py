@@ -38,7 +38,7 @@ from ..design.fit_counts import GivenToFit
 from ..design.groups import Design
 from .replicates import ReplicateTask
 from .seeds import child_states
-from .selection_fits import with_options
+from .selection_fits import AGAIN, with_options
 from .shared_fits import file_of, fit_together, fits_per_read, fits_per_read_on_worker
 
 Array = NDArray[Any]
@@ -121,8 +121,7 @@ class Drawing:
 
 def refit_task(fitted: Any, counts: CountMatrix, given: GivenToFit, drawing: Drawing) -> RefitTask:
     """Return the replicates of a fitted model; its loadings are matched with the counts."""
-    how: dict[str, Any] = {"n_init": 1, "n_moves": 0, "verbose": 0, "callback": None}
-    how["validation_fraction"] = None  # a replicate ends by `tol`
+    how = AGAIN | {"validation_fraction": None}  # a replicate ends by `tol`
     if hasattr(fitted, "poisson_factors"):
         start = fitted._arguments_of_start(given.rows)
         L, F = start["loadings"], start["components"].T

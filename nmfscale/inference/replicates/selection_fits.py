@@ -44,6 +44,10 @@ def is_scored(estimator: Any) -> bool:
     return hasattr(estimator, "perplexity") and not hasattr(estimator, "predict")
 
 
+# Options of a fit that starts at another one, and is one of many.
+AGAIN: dict[str, Any] = {"n_init": 1, "n_moves": 0, "verbose": 0, "callback": None}
+
+
 def with_options(estimator: Any, **options: Any) -> Any:
     """Return a copy with those of the parameters that it has."""
     known = estimator.get_params(deep=False)
