@@ -15,7 +15,7 @@ rng = np.random.default_rng(0)
 X = rng.poisson(rng.gamma(0.4, size=(90, 3)) @ rng.gamma(0.4, size=(3, 60)) * 3)
 X[7, 5] = 700  # exceeds a byte
 LONG_X = np.tile(X, (40, 1))
-SMALL_BLOCK = 600
+SMALL_BLOCK = 300
 
 
 def model(n_components=3, **options):

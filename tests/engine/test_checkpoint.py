@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 import small_fits
 from count_files import write_h5ad
+from night import at_night
 from sklearn.exceptions import ConvergenceWarning
 from small_fits import StopError, X, at_level, bits, model, stop_at
 
@@ -40,9 +41,7 @@ def fit_and_stop(folder, iteration, source=X, *, resume=False, **options):
         )
 
 
-@pytest.mark.parametrize(
-    "iteration", [2, 13, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 7, 18, 22))]
-)
+@pytest.mark.parametrize("iteration", [13, *at_night(1, 2, 7, 18, 22)])
 @pytest.mark.parametrize(
     "options",
     [

@@ -417,7 +417,9 @@ def test_auto_ends_at_least_as_high_as_em(seed):
 
 
 @pytest.mark.parametrize("dtype", ["float64", *at_night("float32")])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    "solver", ["auto", "scd", "joint-em", *at_night("em", "ccd", "sn", "newton")]
+)
 def test_every_solver_reaches_a_stationary_point(solver, dtype):
     X = make_counts(20, 15, K=2)
     model = fit(X, 2, solver=solver, max_iter=400, dtype=dtype, **start(X, 2))

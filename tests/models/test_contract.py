@@ -47,7 +47,7 @@ def test_scikit_learn_with_other_options(estimator, check):
 # One model, several ways to it ----------------------------------------------------------------
 
 
-@every_model
+@one_of_each_family
 def test_the_type_of_the_counts_changes_no_bit(model):
     checks.check_types_of_counts(model)
 
@@ -105,7 +105,7 @@ def test_the_objective_rises(model, seed):
     checks.check_objective_rises(model, seed)
 
 
-@every_model
+@one_of_each_family
 def test_a_seed_that_was_drawn_is_kept_and_gives_the_same_fit(model, tmp_path):
     checks.check_seed(model, tmp_path)
 

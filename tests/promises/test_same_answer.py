@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad, write_mtx, write_tenx
+from night import at_night
 from numpy.testing import assert_array_equal
 from small_fits import at_level
 
@@ -62,7 +63,7 @@ def fit(counts=X, model=nmfscale.PoissonNMF, **options):
 # Threads and schedules ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", *at_night("float64")])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_any_number_of_threads(solver, dtype):
     found = {bits(fit(solver=solver, dtype=dtype, n_threads=n)) for n in (1, 2, 3, 4)}

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from count_files import write_h5ad, write_tenx
+from night import at_night
 
 import nmfscale
 from nmfscale import testing
@@ -163,16 +164,16 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
 @pytest.mark.parametrize(
     ("name", "least"),
     [
-        ("engine", 24), ("report", 5), ("languages", 30), ("files", 20), ("where_counts_live", 5),
-        ("papers/carbonetto_2021", 12), ("papers/geiger_park_2024", 10),
-        ("papers/haddock_2020", 5), ("papers/noisy_topics_note", 5),
-        pytest.param("papers/phelan_thesis", 8, marks=pytest.mark.nightly),
+        ("engine", 24), ("languages", 30), ("files", 20),
+        ("papers/carbonetto_2021", 12), ("papers/geiger_park_2024", 10), ("papers/haddock_2020", 5),
+        *at_night(
+            ("report", 5), ("where_counts_live", 5), ("papers/noisy_topics_note", 5),
+            ("papers/phelan_thesis", 8), ("models/ssnmf", 6), ("groups", 8),
+        ),
         pytest.param("cluster", 7, marks=pytest.mark.slow),
         ("models/topic_model", 7), ("models/poisson_nmf", 5), ("models/lda", 6),
         ("models/gamma_poisson", 5), ("models/noisy_topic_model", 4), ("models/anchor_nmf", 6),
         ("models/frobenius_nmf", 5),
-        pytest.param("models/ssnmf", 6, marks=pytest.mark.nightly),
-        pytest.param("groups", 8, marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
 def test_python_of_the_pages_that_draw_nothing(name, least, tmp_path, monkeypatch):

@@ -198,9 +198,8 @@ def test_a_store_is_packed_again(tmp_path, small_blocks, factor):
 
 
 @pytest.fixture
-def old_store(tmp_path, monkeypatch):
+def old_store(tmp_path, small_blocks):
     """Copy a store of format 1, with small blocks."""
-    internals.small_blocks(monkeypatch, 300)
     copy = shutil.copy(Path(__file__).parent / "format_1.nmf", tmp_path / "old.nmf")
     return Path(copy)
 
