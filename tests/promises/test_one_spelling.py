@@ -59,3 +59,23 @@ def test_the_model_comes_first(name):
         message = kind if first == "models" else "swapped: the TopicModel comes first"
         with pytest.raises(ValueError, match=message):
             function(**swapped)
+
+
+WITH_CHECKPOINTS = [
+    name
+    for name, function in FUNCTIONS.items()
+    if "checkpoint" in inspect.signature(function).parameters
+]
+
+
+@pytest.mark.parametrize("name", WITH_CHECKPOINTS)
+def test_a_job_with_checkpoints_takes_all_options_of_one(name):
+    """They are refused before any work: the model is of no type that a job could use."""
+    function = FUNCTIONS[name]
+    parameters = inspect.signature(function).parameters
+    assert parameters.keys() >= {"checkpoint", "checkpoint_every", "resume", "client", "n_threads"}
+    if name in ("permutation_test", "group_effects", "regress_proportions"):
+        with pytest.raises(ValueError, match="checkpoint_every=-1: seconds, at least 0"):
+            function(object(), object(), checkpoint="folder", checkpoint_every=-1)
+        with pytest.raises(ValueError, match="resume=True needs checkpoint="):
+            function(object(), object(), resume=True)

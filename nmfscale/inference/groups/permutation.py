@@ -25,7 +25,7 @@ from ..design.groups import (
 )
 from ..design.loadings import Scale
 from ..design.units import Units
-from ..replicates.replicates import run_replicates
+from ..replicates.replicates import check_every, run_replicates
 from ..results.origin import Origin
 from .dispersion import LOG_VARIANCES, Dispersion
 from .labelling import Labelled, Part, Permutations, check_pairs
@@ -61,6 +61,7 @@ def permutation_test(
     client: Client | None = None,
     random_state: SeedLike | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,
 ) -> PermutationTest:
@@ -121,8 +122,8 @@ def permutation_test(
         As in :class:`PoissonNMF`.
     client
         As in :meth:`PoissonNMF.fit`.
-    checkpoint, resume
-        A folder for finished permutations, and whether to resume from it.
+    checkpoint, checkpoint_every, resume
+        As in :func:`bootstrap_weights`, of permutations.
 
     Returns
     -------
@@ -192,6 +193,7 @@ def permutation_test(
     """
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
+    check_every(checkpoint, checkpoint_every, resume)
     found = Units.of(model, groups, units, strata, scale)
     labels = found.groups
     check_pairs(labels, found.rows.shape[1] + 1, n_permutations, scope)
@@ -211,7 +213,8 @@ def permutation_test(
         found.warn_of_roots(statistic)
     nulls, exact, interrupted = null_distributions(
         chosen, sets, n_permutations, of_spread, random_state=random_state, batch_size=batch_size,
-        n_threads=n_threads, client=client, checkpoint=checkpoint, resume=resume, verbose=verbose,
+        n_threads=n_threads, client=client, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
     )  # fmt: skip
     n = len(members)
     tests = _tests(chosen, members, labels, observed, nulls[:n], exact[:n], smallest, scope)

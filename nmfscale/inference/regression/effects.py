@@ -33,7 +33,13 @@ from ..groups.bootstrap import Cells, draw_in_parts, warn_of_few_units
 from ..groups.permutation import labelled_sets, null_distributions
 from ..groups.pvalues import joint_max_t, n_as_extreme, pvalue
 from ..intervals import RobustInterval, check_interval
-from ..replicates.replicates import Replicates, ReplicateTask, check_positive, run_replicates
+from ..replicates.replicates import (
+    Replicates,
+    ReplicateTask,
+    check_every,
+    check_positive,
+    run_replicates,
+)
 from ..replicates.seeds import child_states, seed_of
 from ..results.origin import Origin
 from .brown_forsythe import EachTopic, rows_of_topics
@@ -71,6 +77,7 @@ def group_effects(
     n_threads: int | None = None,
     client: Client | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,
 ) -> GroupEffects:
@@ -118,8 +125,8 @@ def group_effects(
         Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
     random_state, n_threads, client, verbose
         As in :func:`bootstrap_weights`.
-    checkpoint, resume
-        A folder for finished work, and whether to resume from it.
+    checkpoint, checkpoint_every, resume
+        As in :func:`bootstrap_weights`, of replicates and of permutations.
 
     Returns
     -------
@@ -187,6 +194,7 @@ def group_effects(
     """
     check_interval(level, interval, RobustInterval)
     check_option("equal_weights", equal_weights, EqualWeights)
+    check_every(checkpoint, checkpoint_every, resume)
     check_positive("n_replicates", n_replicates)
     check_positive("n_permutations", n_permutations)
     refuse_swapped(model, groups, "the groups")

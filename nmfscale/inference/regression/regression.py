@@ -25,7 +25,7 @@ from ..design.groups import Design, Labels, checked_design, warn_of_samples_as_u
 from ..design.loadings import Scale, topics_of_samples
 from ..groups.bootstrap import warn_of_few_units
 from ..intervals import RobustInterval, check_interval, interval_ends
-from ..replicates.replicates import check_positive
+from ..replicates.replicates import check_every, check_positive
 from ..results.origin import Origin
 from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
@@ -64,6 +64,7 @@ def regress_proportions(
     n_threads: int | None = None,
     client: Client | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    checkpoint_every: float = 60.0,
     resume: bool = False,
     verbose: int = 0,
 ) -> ProportionRegression:
@@ -116,8 +117,8 @@ def regress_proportions(
         others: from bootstrap replicates, as in :func:`bootstrap_weights`.
     topic_names, random_state, n_threads, client, verbose
         As in :func:`group_effects`.
-    checkpoint, resume
-        A folder for finished work, and whether to resume from it.
+    checkpoint, checkpoint_every, resume
+        As in :func:`bootstrap_weights`, of replicates and of permutations.
 
     Returns
     -------
@@ -197,6 +198,7 @@ def regress_proportions(
     """
     check_interval(level, interval, RobustInterval)
     check_option("equal_weights", equal_weights, EqualWeights)
+    check_every(checkpoint, checkpoint_every, resume)
     check_positive("n_replicates", n_replicates)
     if n_permutations != 0:
         check_positive("n_permutations", n_permutations)
@@ -215,7 +217,10 @@ def regress_proportions(
     fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
     errors = errors_of(rows, fit, moderated)
     test = TermTests(rows, errors, matrix, n_permutations, level, drawn) if n_permutations else None
-    options = {"n_threads": n_threads, "client": client, "resume": resume, "verbose": verbose}
+    options: dict[str, Any] = {
+        "n_threads": n_threads, "client": client, "checkpoint_every": checkpoint_every,
+        "resume": resume, "verbose": verbose,
+    }  # fmt: skip
     coefficients, replicates, n_failures = np.ascontiguousarray(fit.coefficients.T), None, 0
     seed = job_seed(random_state, checkpoint, resume)
     if interval != "t":
