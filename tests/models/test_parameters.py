@@ -8,6 +8,7 @@ MEANT = [
     ("TopicModel", "n_jobs", "n_threads"),
     ("TopicModel", "n_topics", "n_components"),
     ("PoissonNMF", "k", "n_components"),
+    ("PoissonNMF", "l1_penalty", "penalty"),
     ("LDA", "random_seed", "random_state"),
     ("LDA", "alpha", "doc_topic_prior"),
     ("FrobeniusNMF", "n_iter", "max_iter"),
