@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .. import __version__
@@ -21,9 +22,7 @@ from .option_groups import (
     PATH,
     PORT,
     RESULT,
-    SCALES,
     TABLE,
-    TAKEN,
     add_cluster_options,
     add_data_weights,
     add_features,
@@ -40,7 +39,7 @@ from .option_groups import (
     explain,
     size,
 )
-from .parameters import add_parameters, check_options
+from .parameters import add_parameter, add_parameters, check_options
 from .quality import models_of_stability, stability, topic_quality
 from .report import add_report_options, report
 from .selection import models_to_select, numbers, select_k
@@ -176,19 +175,16 @@ def _plot(command: argparse.ArgumentParser) -> None:
 
 
 def _test(command: argparse.ArgumentParser) -> None:
-    from ..inference.groups.statistics import STATISTICS
+    from ..inference.groups.permutation import permutation_test
 
     explain(command, _UNITS)
     add_labels(command)
-    add = command.add_argument
-    what = f"{TAKEN} (default: %(default)s)"
-    add("--scale", choices=SCALES, default="proportions", help=what)
-    what = "test statistic: a distance of the groups (default: %(default)s)"
-    add("--statistic", choices=tuple(STATISTICS), default="welch", help=what)
-    what = "units that are permuted to test a pair: its own, or all (default: %(default)s)"
-    add("--scope", choices=("pair", "all"), default="pair", help=what)
-    what = "random labellings; all labellings if there are not more (default: %(default)s)"
-    add("--permutations", type=COUNT, default=9999, metavar="N", help=what)
+    add = partial(add_parameter, command, permutation_test)
+    add("scale")
+    add("statistic", text="test statistic: a distance of the groups")
+    add("scope")
+    what = "random labellings; all labellings if there are not more"
+    add("n_permutations", "--permutations", what)
     add_results(command, "the tests")
 
 
@@ -200,27 +196,19 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
         "frequency of a topic. They need only the model, and little time. fit: mean proportions\n"
         "of models fitted to bootstrap samples, which takes about as long as that many fits.",
     )
+    from ..inference.groups.bootstrap import bootstrap_weights
+
     add_labels(command)
-    add = command.add_argument
+    add, add_of = command.add_argument, partial(add_parameter, command, bootstrap_weights)
     what = "weights of topics in groups, or mean proportions (default: %(default)s)"
     add("--kind", choices=("weights", "fit"), default="weights", help=what)
     add_input(command, option="--counts")
-    what = f"for weights: {TAKEN} (default: proportions)"
-    add("--scale", choices=SCALES, help=what)
-    what = "give equal weight to units, or to samples (default: %(default)s)"
-    add("--equal-weights", choices=("units", "samples"), default="units", help=what)
-    what = (
-        "for weights: if a replicate lacks topics, drop them from its table (default), or omit the "
-        "replicate"
-    )
-    add("--zeros", choices=("drop", "omit"), help=what)
-    what = "for weights: resample units within each group (default), or from all groups"
-    add("--within", choices=("groups", "corpus"), help=what)
-    what = "for weights (default: percentile)"
-    add("--interval", choices=("percentile", "bca"), help=what)
+    add_of("scale", when="for weights", unset=True)
+    add_of("equal_weights")
+    for name in ("zeros", "within", "interval"):
+        add_of(name, when="for weights", unset=True)
     add("--replicates", type=COUNT, metavar="N", help="default: 1000 for weights, 200 for fits")
-    what = "nominal coverage of the intervals (default: %(default)s)"
-    add("--level", type=at_least(float, 0.5, 0.999), default=0.95, metavar="X", help=what)
+    add_of("level", type=at_least(float, 0.5, 0.999))
     what = "print at most N heaviest and N lightest topics (default: %(default)s)"
     add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     what = "in plots: groups within topics, or topics within groups (default: %(default)s)"
@@ -238,8 +226,10 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         "with --units, those of whole units. Topics that are not found again in the other half,\n"
         "or in other samples, are not a property of the data.",
     )
+    from ..inference.choice.select_k import select_k as search
+
     add_input(command, several=True)
-    add = command.add_argument
+    add, add_of = command.add_argument, partial(add_parameter, command, search)
     what = "numbers of topics, as 2-20 or 5,10,20 (default: 2-20)"
     add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
@@ -252,12 +242,9 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         ".csv); or a column of obs of a .h5ad, or of a table with a header; or a COLUMN of obs"
     )
     add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
-    what = "without --units: hold out halves of counts, or samples (default: %(default)s)"
-    add("--held-out", choices=("auto", "counts", "samples"), default="auto", help=what)
-    what = "parts of the counts, or groups of samples or units (default: %(default)s)"
-    add("--folds", type=at_least(int, 2), default=2, metavar="N", help=what)
-    what = "fits of each part with each number (default: %(default)s)"
-    add("--starts", type=COUNT, default=1, metavar="N", help=what)
+    add_of("held_out", text="without --units: hold out halves of counts, or samples")
+    add_of("n_folds", "--folds", type=at_least(int, 2))
+    add_of("n_init", "--starts")
     add_seed(command)
     add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
     add_job_options(command, "the fits", "OUT")
@@ -271,11 +258,12 @@ def _stability(command: argparse.ArgumentParser) -> None:
         "best fit. Consensus topics are made as by cNMF: topics far from all others are left out,\n"
         "the rest are clustered, and a topic is the median of its cluster.",
     )
+    from ..inference.choice.stability import stability as fit_from_starts
+
     add_input(command, several=True)
-    add = command.add_argument
+    add, add_of = command.add_argument, partial(add_parameter, command, fit_from_starts)
     add("-k", type=COUNT, required=True, help="number of topics")
-    what = "number of fits (default: %(default)s)"
-    add("--starts", type=COUNT, default=20, metavar="N", help=what)
+    add_of("n_starts", "--starts")
     add_outputs(command, f"{TABLE}; a plot, .png, .pdf or .svg; a consensus model, .h5")
     what = "table to write: a row for each start, or topic (default: %(default)s)"
     add("--table", choices=("starts", "topics"), default="starts", help=what)
@@ -283,10 +271,9 @@ def _stability(command: argparse.ArgumentParser) -> None:
     add("--model", choices=models_of_stability(), default="topic", help=what)
     what = (
         "leave topics out of the consensus whose mean distance from their neighbours, 0 to 2, is "
-        "larger (default: %(default)s)"
+        "larger"
     )
-    threshold = at_least(float, 1e-6, 2)
-    add("--density-threshold", type=threshold, default=0.5, metavar="X", help=what)
+    add_of("density_threshold", text=what, type=at_least(float, 1e-6, 2))
     add_seed(command)
     add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
     add_job_options(command, "the fits", "OUT")
@@ -322,22 +309,22 @@ def _differential(command: argparse.ArgumentParser) -> None:
         "Counts of each feature are regressed on the topics of the samples. INPUT has the samples\n"
         "of the fit, and the same or other features.",
     )
-    add = command.add_argument
+    from ..inference.features.differential import differential_features
+
+    add, add_of = command.add_argument, partial(add_parameter, command, differential_features)
     add_model(command)
     add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg, .html")
     add_gene_symbols(command, with_counts=True)
-    what = "least-extreme, mean, a topic, or topics as 0,3 (default: %(default)s)"
-    add("--reference", default="least-extreme", metavar="TOPICS", help=what)
-    what = "counts added to each topic (default: %(default)s)"
-    add("--pseudocount", type=float, default=1.0, metavar="A", help=what)
-    what = "quasi-poisson divides z by the root of the dispersion (default: %(default)s)"
-    add("--family", choices=("poisson", "quasi-poisson"), default="poisson", help=what)
+    what = "least-extreme, mean, a topic, or topics as 0,3"
+    add_of("reference", text=what, choices=None, metavar="TOPICS")
+    add_of("pseudocount", metavar="A")
+    add_of("family")
     what = (
         "share of the counts to which topics are fitted again, such as 0.5: features are tested in "
         "the others, and p is valid"
     )
-    add("--split", type=float, metavar="SHARE", help=what)
+    add_of("split", text=what, type=float, metavar="SHARE")
     add_seed(command, "for --split (default: a new seed)")
     what = "features to print for each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=8, metavar="N", help=what)
@@ -400,7 +387,9 @@ _UNITS = """First identify the sampling unit. Beers of a brewery, posts of a blo
 patient resemble each other: pass the breweries, blogs or patients as --units. Without --units,
 samples are the units, and the test may find differences that do not exist."""
 # Commands whose options are derived from the library.
-_SLOW = "fit", "test", "select-k", "stability"
+_SLOW = (
+    "fit", "test", "bootstrap", "correspondence", "select-k", "stability", "differential",
+)  # fmt: skip
 _READ_FROM_FILE = "such as 2GB: data that do not fit are read from the file repeatedly"
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {

@@ -11,13 +11,12 @@ from .job import PICTURES, Job, Outcome, drawn
 from .option_groups import (
     COUNT,
     RESULT,
-    SCALES,
     TABLE,
-    TAKEN,
     add_labels,
     add_outputs,
     explain,
 )
+from .parameters import add_parameter
 
 
 def add_correspondence_options(command: argparse.ArgumentParser) -> None:
@@ -28,12 +27,13 @@ def add_correspondence_options(command: argparse.ArgumentParser) -> None:
         "if they have the same shares of groups, and groups if they have the same shares of\n"
         "topics. It is a description; nmfscale test tests whether groups differ.",
     )
+    from ..inference.groups.correspondence import correspondence_analysis
+    from ..inference.groups.permutation import permutation_test
+
     add_labels(command, strata=False)
     add = command.add_argument
-    what = f"{TAKEN} (default: %(default)s)"
-    add("--scale", choices=SCALES, default="proportions", help=what)
-    what = "give equal weight to units, or to samples (default: %(default)s)"
-    add("--equal-weights", choices=("units", "samples"), default="units", help=what)
+    add_parameter(command, permutation_test, "scale")
+    add_parameter(command, correspondence_analysis, "equal_weights")
     what = "print the N topics and the N groups that differ most (default: %(default)s)"
     add("--n-top", type=COUNT, default=10, metavar="N", help=what)
     what = "axes to print and to draw, by number (default: 1,2)"

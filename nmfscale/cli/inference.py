@@ -14,6 +14,8 @@ from .groups import label_files, labelled_model, labelled_topics, names_of_topic
 from .job import Job, Outcome, drawn
 
 Rows = list[list[Any]]
+# Options of weights, which a bootstrap of fits does not have.
+_OF_WEIGHTS = "within", "interval", "scale", "zeros"
 
 
 def test(arguments: argparse.Namespace) -> int:
@@ -79,11 +81,12 @@ def _weights(arguments: argparse.Namespace, model: Any, labels: Any, how: Any) -
     from ..inference.groups.bootstrap import bootstrap_weights
 
     arguments.scale = arguments.scale or "proportions"
+    options = {name: getattr(arguments, name) for name in _OF_WEIGHTS}
     return bootstrap_weights(
-        labelled_topics(arguments, model, labels), **labels, scale=arguments.scale,
-        equal_weights=arguments.equal_weights, within=arguments.within or "groups",
-        zeros=arguments.zeros or "drop", n_replicates=arguments.replicates, level=arguments.level,
-        interval=arguments.interval or "percentile", topic_names=names_of_topics(model), **how,
+        labelled_topics(arguments, model, labels), **labels, equal_weights=arguments.equal_weights,
+        n_replicates=arguments.replicates, level=arguments.level,
+        topic_names=names_of_topics(model), **how,
+        **{name: value for name, value in options.items() if value is not None},
     )  # fmt: skip
 
 
@@ -132,7 +135,7 @@ def _draw(arguments: argparse.Namespace, result: Any, topics: Any) -> Any:
 def _check_kind(arguments: argparse.Namespace) -> None:
     """Refuse options that belong to the other kind."""
     if arguments.kind == "fit":
-        for name in ("within", "interval", "scale", "zeros"):
+        for name in _OF_WEIGHTS:
             if getattr(arguments, name) is not None:
                 arguments.usage(f"--{name} is for --kind weights")
         if arguments.counts is None:

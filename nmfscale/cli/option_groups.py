@@ -14,8 +14,6 @@ from ..counts.sizes import parse_bytes
 PATH = os.path.expanduser
 TABLE = "a table, .csv or .tsv, also with .gz"
 RESULT = "the result, .h5, for load_result in Python"
-SCALES = "proportions", "amounts"
-TAKEN = "use the topic proportions of each sample, or its amounts: expected counts of each topic"
 # Tens of thousands of threads would kill the process without a message.
 MOST_THREADS = 4096
 

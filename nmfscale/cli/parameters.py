@@ -1,4 +1,4 @@
-"""Options of `fit` that are parameters of an estimator, derived from its constraints and docs."""
+"""Options that are parameters of an estimator or a function, derived from constraints and docs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import argparse
 import inspect
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
 from .messages import hint_for
+from .option_groups import COUNT
 
 # Parameters with other options (-k, --seed, --threads, --memory-limit, --quiet), or none.
 _ELSEWHERE = ("n_components", "random_state", "n_threads", "memory_limit", "verbose", "integer")
 _AS_IN = re.compile(r"As in :class:")
+# Citations, and roles of Sphinx, whose backticks are removed.
+_CITED = re.compile(r",? as in \[\d+\]_| \[\d+\]_|:\w+:")
 
 
 def add_parameters(
@@ -52,6 +55,33 @@ def add_parameters(
                 option, default=argparse.SUPPRESS,
                 help=" ".join([text, shown]).strip().replace("%", "%%"), **how,
             )  # fmt: skip
+
+
+def add_parameter(
+    command: argparse.ArgumentParser, function: Callable[..., Any], name: str,
+    option: str | None = None, text: str | None = None, *, when: str = "", unset: bool = False,
+    **how: Any,
+) -> None:  # fmt: skip
+    """Add an option for a parameter of a function, with its default, its choices and its docs.
+
+    The help is `text`, by default the first sentence of the docs, after `when`, such as "for
+    weights". With `unset` the value is None if the option is not given.
+    """
+    default = inspect.signature(function).parameters[name].default
+    kind, described = _entry(inspect.getdoc(function) or "", name) or ("", "")
+    if text is None:
+        text = _CITED.sub("", re.split(r"(?<=[^.])\.(?:\s|$)", described)[0])
+        text = text[:1].lower() + text[1:]
+    if choices := re.findall(r'"([^"]+)"', kind.partition("}")[0]):
+        how = {"choices": choices} | how
+    elif isinstance(default, int | float):
+        numbers = {"type": COUNT, "metavar": "N"}
+        how = (numbers if isinstance(default, int) else {"type": float, "metavar": "X"}) | how
+    shown = "" if default is None else f" (default: {default})"
+    command.add_argument(
+        option or f"--{name.replace('_', '-')}", default=None if unset else default,
+        help=f"{when}{when and ': '}{text}{shown}".replace("%", "%%"), **how,
+    )  # fmt: skip
 
 
 def check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -167,9 +197,16 @@ def _number(interval: Any) -> Any:
 def _described(estimator: type, name: str) -> str:
     """Return the first sentence about a parameter in the docs of the estimator or its bases."""
     for place in estimator.__mro__:
-        text = inspect.cleandoc(place.__doc__ or "")
-        found = re.search(rf"^(?:\w+, )*{name}(?:, \w+)*(?: :.*)?\n((?: +.*\n?)+)", text, re.M)
-        if found is not None and not _AS_IN.match(found[1].strip()):
-            plain = re.sub(r",? see :\w+:`[^`]*`|`", "", " ".join(found[1].split()))
+        entry = _entry(inspect.cleandoc(place.__doc__ or ""), name)
+        if entry is not None and not _AS_IN.match(entry[1]):
+            plain = entry[1]
             return "" if plain.startswith("- ") else re.split(r"(?<=[^.])[.;:](?:\s|$)", plain)[0]
     return ""
+
+
+def _entry(docs: str, name: str) -> tuple[str, str] | None:
+    """Return the type and the plain text of the entry of a parameter in docs, if there is one."""
+    entry = re.search(rf"^(?:\w+, )*{name}(?:, \w+)*(?: : (.*))?\n((?: +.*\n?)+)", docs, re.M)
+    if entry is None:
+        return None
+    return entry[1] or "", re.sub(r",? see :\w+:`[^`]*`|`", "", " ".join(entry[2].split()))
