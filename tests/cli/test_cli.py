@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from numbers import Real
 from types import SimpleNamespace
+from typing import get_args
 
 import h5py
 import internals
@@ -26,7 +27,7 @@ from nmfscale.cli import commands, main
 from nmfscale.cli.labels import read_groups
 from nmfscale.cli.messages import in_shell_words
 from nmfscale.methods.poisson import solvers as fit
-from nmfscale.methods.starts import initialize
+from nmfscale.methods.starts.initialize import PoissonStart
 
 GAMMA = ["--model", "gamma-poisson", "--hierarchical", "--shape-factors", "0.5"]
 FIT = ["--seed", "1", "--max-iter", "60", "--threads", "1"]
@@ -1043,7 +1044,7 @@ class TestModels:
     def test_options_are_the_parameters(self, capsys, name):
         shown = self.help_of(capsys, "--model", name)
         assert f"--solver {{{','.join(sorted(fit.SOLVERS))}}}" in shown
-        assert f"--init {{{','.join(sorted(initialize.STARTS))}}}" in shown
+        assert f"--init {{{','.join(sorted(get_args(PoissonStart)))}}}" in shown
         assert "--dtype {float32,float64}" in shown
         assert "--max-iter N Maximum number of iterations, " in shown and "(default: 1000)" in shown
         assert "--extrapolate, --no-extrapolate" in shown
