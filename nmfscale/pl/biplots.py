@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
+from ..counts.argument_types import AnnDataLike, ResultLike
 from ..models.topics.topic_labels import shortened, topic_labels
-from .canvas import PALETTE, Scaling, axes_or_new, check_arguments, finished, legend_of_names
+from .canvas import PALETTE, FigureOptions, Scaling, axes_or_new, legend_of_names, plot
 from .differential import label_points
 from .objects import result_in
 
@@ -25,6 +25,7 @@ _MOST_GROUPS = 30
 _COLORS = {"topics": PALETTE[0], "groups": PALETTE[5]}
 
 
+@plot
 def biplot(
     result: AnnDataLike | ResultLike,
     *,
@@ -34,9 +35,7 @@ def biplot(
     scaling: Scaling = "symmetric",
     n_labels: int = 20,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw topics and groups on two axes of a correspondence analysis.
 
@@ -91,9 +90,6 @@ def biplot(
     >>> bool(np.allclose(ax.collections[0].get_offsets(), found.topic_coordinates))
     True
     """
-    check_arguments(
-        "biplot", scaling=scaling, n_labels=n_labels, ax=ax, key=key, groupby=groupby, axes=axes
-    )
     analysis = result_in(result, key, "correspondence_analysis", groupby)
     chosen = _chosen_axes(analysis, axes)
     ax = axes_or_new(ax, *SIZE)
@@ -128,7 +124,7 @@ def biplot(
     x, y = np.vstack([points["groups"][groups], points["topics"][named]]).T
     shown = [shortened(str(name), 24) for name in names]
     label_points(ax, x, y, shown, np.append(sizes["groups"][groups], sizes["topics"][named]))
-    return finished(ax, show, save, return_fig)
+    return ax
 
 
 def _leading(result: Any, of: str, axes: list[int], most: int) -> np.ndarray:

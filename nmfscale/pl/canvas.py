@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast, get_args
 
 from sklearn.utils import check_scalar
 from sklearn.utils._param_validation import (
+    HasMethods,
     Interval,
     StrOptions,
     validate_parameter_constraints,
@@ -19,6 +22,8 @@ from .fonts import complete_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Draw = TypeVar("Draw", bound=Callable[..., Any])
 
 # The seven colours of Okabe and Ito, then colours that are far from these and from each other in
 # CIELAB for normal, protan, deutan and tritan vision (greedy search, moderate chroma).
@@ -38,7 +43,7 @@ ProgressX: TypeAlias = Literal["seconds", "iteration"]
 ProgressY: TypeAlias = Literal["loglik", "kkt"]
 
 _CONSTRAINTS: dict[str, list[Any]] = OF_LEADING_FEATURES | {
-    "groups": ["array-like", None],
+    "groups": ["array-like", HasMethods(["to_frame"]), None],
     "topic_names": ["array-like", None],
     "group_names": ["array-like", None],
     "panels": ["array-like", None],
@@ -76,14 +81,53 @@ _CONSTRAINTS: dict[str, list[Any]] = OF_LEADING_FEATURES | {
 }
 
 
-def check_arguments(function: str, **arguments: Any) -> None:
-    """Check the types and ranges of a plot's arguments before any work."""
-    constraints = dict(_CONSTRAINTS)
-    if "ax" in arguments:
-        _need_matplotlib()
-        from matplotlib.axes import Axes
+class FigureOptions(TypedDict, total=False):
+    """What every plot can do with its figure; :func:`structure_plot` documents it."""
 
-        constraints["ax"] = [Axes, None]
+    show: bool | None
+    save: str | PathLike[str] | None
+    return_fig: bool
+
+
+_OUTPUT = [
+    Parameter("show", Parameter.KEYWORD_ONLY, default=None, annotation="bool | None"),
+    Parameter("save", Parameter.KEYWORD_ONLY, default=None, annotation="PathLike | None"),
+    Parameter("return_fig", Parameter.KEYWORD_ONLY, default=False, annotation="bool"),
+]
+
+
+def plot(draw: Draw) -> Draw:
+    """Make a plot of a function that draws on Axes and returns them, or returns a chart of Bokeh.
+
+    The plot checks the types and ranges of its arguments before any work. Its signature has the
+    options of `FigureOptions` in place of ``**output``, which the function itself never gets.
+    """
+    own = [each for each in signature(draw).parameters.values() if each.name != "output"]
+    rest = [each for each in own if each.kind is Parameter.VAR_KEYWORD]
+    drawing = signature(draw).replace(parameters=own)
+
+    @wraps(draw)
+    def plotted(*positional: Any, **arguments: Any) -> Any:
+        output = {each.name: arguments.pop(each.name, each.default) for each in _OUTPUT}
+        try:
+            bound = drawing.bind(*positional, **arguments)
+        except TypeError as error:
+            raise TypeError(f"{draw.__name__}(): {error}") from None
+        _check_arguments(draw.__name__, **bound.arguments, **output)
+        return finished(draw(*bound.args, **bound.kwargs), **output)
+
+    named = [each for each in own if each not in rest]
+    changed: Any = plotted
+    changed.__signature__ = drawing.replace(parameters=[*named, *_OUTPUT, *rest])
+    return cast(Draw, plotted)
+
+
+def _check_arguments(function: str, **arguments: Any) -> None:
+    """Check the types and ranges of a plot's arguments."""
+    _need_matplotlib()
+    from matplotlib.axes import Axes
+
+    constraints = _CONSTRAINTS | {"ax": [Axes, None]}
     validate_parameter_constraints(constraints, arguments, function)
 
 
@@ -143,6 +187,10 @@ def finished(
     drawn: Any, show: bool | None = None, save: Any = None, return_fig: bool = False
 ) -> Any:
     """End a plot: save and show its figure as asked for; return the Axes, the figure or None."""
+    if type(drawn).__module__.partition(".")[0] == "bokeh":
+        from .interactive import finished_chart
+
+        return finished_chart(drawn, show, save)
     first: Any = drawn[0] if isinstance(drawn, list) else drawn
     figure = first.figure.figure  # the whole figure, if the Axes are in a subfigure
     complete_figure(figure)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..counts.argument_types import PathLike
 from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
 from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import labels_of
-from .canvas import check_arguments, finished
+from .canvas import FigureOptions, plot
 from .heat_map import heat_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@plot
 def class_heatmap(
     weights: FittedModel | ArrayLike,
     *,
@@ -27,9 +27,7 @@ def class_heatmap(
     topic_names: Sequence[str] | None = None,
     sort: bool = True,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the distribution of each topic over the classes as a heat map.
 
@@ -77,10 +75,6 @@ def class_heatmap(
     >>> [label.get_text() for label in ax.get_yticklabels()]
     ['fruit', 'tools']
     """
-    check_arguments(
-        "class_heatmap", class_names=class_names, topic_names=topic_names, sort=sort, ax=ax,
-        show=show, save=save, return_fig=return_fig,
-    )  # fmt: skip
     model = model_of(weights)
     given: Any = getattr(model, "target_components_", weights)
     if len(given) == 0:
@@ -94,7 +88,7 @@ def class_heatmap(
     if sort:
         order = np.lexsort((-shares.max(axis=0), shares.argmax(axis=0)))
     ax = heat_map(shares[:, order], classes, [topics[k] for k in order], "share of the topic", ax)
-    return finished(ax, show, save, return_fig)
+    return ax
 
 
 def _names(given: Any, known: Any, one: str, several: str, size: int) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..counts.argument_types import AnnDataLike, PathLike
+from ..counts.argument_types import AnnDataLike
 from ..counts.names import names_of
 from ..counts.structure import nonnegative_matrix
 from ..methods.factors import proportions
@@ -18,10 +18,10 @@ from ..models.leading_features import leading_names
 from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import shortened
 from .canvas import (
+    FigureOptions,
     axes_or_new,
-    check_arguments,
-    finished,
     names_and_colors,
+    plot,
 )
 from .objects import colors_of
 from .structure import loadings_of
@@ -37,6 +37,7 @@ _AREA, _WIDTH = 160.0, 12.0
 _MOST_HORIZONTAL = 24
 
 
+@plot
 def correlation_plot(
     model: AnnDataLike | FittedModel | ArrayLike,
     *,
@@ -46,9 +47,7 @@ def correlation_plot(
     colors: Sequence[Any] | None = None,
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw a graph of the topics that occur together in samples.
 
@@ -105,10 +104,6 @@ def correlation_plot(
     >>> len(ax.patches), len(ax.texts)
     (1, 4)
     """
-    check_arguments(
-        "correlation_plot", threshold=threshold, n_words=n_words, topic_names=topic_names,
-        colors=colors, key=key, ax=ax, show=show, save=save, return_fig=return_fig,
-    )  # fmt: skip
     colors = colors_of(model, key, colors)
     model = model_of(model_in(model, key))
     loadings = loadings_of(model, None)[0]
@@ -151,7 +146,7 @@ def correlation_plot(
     caption = f"lines: correlations of proportions above chance by more than {threshold:g}"
     caption += f", up to {drawn:.2f}" if drawn else " (none)"
     ax.set_xlabel(f"{caption}; areas: mean proportions", size=8)
-    return finished(ax, show, save, return_fig)
+    return ax
 
 
 def _excess_correlations(shares: np.ndarray) -> np.ndarray:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
 from ..annotated.keys import KEY
 from ..annotated.places import symbols_of
-from ..counts.argument_types import AnnDataLike, PathLike, ResultLike, Topic
+from ..counts.argument_types import AnnDataLike, ResultLike, Topic
 from ..counts.matched_frames import index_of, matched_by_name
 from ..models.topics.topic_labels import leading_words, topic_labels
 from .canvas import (
     PALETTE,
+    FigureOptions,
     axes_or_new,
-    check_arguments,
-    finished,
+    plot,
 )
 from .fonts import complete_figure
-from .interactive import feature_chart, finished_chart, need_bokeh
+from .interactive import feature_chart, need_bokeh
 from .objects import result_in
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _DIRECTIONS = (1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -
 _FONT = 7
 
 
+@plot
 def volcano_plot(
     result: AnnDataLike | ResultLike,
     topic: Topic,
@@ -44,10 +45,8 @@ def volcano_plot(
     gene_symbols: str | None = None,
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
     interactive: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the evidence for a difference of each feature against its log-fold change.
 
@@ -101,19 +100,12 @@ def volcano_plot(
     >>> ax.get_xlabel()
     'log2 fold change against the closest other topic'
     """
-    given = result, topic, n_labels, ax, gene_symbols, key, interactive
-    differential, k = _checked("volcano_plot", *given)
-    points = differential.lfc[k], np.abs(differential.z[k])
-    labels = _change(differential), "evidence, |z|"
-    if interactive:
-        chart = _chart(differential, k, points, level, n_labels, labels)
-        return finished_chart(chart, show, save)
-    ax = axes_or_new(ax, *_SIZE)
-    _draw(ax, differential, k, points, level, n_labels, labels)
-    ax.axvline(0, color="0.6", linewidth=0.6, zorder=0)
-    return finished(ax, show, save, return_fig)
+    return _features_plot(
+        _evidence, result, topic, level, n_labels, gene_symbols, key, ax, interactive
+    )
 
 
+@plot
 def ma_plot(
     result: AnnDataLike | ResultLike,
     topic: Topic,
@@ -123,10 +115,8 @@ def ma_plot(
     gene_symbols: str | None = None,
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
     interactive: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the log-fold change of each feature against its mean count.
 
@@ -155,20 +145,12 @@ def ma_plot(
     >>> ax.get_ylabel()
     'log2 fold change against the mean of all samples'
     """
-    given = result, topic, n_labels, ax, gene_symbols, key, interactive
-    differential, k = _checked("ma_plot", *given)
-    means = differential.base_mean
-    points = np.where(means > 0, means, np.nan), differential.lfc[k]
-    labels = "mean count", _change(differential)
-    if interactive:
-        chart = _chart(differential, k, points, level, n_labels, labels, x_log=True)
-        return finished_chart(chart, show, save)
-    ax = axes_or_new(ax, *_SIZE)
-    _draw(ax, differential, k, points, level, n_labels, labels, x_log=True)
-    ax.axhline(0, color="0.6", linewidth=0.6, zorder=0)
-    return finished(ax, show, save, return_fig)
+    return _features_plot(
+        _changes, result, topic, level, n_labels, gene_symbols, key, ax, interactive
+    )
 
 
+@plot
 def topic_scatter(
     result: AnnDataLike | ResultLike,
     topic: Topic,
@@ -178,10 +160,8 @@ def topic_scatter(
     gene_symbols: str | None = None,
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
     interactive: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the frequency of each feature in a topic against its highest frequency in the others.
 
@@ -213,29 +193,60 @@ def topic_scatter(
     >>> ax.get_ylabel()
     'frequency in this topic'
     """
-    given = result, topic, n_labels, ax, gene_symbols, key, interactive
-    differential, k = _checked("topic_scatter", *given)
-    frequencies = np.where(differential.frequencies > 0, differential.frequencies, np.nan)
-    points = np.delete(frequencies, k, axis=0).max(axis=0), frequencies[k]
+    return _features_plot(
+        _frequencies, result, topic, level, n_labels, gene_symbols, key, ax, interactive
+    )
+
+
+class Places(NamedTuple):
+    """Where features are: coordinates (m,) and labels of both axes, which are logarithmic.
+
+    `line` is a vertical line at 0 ("x"), a horizontal one ("y"), or the ends of a diagonal.
+    """
+
+    points: tuple[np.ndarray, np.ndarray]
+    labels: tuple[str, str]
+    line: str | np.ndarray
+    x_log: bool = False
+    y_log: bool = False
+
+
+def _evidence(result: Any, k: int) -> Places:
+    return Places((result.lfc[k], np.abs(result.z[k])), (_change(result), "evidence, |z|"), "x")
+
+
+def _changes(result: Any, k: int) -> Places:
+    mean = np.where(result.base_mean > 0, result.base_mean, np.nan)
+    return Places((mean, result.lfc[k]), ("mean count", _change(result)), "y", x_log=True)
+
+
+def _frequencies(result: Any, k: int) -> Places:
+    frequencies = np.where(result.frequencies > 0, result.frequencies, np.nan)
     labels = "highest frequency in other topics", "frequency in this topic"
     ends = np.array([np.nanmin(frequencies), np.nanmax(frequencies)])
-    logs = {"x_log": True, "y_log": True}
+    points = np.delete(frequencies, k, axis=0).max(axis=0), frequencies[k]
+    return Places(points, labels, ends, x_log=True, y_log=True)
+
+
+def _features_plot(
+    places_of: Callable[[Any, int], Places], result: Any, topic: Topic, level: float, n_labels: int,
+    gene_symbols: str | None, key: str, ax: Axes | None, interactive: bool,
+) -> Any:  # fmt: skip
+    """Draw features at the places that a function finds for a topic; return the Axes or chart."""
+    result, k = _checked(result, topic, ax, gene_symbols, key, interactive)
+    places = places_of(result, k)
     if interactive:
-        chart = _chart(differential, k, points, level, n_labels, labels, **logs)
-        chart.line(ends, ends, color="#999999")
-        return finished_chart(chart, show, save)
+        return _chart(result, k, places, level, n_labels)
     ax = axes_or_new(ax, *_SIZE)
-    _draw(ax, differential, k, points, level, n_labels, labels, **logs)
-    ax.plot(ends, ends, color="0.6", linewidth=0.6, zorder=0)
-    return finished(ax, show, save, return_fig)
+    _draw(ax, result, k, places, level, n_labels)
+    return ax
 
 
 def _checked(
-    function: str, result: Any, topic: Any, n_labels: Any, ax: Any, gene_symbols: str | None,
-    key: str, interactive: bool,
+    result: Any, topic: Topic, ax: Axes | None, gene_symbols: str | None, key: str,
+    interactive: bool,
 ) -> tuple[Any, int]:  # fmt: skip
     """Check the arguments; return the result, with chosen names of features, and the topic."""
-    check_arguments(function, ax=ax, gene_symbols=gene_symbols, key=key)
     if interactive:
         need_bokeh()
         if ax is not None:
@@ -246,8 +257,6 @@ def _checked(
         raise ValueError(
             f"result is a {type(result).__name__}: pass the result of differential_features."
         )
-    if not isinstance(n_labels, int | np.integer) or n_labels < 0:
-        raise ValueError(f"n_labels={n_labels!r}: a number of labels, at least 0, is needed.")
     if symbols is not None:
         names = matched_by_name(symbols, index_of(result.feature_labels), "gene_symbols", "result")
         names = np.asarray(names, object)
@@ -267,34 +276,39 @@ def _change(result: Any) -> str:
     return f"log2 fold change against {what.get(result.reference, result.reference)}"
 
 
-def _chart(
-    result: Any, k: int, points: tuple[np.ndarray, np.ndarray], level: float, n_labels: int,
-    labels: tuple[str, str], **logs: bool,
-) -> Any:  # fmt: skip
-    """Return the same plot by Bokeh."""
-    texts = {"title": _title(result, k), "x": labels[0], "y": labels[1]}
-    return feature_chart(result, k, points, level, n_labels, texts, **logs)
+def _chart(result: Any, k: int, places: Places, level: float, n_labels: int) -> Any:
+    """Return the plot by Bokeh."""
+    texts = {"title": _title(result, k), "x": places.labels[0], "y": places.labels[1]}
+    logs = {"x_log": places.x_log, "y_log": places.y_log}
+    chart = feature_chart(result, k, places.points, level, n_labels, texts, **logs)
+    if not isinstance(places.line, str):
+        chart.line(places.line, places.line, color="#999999")
+    return chart
 
 
-def _draw(
-    ax: Axes, result: Any, k: int, points: tuple[np.ndarray, np.ndarray], level: float,
-    n_labels: int, labels: tuple[str, str], *, x_log: bool = False, y_log: bool = False,
-) -> None:  # fmt: skip
+def _draw(ax: Axes, result: Any, k: int, places: Places, level: float, n_labels: int) -> None:
     """Draw the features as points, those with small q-values in colour, and name the leading."""
-    x, y = points
-    found = result.qvalue[k] <= level
-    for these, color, label in ((~found, _PLAIN, None), (found, _FOUND, f"q <= {level:g}")):
+    x, y = places.points
+    different = result.qvalue[k] <= level
+    for these, color, label in ((~different, _PLAIN, None), (different, _FOUND, f"q <= {level:g}")):
         ax.scatter(x[these], y[these], s=5, color=color, linewidths=0, label=label, rasterized=True)
-    if x_log:
+    if places.x_log:
         ax.set_xscale("log")
-    if y_log:
+    if places.y_log:
         ax.set_yscale("log")
-    ax.set(xlabel=labels[0], ylabel=labels[1])
+    ax.set(xlabel=places.labels[0], ylabel=places.labels[1])
     ax.set_title(_title(result, k), size=9, parse_math=False)
     ax.legend(fontsize=7, frameon=False, loc="upper left")
     leading = result.order(k)[:n_labels]
     names = [str(name) for name in np.asarray(result.feature_labels)[leading]]
     label_points(ax, x[leading], y[leading], names)
+    grey: Any = {"color": "0.6", "linewidth": 0.6, "zorder": 0}
+    if not isinstance(places.line, str):
+        ax.plot(places.line, places.line, **grey)
+    elif places.line == "x":
+        ax.axvline(0, **grey)
+    else:
+        ax.axhline(0, **grey)
 
 
 def label_points(

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..annotated.keys import KEY
-from ..counts.argument_types import AnnDataLike, PathLike
-from .canvas import check_arguments, finished
+from ..counts.argument_types import AnnDataLike
+from .canvas import plot
 from .objects import observations_with_topics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@plot
 def embedding(
     adata: AnnDataLike,
     basis: str,
@@ -21,9 +22,6 @@ def embedding(
     color: str | Sequence[str] | None = None,
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
     **options: Any,
 ) -> Any:
     """Draw the topics of each observation on an embedding, by ``sc.pl.embedding``.
@@ -66,7 +64,6 @@ def embedding(
     >>> tl.topics(adata, 10)  # doctest: +SKIP
     >>> axes = pl.embedding(adata, "umap")  # doctest: +SKIP
     """
-    check_arguments("embedding", ax=ax, key=key)
     try:
         import scanpy
     except ImportError as error:
@@ -78,4 +75,4 @@ def embedding(
     shown = list(labels) if color is None else [color] if isinstance(color, str) else list(color)
     defaults = {"vmin": 0, "title": [labels.get(each, each) for each in shown]}
     drawn = scanpy.pl.embedding(drawn, basis, color=shown, ax=ax, show=False, **defaults | options)
-    return finished(ax if drawn is None else drawn, show, save, return_fig)
+    return ax if drawn is None else drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,17 +11,17 @@ from numpy.typing import ArrayLike
 from ..annotated.keys import KEY
 from ..annotated.places import symbols_of
 from ..annotated.scheme import model_in
-from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
+from ..counts.argument_types import AnnDataLike, ResultLike
 from ..methods.topics.feature_scores import largest_elsewhere
 from ..methods.topics.score_names import DEFAULT_SCORE, Score
 from ..models.leading_features import leading_features
 from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import shortened
 from .canvas import (
+    FigureOptions,
     axes_or_new,
-    check_arguments,
-    finished,
     names_and_colors,
+    plot,
     size_in_inches,
 )
 from .objects import colors_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _ACROSS = 5
 
 
+@plot
 def top_features_plot(
     components: AnnDataLike | FittedModel | ArrayLike,
     feature_names: ArrayLike | None = None,
@@ -47,9 +48,7 @@ def top_features_plot(
     gene_symbols: str | None = None,
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the leading features of each topic as panels of horizontal bars.
 
@@ -86,7 +85,6 @@ def top_features_plot(
     >>> from nmfscale.pl import top_features_plot
     >>> ax = top_features_plot([[5, 4, 1, 0], [5, 0, 1, 4]], ["the", "gene", "of", "word"])
     """
-    check_arguments("top_features_plot", **locals())
     if gene_symbols is not None:
         feature_names = symbols_of(components, gene_symbols)
     colors = colors_of(components, key, colors)
@@ -124,7 +122,7 @@ def top_features_plot(
         caption.append("mark: largest share in another topic")
     # On one line the captions are almost four inches long.
     ax.set_xlabel(("    " if size_in_inches(ax)[0] > 3.5 else "\n").join(caption), size=8)
-    return finished(ax, show, save, return_fig)
+    return ax
 
 
 def size_of_panels(components: np.ndarray, n_top: int) -> tuple[float, float]:

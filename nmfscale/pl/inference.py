@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
+from ..counts.argument_types import AnnDataLike, ResultLike
 from ..models.topics.topic_labels import all_shortened, shortened
 from .canvas import (
     PALETTE,
+    FigureOptions,
     IntervalTool,
     WeightKind,
     WhichTests,
     axes_or_new,
-    check_arguments,
-    finished,
+    plot,
 )
 from .objects import result_in
 from .panels import Grid, Table, chosen_panels, table_of
@@ -33,6 +33,7 @@ _LONGEST_TITLE = 32  # letters above a panel of a null distribution
 # Tests ----------------------------------------------------------------------------------------
 
 
+@plot
 def null_plot(
     test: AnnDataLike | ResultLike,
     *,
@@ -42,9 +43,7 @@ def null_plot(
     max_pairs: int = 44,
     bins: int = 40,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the permutation distribution of a test statistic, and its observed value.
 
@@ -91,7 +90,6 @@ def null_plot(
     >>> [panel.get_title().splitlines()[0] for panel in null_plot(test).child_axes]
     ['all 3 groups', 'a - b', 'a - c', 'b - c']
     """
-    check_arguments("null_plot", which=which, max_pairs=max_pairs, bins=bins, ax=ax, key=key)
     test = result_in(test, key, "permutation_test", groupby)
     tests, n_left_out = _chosen_tests(test, which, max_pairs)
     caption = f"{getattr(test, 'statistic', 'statistic')} of permuted labels; dashed: observed"
@@ -105,7 +103,7 @@ def null_plot(
         panel.axvline(each.observed, color=_BELOW, linestyle="--", linewidth=1.4)
         panel.set_title(_title_of(each, names), size=8, parse_math=False)
         panel.set_yticks([])
-    return finished(host, show, save, return_fig)
+    return host
 
 
 def size_of_tests(test: Any) -> tuple[float, float]:
@@ -154,6 +152,7 @@ def _rounded(pvalue: float) -> str:
 # Intervals ------------------------------------------------------------------------------------
 
 
+@plot
 def forest_plot(
     result: AnnDataLike | ResultLike,
     kind: WeightKind = "RwT",
@@ -167,9 +166,7 @@ def forest_plot(
     topic_names: Sequence[str] | None = None,
     group_names: Sequence[str] | None = None,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw weights or means of groups within topics, or of topics within groups, with intervals.
 
@@ -235,10 +232,6 @@ def forest_plot(
     >>> [panel.get_title() for panel in forest_plot(found, "TwR").child_axes]
     ['a', 'b']
     """
-    check_arguments(
-        "forest_plot", kind=kind, panels=panels, n_top=n_top, max_panels=max_panels,
-        topic_names=topic_names, group_names=group_names, ax=ax, tool=tool, key=key,
-    )  # fmt: skip
     result = result_in(result, key, tool, groupby)
     whole = table_of(result, kind, topic_names, group_names)
     table = whole.of(chosen_panels(whole, panels, max_panels))
@@ -265,7 +258,7 @@ def forest_plot(
         title = shortened(table.panel_labels[i], 28)
         panel.set_title(title, size=8, weight="bold", parse_math=False)
         panel.set_xlim(*limits)
-    return finished(host, show, save, return_fig)
+    return host
 
 
 def size_of_intervals(result: Any, kind: str) -> tuple[float, float]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..counts.argument_types import AnnDataLike, PathLike
+from ..counts.argument_types import AnnDataLike
 from ..models.pipelines import FittedModel, model_of
 from .canvas import (
+    FigureOptions,
     ProgressX,
     ProgressY,
     axes_or_new,
-    check_arguments,
-    finished,
     legend_of_names,
+    plot,
     topic_colors,
 )
 
@@ -107,6 +107,7 @@ def _largest_residuals(fits: dict[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
+@plot
 def progress_plot(
     histories: AnnDataLike
     | FittedModel
@@ -117,9 +118,7 @@ def progress_plot(
     x: ProgressX = "seconds",
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw how fits of the same counts approach the optimum.
 
@@ -164,7 +163,6 @@ def progress_plot(
     >>> ax.lines[0].get_ydata().tolist()
     [800.0, 20.0, 0.01]
     """
-    check_arguments("progress_plot", y=y, x=x, ax=ax, key=key)
     fits = _records(histories, key)
     places = {name: _column(history, x, name) for name, history in fits.items()}
     field = objective(next(iter(fits.values())))
@@ -193,4 +191,4 @@ def progress_plot(
     ax.spines[["top", "right"]].set_visible(False)
     if len(fits) > 1:
         legend_of_names(ax, lines, list(fits))
-    return finished(ax, show, save, return_fig)
+    return ax

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
+from ..counts.argument_types import AnnDataLike, ResultLike
 from ..models.topics.topic_labels import shortened
 from .canvas import (
+    FigureOptions,
     IntervalTool,
     ReplicateStyle,
     WeightKind,
     axes_or_new,
-    check_arguments,
-    finished,
     legend_of_names,
+    plot,
     topic_colors,
 )
 from .objects import result_in
@@ -35,6 +35,7 @@ _MOST_ABOVE = 4.0
 _PANELS = 8
 
 
+@plot
 def bootstrap_plot(
     result: AnnDataLike | ResultLike,
     kind: WeightKind = "RwT",
@@ -51,9 +52,7 @@ def bootstrap_plot(
     topic_names: Sequence[str] | None = None,
     group_names: Sequence[str] | None = None,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the bootstrap distribution of weights or means: a density or histogram of replicates.
 
@@ -117,11 +116,6 @@ def bootstrap_plot(
     >>> ax.child_axes[0].get_title(), len(ax.child_axes[0].lines)
     ('topic 1', 3)
     """
-    check_arguments(
-        "bootstrap_plot", kind=kind, style=style, panels=panels, curves=curves, bins=bins,
-        max_panels=max_panels, max_curves=max_curves, topic_names=topic_names,
-        group_names=group_names, ax=ax, tool=tool, key=key, groupby=groupby,
-    )  # fmt: skip
     result = result_in(result, key, tool, groupby)
     replicates = _replicates_of(result)
     whole = table_of(result, kind, topic_names, group_names)
@@ -155,7 +149,7 @@ def bootstrap_plot(
         host, handles, names, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=7,
         ncols=min(len(names), 5), handlelength=1.2,
     )  # fmt: skip
-    return finished(host, show, save, return_fig)
+    return host
 
 
 def size_of_replicates(result: Any, kind: str) -> tuple[float, float]:

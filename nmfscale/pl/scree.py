@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..counts.argument_types import AnnDataLike, PathLike
+from ..counts.argument_types import AnnDataLike
 from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import shortened
-from .canvas import PALETTE, axes_or_new, check_arguments, finished
+from .canvas import PALETTE, FigureOptions, axes_or_new, plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 _POINT, _MOST_LABELS = 0.22, 40
 
 
+@plot
 def scree_plot(
     model: AnnDataLike | FittedModel,
     *,
     log: bool = False,
     key: str = KEY,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the distances of anchors in the order of their choice: the diagonal of R.
 
@@ -69,7 +68,6 @@ def scree_plot(
     >>> bool((ax.lines[0].get_ydata() == model.distances_).all())
     True
     """
-    check_arguments("scree_plot", ax=ax, key=key, log=log, show=show, save=save)
     model = model_of(model_in(model, key))
     distances = getattr(model, "distances_", None)
     if distances is None:
@@ -93,4 +91,4 @@ def scree_plot(
     else:
         ax.set_ylim(bottom=0)
     ax.spines[["top", "right"]].set_visible(False)
-    return finished(ax, show, save, return_fig)
+    return ax

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
-from .canvas import PALETTE, axes_or_new, check_arguments, finished
+from ..counts.argument_types import AnnDataLike, ResultLike
+from .canvas import PALETTE, FigureOptions, axes_or_new, plot
 from .objects import result_in
 from .panels import Grid
 
@@ -18,14 +18,13 @@ _SCORE, _BEST, _TOPIC = PALETTE[0], PALETTE[5], "0.65"
 _GRID = Grid(3, 2.1, 2.2, 0.35)
 
 
+@plot
 def select_k_plot(
     result: AnnDataLike | ResultLike,
     *,
     key: str = "select_k",
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw held-out scores, stability and scores of the fitted counts for each number of topics.
 
@@ -64,7 +63,6 @@ def select_k_plot(
     >>> [panel.get_title() for panel in ax.child_axes]
     ['held-out counts', 'topics of independent fits', 'fitted counts']
     """
-    check_arguments("select_k_plot", ax=ax, key=key)
     selection = result_in(result, key)
     if not hasattr(selection, "score_error") or not hasattr(selection, "similarities"):
         raise ValueError(f"result is a {type(selection).__name__}: pass the result of select_k.")
@@ -103,16 +101,15 @@ def select_k_plot(
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
         panel.set_xlabel("number of topics", size=7)
-    return finished(host, show, save, return_fig)
+    return host
 
 
+@plot
 def stability_plot(
     result: AnnDataLike | ResultLike,
     *,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw how far fits from many starts end apart, and how well their topics agree.
 
@@ -147,7 +144,6 @@ def stability_plot(
     >>> [panel.get_title() for panel in ax.child_axes]
     ['optima', 'topics of the best fit', 'consensus topics']
     """
-    check_arguments("stability_plot", ax=ax)
     fits: Any = result
     if not hasattr(fits, "gaps") or not hasattr(fits, "consensus"):
         raise ValueError(f"result is a {type(fits).__name__}: pass the result of stability.")
@@ -178,7 +174,7 @@ def stability_plot(
     for panel in panels:
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
-    return finished(host, show, save, return_fig)
+    return host
 
 
 def size_of_selection() -> tuple[float, float]:

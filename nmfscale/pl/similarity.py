@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..counts.argument_types import AnnDataLike, PathLike
+from ..counts.argument_types import AnnDataLike
 from ..counts.structure import nonnegative_matrix
 from ..models.comparison import TopicMatch, match_topics
 from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import topic_labels
 from .canvas import (
-    check_arguments,
-    finished,
+    FigureOptions,
     names_of_topics,
+    plot,
 )
 from .heat_map import heat_map
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@plot
 def similarity_plot(
     match: TopicMatch | AnnDataLike | FittedModel | ArrayLike,
     other: AnnDataLike | FittedModel | None = None,
@@ -35,9 +36,7 @@ def similarity_plot(
     names_a: Sequence[str] | None = None,
     names_b: Sequence[str] | None = None,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the similarities of the topics of two fits as a heat map.
 
@@ -85,7 +84,6 @@ def similarity_plot(
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['topic 2', 'topic 0', 'topic 1']
     """
-    check_arguments("similarity_plot", names_a=names_a, names_b=names_b, ax=ax, key=key)
     if other is not None or other_key is not None:
         fits = (match, key), (match if other is None else other, other_key or key)
         match = match_topics(*(model_of(model_in(fit, of)) for fit, of in fits))
@@ -106,7 +104,7 @@ def similarity_plot(
         "similarity", ax,
     )  # fmt: skip
     _frame(ax, len(pairs))
-    return finished(ax, show, save, return_fig)
+    return ax
 
 
 def _names(names: Any, match: Any, side: str, n_topics: int) -> list[str]:

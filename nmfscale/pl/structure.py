@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,18 +11,18 @@ from sklearn.utils import check_random_state
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..counts.argument_types import AnnDataLike, PathLike, RandomStateLike, ResultLike
+from ..counts.argument_types import AnnDataLike, RandomStateLike, ResultLike
 from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.structure import nonnegative_matrix
 from ..methods import factors
 from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import labels_of, shortened
 from .canvas import (
+    FigureOptions,
     axes_or_new,
-    check_arguments,
-    finished,
     legend_of_names,
     names_and_colors,
+    plot,
     size_in_inches,
 )
 from .objects import colors_of, groups_of
@@ -100,6 +100,7 @@ def _far_apart(places: np.ndarray, sizes: list[int], least: float) -> list[int]:
     return sorted(kept)
 
 
+@plot
 def structure_plot(
     proportions: AnnDataLike | FittedModel | ArrayLike,
     groups: ArrayLike | ResultLike | None = None,
@@ -112,9 +113,7 @@ def structure_plot(
     gap: float | None = None,
     random_state: RandomStateLike = 0,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw the topic proportions of each sample as a stacked bar.
 
@@ -191,7 +190,6 @@ def structure_plot(
     """
     if hasattr(type(groups), "groups"):  # clusters; a Series may have an entry of this name
         groups = getattr(groups, "groups")  # noqa: B009
-    check_arguments("structure_plot", **locals())
     from matplotlib.collections import PolyCollection
 
     groups, group_colors = groups_of(proportions, groups, groupby)
@@ -236,7 +234,7 @@ def structure_plot(
     if group_colors is not None:
         _color_groups(ax, labels, centres, [len(member) for member in members], group_colors)
     _legend_outside(ax, fills, names)
-    return finished(ax, show, save, return_fig)
+    return ax
 
 
 def _color_groups(

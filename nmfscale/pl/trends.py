@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..counts.argument_types import AnnDataLike, PathLike, ResultLike
+from ..counts.argument_types import AnnDataLike, ResultLike
 from ..models.topics.topic_labels import shortened
-from .canvas import axes_or_new, check_arguments, finished, topic_colors
+from .canvas import FigureOptions, axes_or_new, plot, topic_colors
 from .objects import result_in
 from .panels import Grid, chosen_panels, table_of
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@plot
 def trend_plot(
     result: AnnDataLike | ResultLike,
     *,
@@ -28,9 +29,7 @@ def trend_plot(
     topic_names: Sequence[Any] | None = None,
     group_names: Sequence[Any] | None = None,
     ax: Axes | None = None,
-    show: bool | None = None,
-    save: PathLike | None = None,
-    return_fig: bool = False,
+    **output: Unpack[FigureOptions],
 ) -> Any:
     """Draw means of topics in groups that are points of time, with their intervals.
 
@@ -79,11 +78,6 @@ def trend_plot(
     >>> ax.child_axes[0].lines[0].get_xdata().tolist()
     [2001.0, 2002.0, 2005.0]
     """
-    check_arguments(
-        "trend_plot", panels=panels, max_panels=max_panels, topic_names=topic_names,
-        group_names=group_names, ax=ax, key=key, groupby=groupby, show=show, save=save,
-        return_fig=return_fig,
-    )  # fmt: skip
     result = result_in(result, key, "group_effects", groupby)
     whole = table_of(result, "RwT", topic_names, group_names)
     if len(whole.rows) < 2:
@@ -112,7 +106,7 @@ def trend_plot(
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="y", nbins=3)
         _label_times(panel, at, labels, order)
-    return finished(host, show, save, return_fig)
+    return host
 
 
 def _points_of_time(names: Sequence[Any]) -> tuple[np.ndarray, list[str] | None]:

@@ -87,5 +87,5 @@ def test_wrong_arguments_are_named(result):
         pl.volcano_plot(result, 5)
     with pytest.raises(ValueError, match="pass the result of differential_features"):
         pl.ma_plot(np.ones(3), 0)
-    with pytest.raises(ValueError, match="n_labels=-1: a number of labels"):
+    with pytest.raises(ValueError, match="'n_labels' parameter of topic_scatter must be an int"):
         pl.topic_scatter(result, 0, n_labels=-1)
