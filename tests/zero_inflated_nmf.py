@@ -20,36 +20,49 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
-from nmfscale import kernels
-from nmfscale.counts.aligned import aligned_copy
-from nmfscale.counts.base import CountMatrix
-from nmfscale.counts.sell import LANES, SellBlock, lanes_of
-from nmfscale.engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
-from nmfscale.kernels import dense
-from nmfscale.kernels.functions import exp, log
-from nmfscale.methods.declared import DeclaredMethod
-from nmfscale.methods.factors import (
+from nmfscale.extensions import (
+    LANES,
     LEAST,
     MINVAL,
-    Array,
+    SUM_GRADIENT,
+    Block,
+    CountMatrix,
+    CountModel,
+    DeclaredMethod,
+    FitOptions,
+    LogMu,
+    LogShares,
+    Needs,
+    Part,
+    RowArrays,
+    RowProblem,
+    RowsPass,
+    SellBlock,
+    Step,
+    SumColumns,
+    Sums,
+    Values,
+    aligned_copy,
+    checked_array,
+    count_constants,
+    dense,
+    estimator,
+    functions,
+    lanes_of,
+    merged_factors,
     per_lane,
+    row_stride,
     rows_of_sums,
+    sliced_counts,
     sum_lanes,
     to_lanes,
+    update_rows,
 )
-from nmfscale.methods.poisson.objective import count_constants
-from nmfscale.methods.poisson.steps import Part, SumColumns
-from nmfscale.methods.projection.transform import LogMu, LogShares
-from nmfscale.methods.rows_pass import RowsPass
-from nmfscale.methods.slices import sliced_counts
-from nmfscale.methods.topics.merging import merged_factors
-from nmfscale.models.arguments.fit_options import FitOptions
-from nmfscale.models.arguments.parameters import estimator
-from nmfscale.models.arguments.validation import checked_array
-from nmfscale.models.base import CountModel
 
+Array = NDArray[Any]
 # Numbers in a dense piece of a block. For new samples: steps at most, and the change of a loading,
 # relative to the total of its sample, at which they end.
 PIECE, N_STEPS, CHANGE = 1 << 18, 100, 1e-3
@@ -88,21 +101,27 @@ class DenseRows(Step):
         lanes = (of_slice[:, None] * LANES + np.arange(LANES)).reshape(-1)
         some = counts.count > 0  # a large count is several entries: this sets one place repeatedly
         there[lanes[some], counts.index[some]] = True
-        poisson = (1 - self.d) * exp(-mu, n_threads=n_threads)
+        poisson = (1 - self.d) * functions.exp(-mu, n_threads=n_threads)
         zero = np.maximum(self.d + poisson, LEAST)
         w = np.where(there | (self.d == 0), 1.0, poisson / zero)
-        logs = np.where(there, log(1 - self.d) - mu, np.where(self.d > 0, log(zero), -mu))
+        logs = np.where(
+            there, functions.log(1 - self.d) - mu, np.where(self.d > 0, functions.log(zero), -mu)
+        )
         return w, logs.sum(axis=1)
+
+    def rates(self, w: Array, n_threads: int) -> Array:
+        """Return the denominators of an EM step, w F (lanes, K)."""
+        return dense.product(w, self.topics, n_threads=n_threads)
 
     def moved(self, counts: SellBlock, L: Array, w: Array, n_threads: int, **out: Array) -> Array:
         """Return rows after an EM step: sums over nonzeros by a kernel, denominators of zeros."""
         K, stride = self.n_components, self.F.shape[1]
         rate, end = np.zeros_like(L), aligned_copy(L)
-        rate[:, :K] = dense.product(w, self.topics, n_threads=n_threads)
+        rate[:, :K] = self.rates(w, n_threads)
         total = np.zeros(stride, self.F.dtype)
-        kernels.update_rows(
+        update_rows(
             sliced_counts(counts, len(self.F)),
-            kernels.RowProblem(self.F, total, K, floor=MINVAL, em_steps=1),
+            RowProblem(self.F, total, K, floor=MINVAL, em_steps=1),
             aligned_copy(L), end, n_threads=n_threads, rate=aligned_copy(rate),
             pseudo=aligned_copy(np.zeros_like(L)), **out,
         )  # fmt: skip
@@ -143,7 +162,15 @@ class UpdateLoadings(DenseRows):
 class InferLoadings(DenseRows):
     """Makes ``found``, loadings of rows with fixed topics and dropout."""
 
+    places: Array  # lane of each feature (m,)
+
+    shared = ("F", "d", "places")
     arrays = RowArrays(uses=("totals",), makes=("found",))
+
+    def rates(self, w: Array, n_threads: int) -> Array:
+        """Add features in the order of the counts: that of lanes depends on the other rows."""
+        w, topics = w[:, self.places], self.topics[self.places]
+        return dense.product(np.ascontiguousarray(w), topics, n_threads=n_threads)
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move each row until it changes little, whatever the others do."""
@@ -199,7 +226,7 @@ class ZeroInflatedECM(DeclaredMethod):
     def _look(self) -> dict[str, Any]:
         """Make ``next``, the next topics and dropout, and return the record of this point."""
         F = self.lanes_of_columns(self.F, LEAST, least=LEAST)
-        parts = (Part(0, len(F) // LANES, kernels.SUM_GRADIENT),)
+        parts = (Part(0, len(F) // LANES, SUM_GRADIENT),)
         (seen, (weights, dropped)), (_, sums) = self.executor.run(
             UpdateLoadings(F, self.dropout, self.n_components),
             SumColumns(F, self.n_components, parts),
@@ -240,7 +267,7 @@ class ZeroInflatedECM(DeclaredMethod):
 
 def needs_of_fit(counts: CountMatrix, n_components: int, dtype: Any) -> Needs:
     """Return the memory that a fit needs besides the counts."""
-    stride = kernels.row_stride(n_components)
+    stride = row_stride(n_components)
     lanes = -(-counts.shape[1] // LANES) * LANES
     return Needs(
         row=4 * stride * np.dtype(dtype).itemsize,  # start, L, next, result
@@ -336,7 +363,7 @@ class ZeroInflatedNMF(CountModel):
 
         fitted = self.fit_blocks(
             counts, needs_of_fit(counts, K, dtype), make, options,
-            parts={"start": known.values()}, dropout=self.dropout,
+            parts={"start": known.values()},
         )  # fmt: skip
         F = fitted.arrays["F"].astype(dtype)
         self.loadings_, self.components_ = fitted.arrays["L"].astype(dtype), F.T.copy()
@@ -354,8 +381,9 @@ class ZeroInflatedNMF(CountModel):
         n_threads = self.threads_for(counts)
         layout, F = counts.layout(n_threads), np.float64(self.components_.T)
         order, K = layout.column_order, F.shape[1]
-        lanes = to_lanes(F, order, kernels.row_stride(K), np.float64, LEAST, LEAST)
-        step = InferLoadings(lanes, self.dropout_[order[: counts.shape[1]]], K)
+        lanes = to_lanes(F, order, row_stride(K), np.float64, LEAST, LEAST)
+        order = order[: counts.shape[1]]
+        step = InferLoadings(lanes, self.dropout_[order], K, np.argsort(order))
         totals = per_lane(counts.row_totals, layout.row_order)
         return RowsPass(counts, (step,), "found", K, {"totals": totals}, needs, n_threads)
 

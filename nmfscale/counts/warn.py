@@ -7,11 +7,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 
 from ..terminal import visible
 
 # scikit-learn wraps the methods of estimators, and its searches call them through joblib
 _INSIDE = {"nmfscale", "sklearn", "joblib"}
+# Models of other packages, by module and name of the class; their methods are inside, too.
+_classes: set[tuple[str, str]] = set()
 
 # Lists that collect the messages.
 _lists: ContextVar[tuple[list[str], ...]] = ContextVar("lists", default=())
@@ -28,12 +31,24 @@ def collected_warnings() -> Iterator[list[str]]:
         _lists.reset(token)
 
 
+def warn_outside(model: type) -> None:
+    """Let warnings point to the callers of the methods of a class."""
+    _classes.add((model.__module__, model.__qualname__))
+
+
+def _is_inside(frame: FrameType) -> bool:
+    """Whether code is of this package, scikit-learn or joblib, or a method of a model."""
+    module = frame.f_globals.get("__name__", "")
+    owner = frame.f_code.co_qualname.rpartition(".")[0]
+    return module.split(".")[0] in _INSIDE or (module, owner) in _classes
+
+
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the innermost caller outside this package, scikit-learn and joblib."""
+    """Warn at the innermost caller outside this package, scikit-learn, joblib and models."""
     message = visible(message)
     for messages in _lists.get():
         messages.append(message)
     level, frame = 2, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _INSIDE:
+    while frame.f_back and _is_inside(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .. import kernels
@@ -147,6 +148,8 @@ class Checkpoint:
             was, now = about.get(name), self.about.get(name)
             if was != now:
                 what = _OTHERS.get(name, f"{name} was {was!r} and is {now!r} now")
+                if isinstance(was, dict) or isinstance(now, dict):  # digests, which tell nothing
+                    what = f"{name} differs"
                 raise CheckpointError(
                     f"{path} is of a different fit: {what}. Resume with the original inputs, or "
                     "give another folder."
@@ -315,6 +318,25 @@ def _as_integers(data: Array, whole: bool) -> NDArray[np.uint64]:
     """Return counts as integers; if they are fractional, return the bits of their float64."""
     # a split count is the sum of its pieces, and padding is 0
     return data.astype(np.uint64) if whole else data.astype(np.float64).view(np.uint64)
+
+
+def described(value: Any) -> Any:
+    """Return what a checkpoint holds of a parameter: JSON, which is equal for equal values."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if hasattr(value, "get_params"):
+        parameters = value.get_params(deep=False)
+        return {name: described(part) for name, part in parameters.items()}
+    if isinstance(value, list | tuple):
+        return {"values": [described(part) for part in value]}
+    if callable(value):
+        return {"function": f"{value.__module__}.{getattr(value, '__qualname__', '')}"}
+    if sp.issparse(value):
+        entries = value.tocoo()
+        return {"digest": digest_of(entries.shape, entries.row, entries.col, entries.data)}
+    return {"digest": digest_of(value)}
 
 
 def digest_of(*values: Any) -> str:

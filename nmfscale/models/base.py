@@ -21,9 +21,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.argument_types import Callback, CountsLike, FloatType, RandomStateLike
 from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.short_samples import warn_of_short_samples
-from ..counts.warn import collected_warnings, warn_caller
+from ..counts.warn import collected_warnings, warn_caller, warn_outside
 from ..engine import progress
-from ..engine.checkpoint import checkpoints_for
+from ..engine.checkpoint import checkpoints_for, described
 from ..engine.local import LocalExecutor
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
@@ -43,6 +43,11 @@ from .topics.topics import TopicsMixin
 from .transform import RowsTransformer
 
 Array = NDArray[Any]
+
+
+def is_of_package(model: type) -> bool:
+    """Whether a class is one of this package."""
+    return model.__module__.split(".")[0] == __name__.split(".")[0]
 
 
 class _Iterated:
@@ -88,8 +93,9 @@ class CountModel(
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Register a model that is not of this package, by its name."""
         super().__init_subclass__(**kwargs)
-        if cls.__module__.split(".")[0] != __name__.split(".")[0]:
+        if not is_of_package(cls):
             CountModel.of_others[cls.__name__] = cls
+            warn_outside(cls)
 
     n_components: int = field(default=10, kw_only=False)
     integer: IntegerPolicy = "warn"
@@ -279,7 +285,8 @@ class CountModel(
         """Decide what stays in memory, and where row arrays are kept otherwise."""
         plan = plan_fit(
             counts, needs, self.memory_limit, elsewhere=session is not None,
-            in_float64=self.fit_dtype() == np.float64, n_threads=n_threads,
+            in_float64=self.float32_needs_less and self.fit_dtype() == np.float64,
+            n_threads=n_threads,
         )  # fmt: skip
         if counts.from_file and plan.keep:
             counts.layout(n_threads).keep()
@@ -309,7 +316,9 @@ class CountModel(
         options : FitOptions
             Options that `counts_of_fit` returned.
         parts : dict of str to iterables of arrays
-            Arrays that must be equal to resume the fit of a checkpoint.
+            Arrays that must be equal to resume the fit of a checkpoint, such as the start; an
+            array may be None. Parameters that only a model of another package has are compared by
+            themselves.
         weights : ndarray of shape (n_samples,), default=None
             Weights of the samples in the choice of moves.
         **about
@@ -330,7 +339,9 @@ class CountModel(
                 options.checkpoint, self.n_init, counts, parts, every=options.checkpoint_every,
                 n_moves=self.n_moves, resume=options.resume, n_components=self.n_components,
                 dtype=str(self.fit_dtype()),
-                random_state=int(seed) if isinstance(seed, Integral) else None, **about,
+                random_state=int(seed) if isinstance(seed, Integral) else None,
+                **{f"parameter {name}": value for name, value in self._own_parameters().items()},
+                **about,
             )  # fmt: skip
             starts = Starts(
                 partial(make, counts), _executors(counts, session, n_threads, folder),
@@ -348,6 +359,19 @@ class CountModel(
             gain_tol=self.gain_tol, verbose=self.verbose, callback=self.callback,
             doubtful=self._doubtful_ends(counts, n_threads),
         )  # fmt: skip
+
+    def _own_parameters(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of the parameters that no model of this package has.
+
+        Those of this package name what they compare in `fit_blocks`.
+        """
+        bases = [base for base in type(self).__mro__ if issubclass(base, CountModel)]
+        of_package = {
+            name for base in bases if is_of_package(base) for name in base._get_param_names()
+        }
+        of_all = of_package | _Iterated.__annotations__.keys() | {*self.parameters_free_to_change}
+        values = self.get_params(deep=False)
+        return {name: described(values[name]) for name in values.keys() - of_all}
 
     def _doubtful_ends(self, counts: CountMatrix, n_threads: int) -> tuple[str, ...]:
         """Return reasons to end that are unreliable in float32, whose rounding may hide a gain."""

@@ -18,8 +18,10 @@ Array = NDArray[Any]
 HOOKS = frozenset(
     # that a model overrides
     "array_axes completion_factors completion_loadings find_unseen_features fit_counts "
+    "float32_needs_less "
     "fits_short_samples log_probability merged_arrays method_class needs_of_fit "
-    "parameters_of_refits parameters_of_topics pass_of_loadings reported_objective "
+    "parameters_free_to_change parameters_of_refits parameters_of_topics pass_of_loadings "
+    "reported_objective "
     "start_arguments stopping_tolerance why_not_merged "
     # that it calls
     "check_memory counts_of_fit fit_blocks fit_dtype run_fit threads_for where_to_run".split()
@@ -35,9 +37,16 @@ class FitHooks:
         Class of the method, which names the columns of the history and the residuals.
     reported_objective : str or None
         Column of the history in a table of fits; None means the objective.
+    parameters_free_to_change : tuple of str
+        Parameters of a model of another package that do not change its fit, so that a fit can be
+        resumed with other values.
+    float32_needs_less : bool
+        Whether a fit with ``dtype="float32"`` needs less memory.
     """
 
     method_class: ClassVar[type[Method]]
+    parameters_free_to_change: ClassVar[tuple[str, ...]] = ()
+    float32_needs_less: ClassVar[bool] = True
     reported_objective: ClassVar[str | None] = None
     tol: float | None
 

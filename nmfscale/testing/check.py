@@ -138,7 +138,8 @@ def model_checks(
         checks.check_model_file, checks.check_plots, checks.check_layer_and_raw,
         *(partial(checks.check_objective, dtype=dtype) for dtype in ("float64", "float32")),
         *(partial(checks.check_objective_rises, seed=seed) for seed in range(3)),
-        checks.check_seed, checks.check_end, doors.check_annotated, doors.check_inference,
+        checks.check_seed, checks.check_end, checks.check_single_samples,
+        checks.check_parameters_at_resume, doors.check_annotated, doors.check_inference,
         doors.check_bootstrap, doors.check_stability,
     )  # fmt: skip
     for function in functions:

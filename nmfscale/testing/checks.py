@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ import pytest
 import scipy.sparse as sp
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, StrOptions, make_constraint
 from sklearn.utils.estimator_checks import check_estimator
 
+from ..engine.checkpoint import CheckpointError
 from ..get import top_features
+from ..models.base import CountModel
 from ..models.persistence import load_model
 from .case import Array, ModelCase, X, numbers
+from .places import StopError, stop_at
 
 # Parameters for the checks of scikit-learn, whose tables are small.
 OF_SKLEARN = {"n_components": 2, "max_iter": 40, "tol": 1e-3}
@@ -78,6 +83,62 @@ def check_model_file(case: ModelCase, folder: Path) -> None:
         assert model.sample_totals_.dtype == float
         assert model.sample_totals_.tolist() == X.sum(axis=1).tolist()
     assert other.transform(frame).tobytes() == one.transform(frame).tobytes()
+
+
+def check_single_samples(case: ModelCase) -> None:
+    """Check that the loadings of a sample have the same bits whatever the other samples are."""
+    fitted = case.fitted(max_iter=5)
+    together = fitted.transform(X)
+    for row in 0, 7, len(X) - 1:
+        alone = fitted.transform(X[row : row + 1])
+        assert alone.tobytes() == together[row : row + 1].tobytes(), (
+            f"the loadings of sample {row} depend on the other samples"
+        )
+
+
+def check_parameters_at_resume(case: ModelCase, folder: Path) -> None:
+    """Check that no fit is resumed with another value of a parameter that changes the fit.
+
+    One other value of each parameter is tried, except of those that all models have.
+    """
+    values = case.make().get_params(deep=False)
+    constraints = case.estimator._parameter_constraints
+    others = {
+        name: other_value(constraints[name], values[name])
+        for name in values.keys() - {*CountModel._parameter_constraints, "gain_tol", "n_moves"}
+    }
+    others = {name: value for name, value in others.items() if value is not None}
+    if not case.can("checkpoint") or not others:
+        pytest.skip("this model has no checkpoints, or no parameters of its own")
+    given = case.given | {"checkpoint": folder / "state", "checkpoint_every": 0}
+    with pytest.raises(StopError):
+        case.make(callback=stop_at(2)).fit(X, **given)
+    expected = numbers(case.fitted())
+    for name, value in others.items():
+        try:
+            case.make(callback=stop_at(3), **{name: value}).fit(X, **given, resume=True)
+        except CheckpointError:
+            continue
+        except StopError:
+            assert numbers(case.fitted(**{name: value})) == expected, (
+                f"a fit is resumed with {name}={value!r}, which changes it"
+            )
+
+
+def other_value(constraints: Sequence[Any], value: Any) -> Any:
+    """Return a value of a parameter that differs from this one; None if none is known."""
+    number = value if isinstance(value, Real) and not isinstance(value, bool) else 1
+    for constraint in map(make_constraint, constraints):
+        if isinstance(constraint, StrOptions):
+            likely = sorted(constraint.options)
+        elif isinstance(constraint, Interval):
+            likely = [number, 2 * number, number / 2, number + 1, number - 1, 1]
+        else:
+            likely = [True, False] if isinstance(value, bool) else []
+        for candidate in likely:
+            if candidate != value and constraint.is_satisfied_by(candidate):
+                return candidate
+    return None
 
 
 def check_plots(case: ModelCase) -> None:

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "pl": {"counts", "methods", "models", "annotated"},
     "likelihood": {"methods"},
     "experimental": {"models", "inference"},
+    "extensions": {"kernels", "counts", "engine", "methods", "models"},
     "results": {"counts", "storage", "methods", "models", "inference", "datasets"},
     "errors": {"counts", "storage", "engine", "cluster"},
     "report": {
