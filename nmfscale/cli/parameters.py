@@ -170,15 +170,40 @@ def _how(constraints: Sequence[Any]) -> dict[str, Any] | None:
     """Return the options of argparse for a parameter; None if a shell cannot express it."""
     from sklearn.utils._param_validation import Interval, Options
 
+    words, intervals = set[str](), list[Any]()
     for constraint in constraints:
         if isinstance(constraint, Options) and constraint.type is str:
-            return {"choices": sorted(constraint.options)}
-        if isinstance(constraint, Interval):
-            metavar = "N" if constraint.type is Integral else "X"
-            return {"type": _number(constraint), "metavar": metavar}
-        if isinstance(constraint, str) and constraint == "boolean":
+            words |= constraint.options
+        elif isinstance(constraint, Interval):
+            intervals.append(constraint)
+        elif isinstance(constraint, str) and constraint == "boolean":
             return {"action": argparse.BooleanOptionalAction}
-    return None
+    if not intervals:
+        return {"choices": sorted(words)} if words else None
+    metavar = "N" if intervals[0].type is Integral else "X"
+    if words:
+        return {
+            "type": _word_or_number(words, intervals[0]),
+            "metavar": f"{{{','.join(sorted(words))},{metavar}}}",
+        }
+    return {"type": _number(intervals[0]), "metavar": metavar}
+
+
+def _word_or_number(words: set[str], interval: Any) -> Any:
+    """Return a function that reads one of some words, or a number in an interval."""
+    number = _number(interval)
+
+    def word_or_number(text: str) -> Any:
+        if text in words:
+            return text
+        try:
+            return number(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text} is neither a number nor one of {', '.join(sorted(words))}"
+            ) from None
+
+    return word_or_number
 
 
 def _number(interval: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict
 
 from numpy.typing import ArrayLike
@@ -38,11 +38,26 @@ class SourceOptions(TableOptions, total=False):
 SOURCE = (*TableOptions.__annotations__, "join", "labels")
 
 
-def check_source(source: Mapping[str, Any], caller: str) -> None:
-    """Refuse an unknown keyword argument."""
+def check_source(
+    source: Mapping[str, Any],
+    caller: str,
+    parameters: Collection[str] = (),
+    arguments: Collection[str] = (),
+) -> None:
+    """Refuse an unknown keyword argument.
+
+    `parameters` are those of a model, and `arguments` those of its `fit`, for the message.
+    """
     for name in source:
-        if name not in ("layer", "raw", *SOURCE):
+        if name in ("layer", "raw", *SOURCE):
+            continue
+        if name in parameters:
             raise TypeError(
-                f"{caller} got an unexpected keyword argument {name!r}; options of the source are "
-                f"layer, raw, {', '.join(SOURCE)}."
+                f"{name} is a parameter of the model: use {caller}({name}=...), or "
+                f"set_params({name}=...)."
             )
+        own = f"arguments of fit are {', '.join(arguments)}; " if arguments else ""
+        raise TypeError(
+            f"{caller} got an unexpected keyword argument {name!r}; {own}options of the source are "
+            f"layer, raw, {', '.join(SOURCE)}."
+        )

@@ -17,7 +17,7 @@ from ..counts.names import name_array, names_of
 from ..inference.choice.select_k import select_k as compare_numbers
 from ..inference.choice.topic_quality import topic_quality as measure_quality
 from ..models.base import CountModel
-from ..models.topic_model import TopicModel
+from .topics import as_estimator
 
 
 def topic_quality(
@@ -93,7 +93,7 @@ def select_k(
     adata: AnnDataLike,
     n_components: Iterable[int] = range(2, 21),
     *,
-    model: CountModel | PipelineLike | None = None,
+    model: str | type[CountModel] | CountModel | PipelineLike = "topic",
     layer: str | None = None,
     raw: bool = False,
     mask_var: MaskLike | None = None,
@@ -112,9 +112,10 @@ def select_k(
         As in :func:`topics`.
     n_components : iterable of int, default=range(2, 21)
         Numbers of topics to compare.
-    model : estimator, optional
-        The `estimator` of :func:`nmfscale.select_k`, by default
-        ``TopicModel(prior_factors=1.1, tol=1e-3)``.
+    model : str, class or estimator, default="topic"
+        The `estimator` of :func:`nmfscale.select_k`, or its name or class, as in :func:`topics`. Of
+        a name or class it has ``prior_factors=1.1`` and ``tol=1e-3``, if the model has such a
+        prior.
     units : str or array-like of shape (n_obs,), optional
         Column of ``adata.obs`` with the unit of each observation, such as its donor, to hold out
         whole units.
@@ -151,8 +152,9 @@ def select_k(
     if obs is not None and given is not None:
         given = np.asarray(given, object)[obs]
     counts = selected(counts_of(adata, layer, raw), obs, var)
-    if model is None:
-        model = TopicModel(prior_factors=1.1, tol=1e-3)
-    found = compare_numbers(model, counts, n_components, units=given, **options)
+    estimator: Any = model
+    if isinstance(model, str | type):
+        estimator = as_estimator(model, prior_factors=1.1, tol=1e-3)
+    found = compare_numbers(estimator, counts, n_components, units=given, **options)
     keep_result(adata, key_added, found)
     return returned

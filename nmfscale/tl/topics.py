@@ -143,19 +143,32 @@ def topics(
     return returned
 
 
-def _estimator(
-    model: Any, n_components: int, given: dict[str, Any]
-) -> tuple[CountModel, dict[str, Any]]:
-    """Return an estimator with the given parameters, and the arguments of its `fit`."""
+def as_estimator(model: Any, **parameters: Any) -> CountModel:
+    """Return the estimator that a name, a class or an estimator stands for.
+
+    An estimator that is made has these parameters, if its class has all of them.
+    """
     if isinstance(model, str):
         model = model_named(model)
     if isinstance(model, type) and issubclass(model, CountModel):
-        model = model()
+        model = (
+            model(**parameters)
+            if parameters.keys() <= signature(model).parameters.keys()
+            else model()
+        )
     if not isinstance(model, CountModel):
         raise TypeError(
             f"model is a {type(model).__name__}: a name such as 'topic', or an estimator of "
             "nmfscale, is needed."
         )
+    return model
+
+
+def _estimator(
+    model: Any, n_components: int, given: dict[str, Any]
+) -> tuple[CountModel, dict[str, Any]]:
+    """Return an estimator with the given parameters, and the arguments of its `fit`."""
+    model = as_estimator(model)
     check_readable(model)
     parameters = model.get_params(deep=False)
     of_fit = signature(model.fit).parameters.keys() - {"X", *_CHOICE}

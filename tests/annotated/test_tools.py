@@ -9,6 +9,7 @@ from zero_inflated_nmf import ZeroInflatedNMF
 
 import nmfscale
 from nmfscale.models import MODELS
+from nmfscale.tl.topics import as_estimator
 
 anndata = pytest.importorskip("anndata")
 pd = pytest.importorskip("pandas")
@@ -336,6 +337,15 @@ def test_logarithms_are_refused_and_the_counts_named():
     corrected = anndata.AnnData(X.toarray() * 30.5)  # as after removal of ambient RNA
     with pytest.warns(UserWarning, match="not whole numbers"):
         nmfscale.tl.topics(corrected, 2, max_iter=2, random_state=0)
+
+
+def test_select_k_takes_names_of_models():
+    adata = anndata.AnnData(np.eye(4, dtype=int))
+    with pytest.raises(ValueError, match="model='poison' is not one of 'topic', 'poisson'"):
+        nmfscale.tl.select_k(adata, [2], model="poison")
+    smoothed = as_estimator("poisson", prior_factors=1.1, tol=1e-3)
+    assert type(smoothed) is nmfscale.PoissonNMF and smoothed.prior_factors == 1.1
+    assert as_estimator("lda", prior_factors=1.1, tol=1e-3).tol == nmfscale.LDA().tol
 
 
 def test_a_new_fit_removes_the_results_of_the_old_one(fitted):

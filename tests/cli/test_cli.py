@@ -1,5 +1,6 @@
 """The command line: what it writes, where it says so, and how it fails."""
 
+import argparse
 import gzip
 import io
 import os
@@ -26,6 +27,7 @@ from nmfscale import models
 from nmfscale.cli import commands, main
 from nmfscale.cli.labels import read_groups
 from nmfscale.cli.messages import in_shell_words
+from nmfscale.cli.parameters import add_parameters
 from nmfscale.methods.poisson import solvers as fit
 from nmfscale.methods.starts.initialize import PoissonStart
 
@@ -977,11 +979,23 @@ def test_unknown_options(words, hint, capsys):
         (["--init", "foo"], r"--init: invalid choice: 'foo' \(choose from .*nndsvd"),
         (["--resume"], "--resume needs --checkpoint DIR"),
         (["--memory-limit", "foo"], "--memory-limit: 'foo' is not a size"),
+        (
+            ["--model", "frobenius", "--alpha-H", "samy"],
+            "--alpha-H: samy is neither a number nor one of same",
+        ),
     ],
 )
 def test_wrong_options_of_a_fit_are_found_before_it_reads(words, complaint, capsys):
     # there is no such file: nothing was read
     assert re.search(complaint, misuse(capsys, "fit", "counts.npz", "-k", 3, *words))
+
+
+@pytest.mark.parametrize(("text", "value"), [("same", "same"), ("0.5", 0.5)])
+def test_an_option_takes_a_word_or_a_number(text, value):
+    command = argparse.ArgumentParser()
+    words = ["--model", "frobenius", "--alpha-H", text]
+    add_parameters(command, words)
+    assert command.parse_args(words).alpha_H == value
 
 
 class AnotherModel(nmfscale.PoissonNMF):

@@ -9,7 +9,8 @@ from shell import failure, run
 from zero_inflated_nmf import ZeroInflatedNMF
 
 import nmfscale
-from nmfscale.models import CountModel
+from nmfscale.errors import ConvergenceWarning, MemoryLimitError
+from nmfscale.extensions import CountModel
 from nmfscale.testing import check_model, model_checks
 
 NAME = "ZeroInflatedNMF"
@@ -71,6 +72,12 @@ class Forgetful(ZeroInflatedNMF):
         return super().pass_of_loadings(counts, **how)
 
 
+class InFloat64(ZeroInflatedNMF):
+    """A fit in float32 needs as much memory."""
+
+    float32_needs_less = False
+
+
 class Unfit(ZeroInflatedNMF):
     """It cannot be fitted."""
 
@@ -78,8 +85,27 @@ class Unfit(ZeroInflatedNMF):
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize(("model", "name"), [(OfThreads, "place-store"), (Forgetful, "model_file")])
-def test_faults_are_found(model, name, tmp_path):
+class OfAllSamples(ZeroInflatedNMF):
+    """Its loadings depend on the other samples."""
+
+    def transform(self, X, **how):
+        return super().transform(X, **how) * (1 + 1e-12 * len(X))
+
+
+class Resumable(ZeroInflatedNMF):
+    """A fit goes on from a checkpoint of a fit with another parameter."""
+
+    parameters_free_to_change = ("dropout",)
+
+
+FAULTS = {
+    "place-store": OfThreads, "model_file": Forgetful, "single_samples": OfAllSamples,
+    "parameters_at_resume": Resumable,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "model"), FAULTS.items())
+def test_faults_are_found(name, model, tmp_path):
     with pytest.raises((AssertionError, AttributeError)):
         model_checks(model(3))[name](tmp_path)
 
@@ -90,6 +116,19 @@ def test_a_note_names_the_check_that_fails():
     assert caught.value.__notes__ == ["in the check 'scikit_learn' of Unfit"]
     with pytest.raises(TypeError, match="estimator is 3: an unfitted model is needed"):
         check_model(3)
+
+
+def test_warnings_and_errors_are_for_the_user_of_the_model():
+    X = np.random.default_rng(0).poisson(3, (30, 20))
+    with pytest.warns(ConvergenceWarning) as caught:
+        ZeroInflatedNMF(2, max_iter=1, tol=1e-9).fit(X)
+    assert caught[0].filename == __file__
+    large = {"n_components": 2, "memory_limit": "1MB"}
+    with pytest.raises(MemoryLimitError, match="or use dtype='float32'"):
+        ZeroInflatedNMF(**large).fit(X)
+    with pytest.raises(MemoryLimitError) as refusal:
+        InFloat64(**large).fit(X)
+    assert "float32" not in str(refusal.value)
 
 
 # The model -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,17 @@ def test_public_names(name):
     module = importlib.import_module(name)
     assert sorted(module.__all__) == sorted(NAMES[name].split())
     assert all(hasattr(module, each) for each in module.__all__)
+
+
+def test_a_model_of_another_package_imports_public_modules_only():
+    tests = Path(__file__).resolve().parents[1]
+    page = (tests.parent / "docs" / "engine.md").read_text(encoding="utf-8")
+    imports = re.compile(r"^(?:>>> )?from (nmfscale[.\w]*) import", re.M)
+    example = imports.findall((tests / "zero_inflated_nmf.py").read_text(encoding="utf-8"))
+    assert example == ["nmfscale.extensions"]
+    assert {*imports.findall(page)} <= NAMES.keys()
+    rest = {name for name in importlib.import_module(example[0]).__all__ if f"`{name}" not in page}
+    assert rest == set(), "docs/engine.md names them"
 
 
 def test_modules_are_public_names():

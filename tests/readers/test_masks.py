@@ -187,3 +187,6 @@ def test_names_and_columns_that_a_source_does_not_have(tmp_path):
                 as_counts(source, **option)
     with pytest.raises(TypeError, match="TopicModel got an unexpected keyword argument 'sample_w"):
         nmfscale.TopicModel(2).fit(X, sample_weight=np.ones(30))
+    message = r"solver is a parameter of the model: use TopicModel\(solver="
+    with pytest.raises(TypeError, match=message):
+        nmfscale.TopicModel(2).fit(X, solver="em")

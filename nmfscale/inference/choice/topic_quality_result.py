@@ -39,7 +39,7 @@ class TopicQuality(Result):
     top_features, top_samples : tuple of ndarray of int
         Columns and rows of `X` that lead each topic, best first.
     sample_deviance, feature_deviance : ndarray of shape (n_samples,) and (n_features,), float64
-        Residual deviance.
+        Residual Poisson deviance, whatever the likelihood of the model is.
     sample_null_deviance, feature_null_deviance : ndarray, float64
         The same for a single topic: the overall frequencies of `X`.
     sample_totals, feature_totals : ndarray, float64
@@ -97,7 +97,10 @@ class TopicQuality(Result):
 
     @property
     def deviance_explained(self) -> float:
-        """Share of the deviance of a single topic that the fit removes; 0 if that is 0."""
+        """Share of the Poisson deviance of a single topic that the fit removes; 0 if that is 0.
+
+        It may be negative for a model with another likelihood, which does not minimise it.
+        """
         null = float(self.sample_null_deviance.sum())
         return 1 - float(self.sample_deviance.sum()) / null if null else 0.0
 
@@ -158,7 +161,7 @@ class TopicQuality(Result):
         of = "the fit" if self.of_fit else "other samples, with loadings by transform"
         lines.append(
             f"mean NPMI {self.npmi.mean():.3f}, diversity {self.diversity:.2f}, "
-            f"{self.deviance_explained:.1%} of the deviance explained; "
+            f"{self.deviance_explained:.1%} of the Poisson deviance explained; "
             f"{self.n_top} leading features; {len(self.sample_totals):,} samples of {of}"
         )
         return "\n".join(lines)

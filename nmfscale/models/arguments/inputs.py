@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any, Self, cast
 
 import numpy as np
@@ -19,6 +20,8 @@ from .entry_weights import given_weights, is_nan
 from .names import default_missing, keep_names, matched_counts
 
 Array = NDArray[Any]
+# Arguments of `fit` that messages about unknown ones do not list.
+_NOT_LISTED = ("layer", "raw", "source")
 
 
 class CountInputs:
@@ -70,7 +73,11 @@ class CountInputs:
     def _read(
         self, X: Any, reading: dict[str, Any], in_memory: bool = True, nan: bool = False
     ) -> CountMatrix:
-        check_source(reading, type(self).__name__)
+        model: Any = self
+        check_source(
+            reading, type(self).__name__, model.get_params(deep=False),
+            [name for name in signature(model.fit).parameters if name not in _NOT_LISTED],
+        )  # fmt: skip
         return open_counts(
             X, integer=cast(Any, self.integer), subject=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None, memory_limit=self.memory_limit,
