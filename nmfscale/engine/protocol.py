@@ -361,8 +361,8 @@ class Method(ABC):
     def residuals_here(self) -> dict[str, Any] | None:
         """Return the residuals of the current point, at which a converged fit would end.
 
-        Residuals of a record may be those of nearby points; return None if they are not. Return
-        infinity if the fit would not end at this point.
+        Residuals of a record may be those of nearby points. None means that those of the record are
+        exact for the current point. Return infinity if the fit would not end at this point.
         """
         return None
 

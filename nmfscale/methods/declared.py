@@ -19,7 +19,8 @@ Shared = dict[str, Array]
 class DeclaredMethod(Method):
     """A method whose state is numbers, row arrays and arrays of this process, all declared.
 
-    Row arrays hold a row of K numbers for each sample, and are padded to (lanes, stride).
+    Row arrays hold a row of K numbers for each sample, and are padded to (lanes, stride). There is
+    no constructor: `__init__` of a method sets the first three attributes, and `executor`.
 
     Attributes
     ----------

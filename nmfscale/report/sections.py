@@ -229,7 +229,8 @@ def quality_section(found: Any, words: Words) -> Section:
         "effective samples": [f"{each:,.0f}" for each in found.effective_samples],
     }
     text = (
-        f"The fit explains {found.deviance_explained:.1%} of the Poisson deviance of a single topic. "
+        f"The fit explains {found.deviance_explained:.1%} of the Poisson deviance of a single "
+        "topic. "
         f"NPMI and UMass measure how often the {found.n_top} leading features of a topic occur "
         "together; exclusivity is 1 for features that other topics do not have."
     )

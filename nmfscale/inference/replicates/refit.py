@@ -74,7 +74,7 @@ def bootstrap_fit(
     ----------
     estimator : model whose fit can start at another one, or with anchors
         Of this package, PoissonNMF, TopicModel, LDA, AnchorNMF and FrobeniusNMF; others if their
-        `fit` takes `loadings` and `components`.
+        `fit` takes their start: `loadings` and `components`, and what else `start_arguments` names.
         Fitted to `X`, or unfitted; an unfitted one is copied and fitted first. Replicates use the
         `row_weights` and the fixed topics, features and samples of its fit. LDA may have either
         inference; its estimates are posterior means. AnchorNMF keeps the anchors of the fit, and
