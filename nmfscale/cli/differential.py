@@ -17,6 +17,8 @@ def differential(arguments: argparse.Namespace) -> int:
         arguments.usage("--seed is for --split")
     files, endings = input_files(arguments), (*TEXT_TABLES, *ARRAYS, *PICTURES, PAGE)
     job = Job(arguments, [arguments.model, *files], endings, draws=arguments.split is not None)
+    if job.drawn and job.random_state is None:  # checkpoints of this job do not hold the seed
+        arguments.usage("--resume with --split needs --seed N, the seed of the job to resume")
     from ..inference.features.differential import differential_features
     from ..models.persistence import load_model
     from ..models.topics.symbols import with_symbols

@@ -394,11 +394,14 @@ def test_features_that_make_topics(folder, tmp_path, capsys):
         assert_array_equal(file["z"][()], expected.z)
         assert file.attrs["format"] == b"nmfscale-result"
     assert (tmp_path / "volcano.png").stat().st_size > 0
-    words = ["differential", model, counts, "-q", "--split", 0.5, "--seed", 1]
-    assert run(*words, "-o", tmp_path / "split.h5", "-o", tmp_path / "volcano.html") == 0
+    state = ["--checkpoint", tmp_path / "state"]
+    words = ["differential", model, counts, "-q", "--split", 0.5, *state]
+    to = ["-o", tmp_path / "split.h5", "-o", tmp_path / "volcano.html"]
+    assert run(*words, "--seed", 1, *to) == 0
+    assert "fitted to 50% of the counts" in capsys.readouterr().out
+    assert "--resume with --split needs --seed N" in misuse(capsys, *words, "--resume", *to)
     split = nmfscale.differential_features(nmfscale.load(model), counts, split=0.5, random_state=1)
     assert_array_equal(nmfscale.load_result(tmp_path / "split.h5").z, split.z)
-    assert "fitted to 50% of the counts" in capsys.readouterr().out
     assert "@lfc" in (tmp_path / "volcano.html").read_text()
     for more, complaint in (
         (["--resume"], "--resume needs --checkpoint"),
