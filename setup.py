@@ -12,6 +12,7 @@ import subprocess
 import sys
 from glob import glob
 from multiprocessing.pool import ThreadPool
+from sysconfig import get_platform
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -25,15 +26,24 @@ DEBUG = os.environ.get("NMFSCALE_DEBUG", "0") != "0"
 BUILD = "build/" + ("debug" if DEBUG else "release") + ("" if OPENMP else "-serial")
 
 # No -march, because slices_*.c select their own instruction sets. No -ffast-math, because the
-# compiler must not reorder or contract sums.
+# compiler must not reorder or contract sums. -g0, because Python's arguments include -g.
 COMPILE_ARGS = [
-    # Python's arguments include -g, which takes a third of the compile time of these kernels.
-    *(["-O1"] if DEBUG else ["-O3", "-g0"]),
+    *([] if DEBUG else ["-g0"]),
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fstrict-overflow",  # overrides Python's -fwrapv, which makes the kernels a sixth slower
 ]
+
+# The compiler takes most of the time of an installation: benchmarks/README.md has the seconds, and
+# what was tried. Processors without AVX2 are rare, so that their level is only compiled quickly; so
+# are modules that call kernels but have no loops over numbers.
+OPTIMISATION = dict.fromkeys(["levels", "operands", "targets", "_memoryviews"], "-O1")
+if get_platform().endswith("x86_64"):
+    OPTIMISATION["slices_baseline"] = "-O1"
+
+# Modules import what Cython generates for memoryviews from here, else each would compile it.
+MEMORYVIEWS = "nmfscale.kernels._memoryviews"
 
 
 def openmp_arguments():
@@ -78,7 +88,7 @@ def extension(source):
     return Extension(
         name,
         [source, *arithmetic],
-        include_dirs=["nmfscale/kernels"],
+        include_dirs=["nmfscale/kernels", "nmfscale/counts"],
         define_macros=[("NMFSCALE_OPENMP", str(int(OPENMP))), ("NMFSCALE_DEBUG", str(int(DEBUG)))],
         undef_macros=["NDEBUG"] if DEBUG else [],
         extra_compile_args=COMPILE_ARGS + OPENMP_COMPILE,
@@ -99,9 +109,14 @@ class BuildExt(build_ext):
             raise CompileError("the kernels need GCC or Clang (on Windows: --compiler=mingw32)")
         compile_files = self.compiler.compile
 
-        def compile_in_parallel(sources, **options):
+        def compile_in_parallel(sources, extra_postargs=(), **options):
+            def compile_one(source):
+                name = os.path.splitext(os.path.basename(source))[0]
+                level = "-O1" if DEBUG else OPTIMISATION.get(name, "-O3")
+                return compile_files([source], extra_postargs=[*extra_postargs, level], **options)
+
             with ThreadPool(min(len(sources), self.parallel)) as pool:
-                objects = pool.map(lambda source: compile_files([source], **options), sources)
+                objects = pool.map(compile_one, sources)
             return [name for names in objects for name in names]
 
         self.compiler.compile = compile_in_parallel
@@ -115,11 +130,21 @@ class BuildExt(build_ext):
             raise type(error)(f"{error}\n{remedy}") from error
 
 
+# `levels` takes longest.
+SOURCES = sorted(
+    glob("nmfscale/*/*.pyx"), key=lambda source: (not source.endswith("levels.pyx"), source)
+)
+MODULES = [extension(source) for source in SOURCES]
+MODULES.append(
+    Extension(MEMORYVIEWS, [f"{MEMORYVIEWS.replace('.', '/')}.c"], extra_compile_args=COMPILE_ARGS)
+)
+
 setup(
     ext_modules=cythonize(
-        [extension(source) for source in sorted(glob("nmfscale/*/*.pyx"))],
+        MODULES,
         build_dir=f"{BUILD}/cython",
         compiler_directives=DIRECTIVES,
+        shared_utility_qualified_name=MEMORYVIEWS,
     ),
     cmdclass={"build_ext": BuildExt},
     options={"build": {"build_base": BUILD}},

@@ -1,33 +1,46 @@
-"""Conversion of a block of CSR rows to SELL-16, by rows or by columns; functions of its counts."""
+"""Conversion of a block of CSR rows to SELL-16, by rows or by columns; functions of its counts.
+
+Functions whose arguments are memoryviews of several types have a copy for each combination of
+types, and each copy is long. Loops with many combinations are therefore in sell.h.
+"""
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
-cdef enum:
-    LANES = 16
+cdef extern from "sell.h":
+    enum:
+        LANES, UINT8, UINT16, FLOAT32, FLOAT64
+
+    ctypedef struct csr_rows:
+        const int64_t *indptr
+        const void *indices
+        const void *data
+        int index_bytes, count_bytes
+
+    ctypedef struct sell_entries:
+        void *index
+        void *count
+        int index_bytes, count_bytes, count_kind
+        int64_t size
+
+    void fill_rows(const csr_rows *, const int64_t *order, const int32_t *column_lane,
+                   int64_t offset, const sell_entries *) noexcept nogil
+    void fill_columns(const csr_rows *, const int64_t *order, int64_t first, int64_t last,
+                      int64_t *place, const sell_entries *) noexcept nogil
+    void measure_slice(const sell_entries *, int64_t first, int64_t last, int64_t most,
+                       int64_t *entries, int64_t *pieces) noexcept nogil
+    void append_slice(const sell_entries *, int64_t first, int64_t last, int64_t most,
+                      int64_t first_lane, int64_t *entries, int64_t *pieces, int64_t to_first,
+                      const sell_entries *) noexcept nogil
+    bint slice_is_dense(const sell_entries *, int64_t first, int64_t last) noexcept nogil
+    void weigh_entries(const sell_entries *, int64_t first, int64_t last, const void *weight,
+                       int kind, void *out) noexcept nogil
 
 ctypedef fused index_in:
     int32_t
     int64_t
-
-ctypedef fused index_out:
-    uint16_t
-    int32_t
-
-ctypedef fused index_to:
-    uint16_t
-    int32_t
-
-ctypedef fused count_type:
-    uint8_t
-    uint16_t
-    float
-    double
-
-
-ctypedef fused weighted_count:
-    uint16_t
-    float
-    double
 
 ctypedef fused any_count:
     uint8_t
@@ -41,6 +54,40 @@ ctypedef fused any_count:
 ctypedef fused small_count:
     uint8_t
     uint16_t
+
+_KINDS = {"uint8": UINT8, "uint16": UINT16, "float32": FLOAT32, "float64": FLOAT64}
+
+
+cdef void *address(array, str name, tuple dtypes, Py_ssize_t size, bint writable) except NULL:
+    """Return the address of a C-contiguous array of `size` numbers; the caller keeps it alive."""
+    if array.dtype.name not in dtypes or array.size != size or not array.dtype.isnative:
+        raise ValueError(
+            f"{name}: expected {size} numbers of type {' or '.join(dtypes)}, got {array.size} of "
+            f"type {array.dtype}"
+        )
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0))
+    cdef void *first = view.buf
+    PyBuffer_Release(&view)
+    return first
+
+
+cdef csr_rows rows_of(const int64_t[::1] indptr, indices, data) except *:
+    cdef csr_rows out
+    out.indptr = &indptr[0]
+    out.indices = address(indices, "indices", ("int32", "int64"), len(data), False)
+    out.data = address(data, "data", tuple(_KINDS), len(data), False)
+    out.index_bytes, out.count_bytes = indices.itemsize, data.itemsize
+    return out
+
+
+cdef sell_entries entries_of(index, count, bint writable) except *:
+    cdef sell_entries out
+    out.index = address(index, "index", ("uint16", "int32"), len(count), writable)
+    out.count = address(count, "count", tuple(_KINDS), len(count), writable)
+    out.index_bytes, out.count_bytes = index.itemsize, count.itemsize
+    out.count_kind, out.size = _KINDS[count.dtype.name], len(count)
+    return out
 
 
 def count_values(const small_count[::1] data, int64_t[:, ::1] found):
@@ -57,41 +104,37 @@ def count_values(const small_count[::1] data, int64_t[:, ::1] found):
         found[3, data[q + 3]] += 1
 
 
-def weigh(
-    const index_out[::1] index,            # IN   indices and counts of a block in SELL-16
-    const count_type[::1] count,
-    const weighted_count[::1] weight,      # IN   one weight for each index
-    weighted_count[::1] out,               # OUT
-    int n_threads,
-):
-    """Multiply every count by the weight of its index, in the dtype of the weights."""
-    cdef Py_ssize_t q
-    for q in prange(index.shape[0], nogil=True, schedule="static", num_threads=n_threads,
-                    use_threads_if=index.shape[0] > 4096):
-        out[q] = <weighted_count>(<weighted_count>count[q] * weight[index[q]])
+def weigh(index, count, weight, out, int n_threads):
+    """Write every count times the weight of its index to `out`, in the dtype of the weights.
+
+    `index` and `count` are those of a block in SELL-16; there is one weight for each index.
+    """
+    cdef sell_entries entries = entries_of(index, count, False)
+    cdef tuple kinds = ("uint16", "float32", "float64")
+    cdef const void *weights = address(weight, "weight", kinds, len(weight), False)
+    cdef void *products = address(out, "out", (weight.dtype.name,), entries.size, True)
+    cdef int kind = _KINDS[weight.dtype.name]
+    cdef int64_t q, at_once = 4096
+    for q in prange((entries.size + at_once - 1) // at_once, nogil=True, schedule="static",
+                    num_threads=n_threads, use_threads_if=entries.size > at_once):
+        weigh_entries(&entries, q * at_once, min(entries.size, (q + 1) * at_once), weights, kind,
+                      products)
 
 
-def find_dense(
-    const index_out[::1] index,            # IN   indices and counts of a block in SELL-16
-    const count_type[::1] count,
-    const int64_t[::1] offset,
-    uint8_t[::1] dense,                    # OUT  one entry for each slice
-):
-    """Find the slices whose entry q has index q in all lanes that have a count there."""
-    cdef Py_ssize_t s, q, lane, at
+def find_dense(index, count, const int64_t[::1] offset, uint8_t[::1] dense):
+    """Find the slices whose entry q has index q in all lanes that have a count there.
+
+    `dense` receives one number for each slice.
+    """
+    cdef sell_entries entries = entries_of(index, count, False)
+    cdef Py_ssize_t s
     with nogil:
         for s in range(dense.shape[0]):
-            dense[s], q = True, 0
-            while dense[s] and q < offset[s + 1] - offset[s]:
-                for lane in range(LANES):
-                    at = LANES * (offset[s] + q) + lane
-                    if index[at] != q and count[at] != 0:
-                        dense[s] = False
-                q += 1
+            dense[s] = slice_is_dense(&entries, offset[s], offset[s + 1])
 
 
 def sum_rows(
-    const index_in[::1] indptr,            # IN   CSR
+    const int64_t[::1] indptr,            # IN   CSR
     const any_count[::1] data,             # IN   integers
     const double[::1] table,               # IN   value of the function at each integer
     double[::1] out,                       # OUT  one sum for each row
@@ -128,151 +171,87 @@ def count_columns(
 
 def place_rows(
     const int64_t[::1] indptr,             # IN   the block, as CSR
-    const index_in[::1] indices,
-    const count_type[::1] data,
+    indices,
+    data,
     const int64_t[::1] order,              # IN   row of the block in each lane, -1 for padding
     const int32_t[::1] column_position,    # IN   lane of column j
     const int64_t[::1] offset,             # IN   first entry of every slice
-    index_out[::1] index,                  # OUT
-    count_type[::1] count,                 # OUT
+    index,                                 # OUT
+    count,                                 # OUT
     int n_threads,
 ):
     """Fill row slices: entry q of a lane is the q-th nonzero of its row."""
-    cdef Py_ssize_t s, lane, q, row, first, at
+    cdef csr_rows rows = rows_of(indptr, indices, data)
+    cdef sell_entries entries = entries_of(index, count, True)
+    cdef const int32_t *lanes = &column_position[0] if column_position.shape[0] else NULL
+    cdef Py_ssize_t s
+    if data.dtype != count.dtype:
+        raise ValueError(f"data are {data.dtype}, count {count.dtype}")
     for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=offset.shape[0] > 2):
-        for lane in range(LANES):
-            row = order[s * LANES + lane]
-            if row >= 0:
-                first = indptr[row]
-                for q in range(first, indptr[row + 1]):
-                    at = (offset[s] + q - first) * LANES + lane
-                    index[at] = <index_out>column_position[indices[q]]
-                    count[at] = data[q]
+        fill_rows(&rows, &order[s * LANES], lanes, offset[s], &entries)
 
 
 def place_columns(
     const int64_t[::1] indptr,             # IN   the block, as CSR
-    const index_in[::1] indices,
-    const count_type[::1] data,
+    indices,
+    data,
     const int64_t[::1] order,              # IN   row of the block in each lane, -1 for padding
     const int64_t[::1] cuts,               # IN   first lane of every share, and the end
     int64_t[:, ::1] place,                 # WORK (n_shares, n_columns) next free position in index
-    index_out[::1] index,                  # OUT
-    count_type[::1] count,                 # OUT
+    index,                                 # OUT
+    count,                                 # OUT
     int n_threads,
 ):
     """Fill column slices, with rows in lane order; the shares of lanes write side by side."""
-    cdef Py_ssize_t share, lane, q, row, at
+    cdef csr_rows rows = rows_of(indptr, indices, data)
+    cdef sell_entries entries = entries_of(index, count, True)
+    cdef Py_ssize_t share
+    if data.dtype != count.dtype:
+        raise ValueError(f"data are {data.dtype}, count {count.dtype}")
+    if not order.shape[0] or not place.shape[1]:
+        return
     for share in prange(place.shape[0], nogil=True, schedule="static", num_threads=n_threads,
                         use_threads_if=place.shape[0] > 1):
-        for lane in range(cuts[share], cuts[share + 1]):
-            row = order[lane]
-            if row >= 0:
-                for q in range(indptr[row], indptr[row + 1]):
-                    at = place[share, indices[q]]
-                    place[share, indices[q]] = at + LANES
-                    index[at] = <index_out>lane
-                    count[at] = data[q]
+        fill_columns(&rows, &order[0], cuts[share], cuts[share + 1], &place[share, 0], &entries)
 
 
 def measure_lanes(
-    const index_out[::1] index,            # IN   columns of a block in SELL-16
-    const count_type[::1] count,
+    index,                                 # IN   columns of a block in SELL-16
+    count,
     const int64_t[::1] offset,             # IN   first step of every slice
     int64_t most,                          # IN   a piece of a large count; 0 if there are none
     int64_t[:, ::1] n_entries,             # OUT  (2, n_lanes), added to
     int n_threads,
 ):
     """Count the entries of every lane: first those with rising indices, then the pieces."""
+    cdef sell_entries entries = entries_of(index, count, False)
     cdef Py_ssize_t s
     for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=offset.shape[0] > 2):
-        measure_slice(index, count, offset[s], offset[s + 1], most, s * LANES, n_entries)
-
-
-cdef void measure_slice(
-    const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
-    int64_t most, Py_ssize_t lane, int64_t[:, ::1] n_entries,
-) noexcept nogil:
-    cdef int64_t[2] ends
-    cdef Py_ssize_t r
-    for r in range(LANES):
-        find_ends(index, count, first, last, most, r, ends)
-        n_entries[0, lane + r] += ends[0] - first
-        n_entries[1, lane + r] += ends[1] - ends[0]
-
-
-cdef inline void find_ends(
-    const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
-    int64_t most, Py_ssize_t r, int64_t *ends,
-) noexcept nogil:
-    """Find where the entries of a lane end, and its pieces, which follow them.
-
-    Only the last entries can be pieces, as these are all equal to `most`. The index of the first
-    piece does not rise.
-    """
-    cdef int64_t low = first, high = last, q
-    while low < high:                      # padding follows all entries
-        q = (low + high) // 2
-        if count[q * LANES + r] != 0:
-            low = q + 1
-        else:
-            high = q
-    q = low
-    while q > first and count[(q - 1) * LANES + r] == most:
-        q -= 1
-    if q == first:
-        q += 1
-    while q < low and index[q * LANES + r] > index[(q - 1) * LANES + r]:
-        q += 1
-    ends[0], ends[1] = min(q, low), low
+        measure_slice(&entries, offset[s], offset[s + 1], most, &n_entries[0, s * LANES],
+                      &n_entries[1, s * LANES])
 
 
 def append_lanes(
-    const index_out[::1] index,            # IN   columns of a block in SELL-16
-    const count_type[::1] count,
+    index,                                 # IN   columns of a block in SELL-16
+    count,
     const int64_t[::1] offset,             # IN   first step of every slice
     int64_t most,                          # IN   a piece of a large count; 0 if there are none
     int64_t first_lane,                    # IN   added to every index
     int64_t[:, ::1] place,                 # INOUT (2, n_lanes) next step of a lane: entries, pieces
     const int64_t[::1] to_offset,          # IN   first step of every slice of the output
-    index_to[::1] to_index,                # OUT
-    count_type[::1] to_count,              # OUT
+    to_index,                              # OUT
+    to_count,                              # OUT
     int n_threads,
 ):
     """Copy the entries of every lane behind those that are there, without the padding."""
+    cdef sell_entries entries = entries_of(index, count, False)
+    cdef sell_entries to = entries_of(to_index, to_count, True)
     cdef Py_ssize_t s
+    if count.dtype != to_count.dtype:
+        raise ValueError(f"count is {count.dtype}, to_count {to_count.dtype}")
     for s in prange(offset.shape[0] - 1, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=offset.shape[0] > 2):
-        append_slice(index, count, offset[s], offset[s + 1], most, first_lane, s * LANES, place,
-                     to_offset[s], to_index, to_count)
-
-
-cdef void append_slice(
-    const index_out[::1] index, const count_type[::1] count, int64_t first, int64_t last,
-    int64_t most, int64_t first_lane, Py_ssize_t lane, int64_t[:, ::1] place, int64_t to_first,
-    index_to[::1] to_index, count_type[::1] to_count,
-) noexcept nogil:
-    cdef int64_t[LANES][2] ends
-    cdef int64_t[LANES] to
-    cdef int64_t least = last, q, at
-    cdef Py_ssize_t r
-    for r in range(LANES):
-        find_ends(index, count, first, last, most, r, ends[r])
-        least = min(least, ends[r][0])
-        to[r] = (to_first + place[0, lane + r] - first) * LANES + r
-        place[0, lane + r] += ends[r][0] - first
-    for q in range(first, least):          # what all lanes have, in the order of memory
-        for r in range(LANES):
-            to_index[to[r] + q * LANES] = <index_to>(first_lane + index[q * LANES + r])
-            to_count[to[r] + q * LANES] = count[q * LANES + r]
-    for r in range(LANES):
-        for q in range(least, ends[r][0]):
-            to_index[to[r] + q * LANES] = <index_to>(first_lane + index[q * LANES + r])
-            to_count[to[r] + q * LANES] = count[q * LANES + r]
-        for q in range(ends[r][0], ends[r][1]):
-            at = (to_first + place[1, lane + r]) * LANES + r
-            place[1, lane + r] += 1
-            to_index[at] = <index_to>(first_lane + index[q * LANES + r])
-            to_count[at] = count[q * LANES + r]
+        append_slice(&entries, offset[s], offset[s + 1], most, first_lane, &place[0, s * LANES],
+                     &place[1, s * LANES], to_offset[s], &to)

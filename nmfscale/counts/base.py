@@ -222,7 +222,8 @@ class CountMatrix(ABC):
         for first, indptr, _, data in self.chunks():
             n_rows = len(indptr) - 1
             if table is not None:
-                _sell.sum_rows(indptr, data, table, out[first : first + n_rows])
+                pointers = indptr.astype(np.int64, copy=False)
+                _sell.sum_rows(pointers, data, table, out[first : first + n_rows])
                 continue
             values = function(data.astype(np.float64))
             rows = np.repeat(np.arange(n_rows), np.diff(indptr))

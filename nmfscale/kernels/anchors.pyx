@@ -3,6 +3,9 @@
 The slices are cut into a fixed number of pieces. Each piece has its own sums, which are added in
 the order of the pieces, so results do not depend on the number of threads. A count of 0, the
 padding, ends a row.
+
+Only functions of addresses have a copy for each type of indices and counts: copies of functions
+that Python calls would be long.
 """
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
@@ -10,8 +13,12 @@ from libc.string cimport memset
 
 import numpy as np
 
+from .operands cimport address
+from .operands import COUNT_KINDS
+from .slices cimport COUNT_FLOAT32, COUNT_UINT8, COUNT_UINT16, LANES
+
 cdef enum:
-    LANES = 16
+    GRAM, SQUARES, PROJECTION    # what is computed
     PIECES = 8                   # with more, adding up would take longer than the work of a thread
     CHUNK = 64                   # directions of a projection that a thread processes at a time
     SPAN = 512                   # columns that a thread processes, so that its sums stay in cache
@@ -25,6 +32,68 @@ ctypedef fused count_type:
     uint16_t
     float
     double
+
+# Slices first to last of a block, and the arrays of a computation; some of these are NULL.
+cdef struct piece:
+    const void *index
+    const void *count
+    const int64_t *offset
+    int index_bytes, count_kind
+    Py_ssize_t first, last
+    int64_t lane                 # GRAM: multiplied with this column
+    Py_ssize_t n_columns
+    const double *weights        # SQUARES: of the columns
+    const double *scale          # GRAM: of the rows
+    bint unit
+    double *scales               # SQUARES: of the rows
+    double *row                  # SQUARES: room for one row
+    const int32_t *order         # PROJECTION: row of `out` of each column
+    const double *directions
+    Py_ssize_t n_directions, width
+    double *out
+
+
+cdef piece piece_of(index, count, const int64_t[::1] offset) except *:
+    """Return all slices of a block of counts."""
+    cdef piece out
+    memset(&out, 0, sizeof(piece))
+    kinds = index.dtype.kind, index.itemsize
+    if kinds not in (("u", 2), ("i", 4)) or (count.dtype.kind, count.itemsize) not in COUNT_KINDS:
+        raise ValueError(f"index {index.dtype} or count {count.dtype} is not a dtype of SELL-16")
+    out.index = address(index, index.dtype, (len(count),), "index")
+    out.count = address(count, count.dtype, (len(count),), "count")
+    out.index_bytes = index.itemsize
+    out.count_kind = COUNT_KINDS[count.dtype.kind, count.itemsize]
+    out.offset, out.last = &offset[0], offset.shape[0] - 1
+    return out
+
+
+cdef void compute(int what, const piece *p) noexcept nogil:
+    if p.index_bytes == 2:
+        compute_with_index(what, <const uint16_t *>p.index, p)
+    else:
+        compute_with_index(what, <const int32_t *>p.index, p)
+
+
+cdef void compute_with_index(int what, const index_type *index, const piece *p) noexcept nogil:
+    if p.count_kind == COUNT_UINT8:
+        compute_with_count(what, index, <const uint8_t *>p.count, p)
+    elif p.count_kind == COUNT_UINT16:
+        compute_with_count(what, index, <const uint16_t *>p.count, p)
+    elif p.count_kind == COUNT_FLOAT32:
+        compute_with_count(what, index, <const float *>p.count, p)
+    else:
+        compute_with_count(what, index, <const double *>p.count, p)
+
+
+cdef void compute_with_count(int what, const index_type *index, const count_type *count,
+                             const piece *p) noexcept nogil:
+    if what == GRAM:
+        gram_of_piece(index, count, p)
+    elif what == SQUARES:
+        squares_of_piece(index, count, p)
+    else:
+        project_chunk(index, count, p)
 
 
 def pieces_of(const int64_t[::1] offset):
@@ -46,9 +115,9 @@ def check_columns(order, double[:, ::1] out, lanes, scales, const int64_t[::1] o
         raise ValueError(f"scales has {len(scales)} entries: one for each row is needed")
 
 
-def gram_columns(const index_type[::1] index, const count_type[::1] count,
-                 const int64_t[::1] offset, const int64_t[::1] lanes, const int32_t[::1] order,
-                 double[:, ::1] out, *, int n_threads, const double[::1] scales=None):
+def gram_columns(index, count, const int64_t[::1] offset, const int64_t[::1] lanes,
+                 const int32_t[::1] order, double[:, ::1] out, *, int n_threads,
+                 const double[::1] scales=None):
     """Add ``sum_i s_i x_ij x_ip`` to out[a, order[j]], p = lanes[a]; s is 1 without `scales`.
 
     All indices are read, but only the counts of rows in which column p occurs.
@@ -57,17 +126,23 @@ def gram_columns(const index_type[::1] index, const count_type[::1] count,
     cdef const int64_t[::1] cuts = pieces_of(offset)
     cdef Py_ssize_t a, i, j, m = order.shape[0]
     cdef double[:, ::1] found = np.empty((PIECES, m))
-    cdef const double *scale = NULL
+    cdef piece whole = piece_of(index, count, offset)
+    cdef piece[PIECES] pieces
     cdef double total
-    if not index.shape[0]:
+    if not len(index):
         return
+    whole.n_columns = m
     if scales is not None:
-        scale = &scales[0]
+        whole.scale = &scales[0]
+    for i in range(PIECES):
+        pieces[i] = whole
+        pieces[i].first, pieces[i].last, pieces[i].out = cuts[i], cuts[i + 1], &found[i, 0]
+    cdef bint large = len(index) > 1 << 14
     for a in range(lanes.shape[0]):
         for i in prange(PIECES, nogil=True, schedule="dynamic", num_threads=n_threads,
-                        use_threads_if=index.shape[0] > 1 << 14):
-            gram_of_piece(&index[0], &count[0], &offset[0], cuts[i], cuts[i + 1],
-                          <index_type>lanes[a], scale, m, &found[i, 0])
+                        use_threads_if=large):
+            pieces[i].lane = lanes[a]
+            compute(GRAM, &pieces[i])
         for j in range(m):
             total = found[0, j]
             for i in range(1, PIECES):
@@ -75,14 +150,17 @@ def gram_columns(const index_type[::1] index, const count_type[::1] count,
             out[a, order[j]] += total
 
 
-cdef void gram_of_piece(const index_type *index, const count_type *count, const int64_t *offset,
-                        Py_ssize_t first, Py_ssize_t last, index_type lane, const double *scale,
-                        Py_ssize_t m, double *out) noexcept nogil:
+cdef void gram_of_piece(const index_type *index, const count_type *count,
+                        const piece *p) noexcept nogil:
+    cdef const int64_t *offset = p.offset
+    cdef const double *scale = p.scale
+    cdef double *out = p.out
+    cdef index_type lane = <index_type>p.lane
     cdef double[LANES] value
     cdef double x
     cdef Py_ssize_t s, i, r, begin, end
-    memset(out, 0, m * sizeof(double))
-    for s in range(first, last):
+    memset(out, 0, p.n_columns * sizeof(double))
+    for s in range(p.first, p.last):
         begin, end = offset[s] * LANES, offset[s + 1] * LANES
         if not occurs(index + begin, end - begin, lane):
             continue
@@ -109,7 +187,7 @@ cdef inline bint occurs(const index_type *index, Py_ssize_t n, index_type lane) 
     return found != 0
 
 
-def squares(const index_type[::1] index, const count_type[::1] count, const int64_t[::1] offset,
+def squares(index, count, const int64_t[::1] offset,
             const double[::1] weights, const int32_t[::1] order, double[:, ::1] out,
             double[::1] scales, *, int n_threads, bint unit=False):
     """Add ``sum_i s_i x_ij^2`` to out[0, order[j]], where s are the `scales` of the rows.
@@ -122,14 +200,21 @@ def squares(const index_type[::1] index, const count_type[::1] count, const int6
     cdef const int64_t[::1] cuts = pieces_of(offset)
     cdef Py_ssize_t i, j, m = order.shape[0]
     cdef double[:, :, ::1] found = np.zeros((2, PIECES, m))   # sums; scratch space for one row
+    cdef piece whole = piece_of(index, count, offset)
+    cdef piece[PIECES] pieces
     cdef double total
-    if not index.shape[0]:
+    if not len(index):
         scales[:] = 0
         return
+    whole.weights, whole.unit, whole.scales = &weights[0], unit, &scales[0]
+    for i in range(PIECES):
+        pieces[i] = whole
+        pieces[i].first, pieces[i].last = cuts[i], cuts[i + 1]
+        pieces[i].out, pieces[i].row = &found[0, i, 0], &found[1, i, 0]
+    cdef bint large = len(index) > 1 << 14
     for i in prange(PIECES, nogil=True, schedule="dynamic", num_threads=n_threads,
-                    use_threads_if=index.shape[0] > 1 << 14):
-        squares_of_piece(&index[0], &count[0], &offset[0], cuts[i], cuts[i + 1], &weights[0],
-                         unit, &scales[0], &found[1, i, 0], &found[0, i, 0])
+                    use_threads_if=large):
+        compute(SQUARES, &pieces[i])
     for j in range(m):
         total = found[0, 0, j]
         for i in range(1, PIECES):
@@ -137,13 +222,18 @@ def squares(const index_type[::1] index, const count_type[::1] count, const int6
         out[0, order[j]] += total
 
 
-cdef void squares_of_piece(const index_type *index, const count_type *count, const int64_t *offset,
-                           Py_ssize_t first, Py_ssize_t last, const double *weights, bint unit,
-                           double *scales, double *row, double *out) noexcept nogil:
+cdef void squares_of_piece(const index_type *index, const count_type *count,
+                           const piece *p) noexcept nogil:
     """Add the squares of a piece's counts; `row` first joins the parts of split counts."""
+    cdef const int64_t *offset = p.offset
+    cdef const double *weights = p.weights
+    cdef bint unit = p.unit
+    cdef double *scales = p.scales
+    cdef double *row = p.row
+    cdef double *out = p.out
     cdef Py_ssize_t lane, i, j, end
     cdef double norm
-    for lane in range(first * LANES, last * LANES):
+    for lane in range(p.first * LANES, p.last * LANES):
         i, norm = offset[lane // LANES] * LANES + lane % LANES, 0
         end = offset[lane // LANES + 1] * LANES
         while i < end and count[i] != 0:
@@ -166,7 +256,7 @@ cdef void squares_of_piece(const index_type *index, const count_type *count, con
             i += LANES
 
 
-def project(const index_type[::1] index, const count_type[::1] count, const int64_t[::1] offset,
+def project(index, count, const int64_t[::1] offset,
             const int32_t[::1] order, const double[:, ::1] directions, double[:, ::1] out, *,
             Py_ssize_t first, int n_threads):
     """Add ``x_ij z_i`` to row order[j] of `out`, where z_i are the rows of `directions`.
@@ -178,23 +268,35 @@ def project(const index_type[::1] index, const count_type[::1] count, const int6
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1])}")
     if not 0 <= first <= first + n_slices < offset.shape[0]:
         raise ValueError(f"no slices {first}:{first + n_slices} among {offset.shape[0] - 1}")
-    if not index.shape[0]:
+    cdef piece whole = piece_of(index, count, offset)
+    if not len(index):
         return
+    whole.first, whole.last = first, first + n_slices
+    whole.order, whole.n_directions = &order[0], d
     for c in prange((d + CHUNK - 1) // CHUNK, nogil=True, schedule="dynamic",
                     num_threads=n_threads):
-        project_chunk(&index[0], &count[0], &offset[first], n_slices, &order[0],
-                      &directions[0, c * CHUNK], &out[0, c * CHUNK], d,
-                      min(CHUNK, d - c * CHUNK))
+        project_directions(&whole, &directions[0, c * CHUNK], &out[0, c * CHUNK],
+                           min(CHUNK, d - c * CHUNK))
 
 
-cdef void project_chunk(const index_type *index, const count_type *count, const int64_t *offset,
-                        Py_ssize_t n_slices, const int32_t *order, const double *directions,
-                        double *out, Py_ssize_t d, Py_ssize_t width) noexcept nogil:
-    cdef Py_ssize_t lane, q, i, c
+cdef void project_directions(const piece *whole, const double *directions, double *out,
+                             Py_ssize_t width) noexcept nogil:
+    cdef piece chunk = whole[0]
+    chunk.directions, chunk.out, chunk.width = directions, out, width
+    compute(PROJECTION, &chunk)
+
+
+cdef void project_chunk(const index_type *index, const count_type *count,
+                        const piece *p) noexcept nogil:
+    cdef const int64_t *offset = p.offset + p.first
+    cdef const int32_t *order = p.order
+    cdef const double *directions = p.directions
+    cdef double *out = p.out
+    cdef Py_ssize_t lane, q, i, c, d = p.n_directions, width = p.width
     cdef const double *z
     cdef double *y
     cdef double x
-    for lane in range(n_slices * LANES):
+    for lane in range((p.last - p.first) * LANES):
         z = directions + lane * d
         for q in range(offset[lane // LANES], offset[lane // LANES + 1]):
             i = q * LANES + lane % LANES

@@ -4,15 +4,26 @@
 #define TARGET_ROWS 8                                     /* rows that are read together, so that sums stay in registers */
 #define MOST_SMALL 8                                      /* number of components up to which it is known to the compiler */
 
-INLINE VEC load_numbers(const double *p, int64_t n)
+INLINE VEC load_numbers(const double *p)
 {
-    double lanes[WIDTH] ALIGNED = {0};
     VEC x;
-    if (n >= WIDTH) {
-        memcpy(&x, p, sizeof x);
-        return x;
-    }
-    memcpy(lanes, p, n * sizeof *p);
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+/* The last n numbers of a row of Y, and zeros.  Not inline, because the loops over targets have many copies. */
+static __attribute__((noinline)) void load_last(const double *p, int64_t n, double *lanes)
+{
+    for (int64_t j = 0; j < WIDTH; j++)
+        lanes[j] = j < n ? p[j] : 0;
+}
+
+INLINE VEC load_targets(const double *p, int64_t n)
+{
+    double lanes[WIDTH] ALIGNED;
+    if (n >= WIDTH)
+        return load_numbers(p);
+    load_last(p, n, lanes);
     return LOAD(lanes);
 }
 
@@ -30,14 +41,14 @@ INLINE void sum_targets(const target_problem *t, int64_t first, int64_t last, do
 {
     for (int64_t i0 = 0; i0 < t->n; i0 += TARGET_ROWS)
         for (int64_t j = first; j < last; j += WIDTH) {
-            VEC total = load_numbers(loss + j % LANES, WIDTH);
+            VEC total = load_numbers(loss + j % LANES);
             UNROLL for (int k = 0; k < K; k++) {
-                b[k] = load_numbers(t->B + k * t->stride + j, WIDTH);
-                sum[k] = load_numbers(sums + k * t->stride + j, WIDTH);
+                b[k] = load_numbers(t->B + k * t->stride + j);
+                sum[k] = load_numbers(sums + k * t->stride + j);
             }
             for (int64_t i = i0; i < t->n && i < i0 + TARGET_ROWS; i++) {
                 const double *s = t->S + i * K;
-                const VEC y = load_numbers(t->Y + i * t->m + j, t->m - j), w = SET1(t->w[i]);
+                const VEC y = load_targets(t->Y + i * t->m + j, t->m - j), w = SET1(t->w[i]);
                 const VEC r = divides ? target_ratio(y, s, b, K) : y, weighted = w * r;
                 const VEC each = divides ? y * (NAME(vlog)(VMAX(r, SET1(MU_MIN))) - SET1(1)) : y * y;
                 total = FMA(w, each, total);
@@ -63,8 +74,8 @@ INLINE void multiply_targets(const target_problem *t, int64_t first, int64_t las
                 if (j >= t->m)
                     break;
                 UNROLL for (int k = 0; k < K; k++)
-                    b[k] = load_numbers(t->B + k * t->stride + j, WIDTH);
-                const VEC y = load_numbers(t->Y + i * t->m + j, t->m - j);
+                    b[k] = load_numbers(t->B + k * t->stride + j);
+                const VEC y = load_targets(t->Y + i * t->m + j, t->m - j);
                 const VEC r = divides ? target_ratio(y, t->S + i * K, b, K) : y;
                 UNROLL for (int k = 0; k < K; k++)
                     sum[k * (LANES / WIDTH) + l] = FMA(r, b[k], sum[k * (LANES / WIDTH) + l]);
@@ -72,7 +83,7 @@ INLINE void multiply_targets(const target_problem *t, int64_t first, int64_t las
         UNROLL for (int k = 0; k < K; k++) {
             double lanes[LANES], total = 0;
             memcpy(lanes, sum + k * (LANES / WIDTH), sizeof lanes);
-            for (int l = 0; l < LANES; l++)
+            UNROLL for (int l = 0; l < LANES; l++)
                 total += lanes[l];
             out[i * K + k] = total;
         }

@@ -140,10 +140,11 @@ static void NAME(any_numbers)(int function, int64_t n, const void *x, const void
     REAL lanes[2][WIDTH] ALIGNED;
     for (int64_t i = 0; i < n; i += WIDTH) {
         const int here = n - i < WIDTH ? (int)(n - i) : WIDTH;
-        for (int j = 0; j < WIDTH; j++) {
-            lanes[0][j] = j < here ? ((const REAL *)x)[i + j] : 1;
-            lanes[1][j] = before && j < here ? ((const REAL *)before)[i + j] : 1;
-        }
+        STORE(lanes[0], SET1(1));
+        STORE(lanes[1], SET1(1));
+        memcpy(lanes[0], (const REAL *)x + i, here * sizeof(REAL));
+        if (before)
+            memcpy(lanes[1], (const REAL *)before + i, here * sizeof(REAL));
         VEC value = LOAD(lanes[0]);
         switch (function) {
         case LOG_GAMMA: value = NAME(vlog_gamma)(value); break;
