@@ -101,9 +101,9 @@ def components_df(adata: AnnDataLike, key: str = KEY, *, mod: str | None = None)
     pd = imported_pandas()
 
     adata = annotated(adata, mod)
-    found = read_model(adata, key)
-    names = names_of_topics(adata, key, len(found.components_))
-    return pd.DataFrame(found.components_, index=names, columns=found.feature_names_in_)
+    fitted = read_model(adata, key)
+    names = names_of_topics(adata, key, len(fitted.components_))
+    return pd.DataFrame(fitted.components_, index=names, columns=fitted.feature_names_in_)
 
 
 def model(fit: AnnDataLike | PipelineLike, key: str = KEY, *, mod: str | None = None) -> Any:
@@ -238,8 +238,8 @@ def top_features(
     >>> top_features(components, ["the", "gene", "of", "word"], n_top=2, score="probability")
     [['the', 'gene'], ['the', 'word']]
     """
-    given = {name: value for name, value in locals().items() if name in OF_LEADING_FEATURES}
-    validate_parameter_constraints(OF_LEADING_FEATURES, given, "top_features")
+    arguments = {name: value for name, value in locals().items() if name in OF_LEADING_FEATURES}
+    validate_parameter_constraints(OF_LEADING_FEATURES, arguments, "top_features")
     if gene_symbols is not None:
         feature_names = symbols_of(components, gene_symbols)
     return leading_names(

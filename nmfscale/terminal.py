@@ -32,8 +32,8 @@ def visible_name(name: Any) -> str:
     return re.sub(r"[\t\n]", _escaped, visible(str(name)))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return ascii(found[0])[1:-1]
+def _escaped(match: re.Match[str]) -> str:
+    return ascii(match[0])[1:-1]
 
 
 def table_lines(

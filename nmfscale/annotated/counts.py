@@ -36,7 +36,7 @@ def counts_of(
         return counts
     place = "adata.raw.X" if raw else "adata.X" if layer is None else f"adata.layers[{layer!r}]"
     whole = whole_matrices(adata, layer, raw)
-    others = [f"{each}, whole numbers" for each in whole]
+    others = [f"{name}, whole numbers" for name in whole]
     check_fractions(counts, integer, place, others, _remedy(whole))
     return counts
 
@@ -47,14 +47,14 @@ def _remedy(whole: list[str]) -> str:
             "No layer and no raw holds whole numbers: keep the counts before normalising, by "
             "adata.layers['counts'] = adata.X.copy()."
         )
-    found = [
-        "raw=True" if each == "raw/X" else f"layer={each.removeprefix('layers/')!r}"
-        for each in whole if each != "X"
+    choices = [
+        "raw=True" if name == "raw/X" else f"layer={name.removeprefix('layers/')!r}"
+        for name in whole if name != "X"
     ]  # fmt: skip
     if "X" in whole:
-        found.insert(0, "neither layer nor raw, for adata.X")
-    are = ", which holds" if len(found) == 1 else ", which hold"
-    return f"Pass {' or '.join(found)}{are} whole numbers."
+        choices.insert(0, "neither layer nor raw, for adata.X")
+    are = ", which holds" if len(choices) == 1 else ", which hold"
+    return f"Pass {' or '.join(choices)}{are} whole numbers."
 
 
 def selected(counts: CountMatrix, obs: Array | None, var: Array | None) -> CountMatrix:
@@ -68,27 +68,29 @@ def selected(counts: CountMatrix, obs: Array | None, var: Array | None) -> Count
     return counts
 
 
-def weights_of(adata: Any, given: Any, counts: CountMatrix, raw: bool) -> Any:
+def weights_of(adata: Any, data_weights: Any, counts: CountMatrix, raw: bool) -> Any:
     """Return weights of the entries of all observations and variables.
 
     They are given as the name of a layer, "nan" or an array; `counts` are those of `adata`.
     """
-    if not isinstance(given, str):
-        return given
-    if given == "nan":
+    if not isinstance(data_weights, str):
+        return data_weights
+    if data_weights == "nan":
         return counts.nan_entries
-    if given not in adata.layers:
-        known = ", ".join(repr(name) for name in adata.layers if name is not None) or "none"
+    if data_weights not in adata.layers:
+        layers = ", ".join(repr(name) for name in adata.layers if name is not None) or "none"
         raise ValueError(
-            f"data_weights={given!r} is neither 'nan' nor a layer of adata; its layers: {known}."
+            f"data_weights={data_weights!r} is neither 'nan' nor a layer of adata; its layers: "
+            f"{layers}."
         )
     if raw:
         raise ValueError(
-            f"data_weights={given!r} is a layer, and raw=True chooses adata.raw.X, which has other "
+            f"data_weights={data_weights!r} is a layer, and raw=True chooses adata.raw.X, "
+            "which has other "
             "variables: give an array with a column for each of these."
         )
-    found = adata.layers[given]
-    return found.compute() if hasattr(found, "compute") else found
+    weights = adata.layers[data_weights]
+    return weights.compute() if hasattr(weights, "compute") else weights
 
 
 def of_fit(params: Mapping[str, Any], layer: str | None, raw: bool | None) -> dict[str, Any]:

@@ -80,40 +80,44 @@ def writable(data: Any, mod: str | None, copy: bool) -> tuple[Any, Any]:
     return adata, None
 
 
-def column(adata: Any, given: Any, argument: str, axis: str = "obs", whole: Any = None) -> Any:
+def column(
+    adata: Any, name_or_values: Any, argument: str, axis: str = "obs", whole: Any = None
+) -> Any:
     """Return a column of obs or var that is given by name; other arguments stay as they are.
 
     `whole` may be the MuData object whose modality `adata` is: it has further columns of obs.
     """
-    if not isinstance(given, str):
-        return given
+    if not isinstance(name_or_values, str):
+        return name_or_values
     frame, shared = getattr(adata, axis), shared_obs(whole) if axis == "obs" else {}
-    if given in frame.columns:
-        return frame[given]
-    if given in shared:
-        return matched(shared[given], adata.obs_names.to_numpy(), argument, subject="the modality")
+    if name_or_values in frame.columns:
+        return frame[name_or_values]
+    if name_or_values in shared:
+        return matched(
+            shared[name_or_values], adata.obs_names.to_numpy(), argument, subject="the modality"
+        )
     columns, of = list(map(str, frame.columns)), f"adata.{axis}"
     if len(shared):
         columns, of = [*columns, *map(str, shared)], "obs of the modality or of the MuData object"
     raise ValueError(
-        f"{argument}={given!r} is not a column of {of}; its columns: "
-        f"{', '.join(map(repr, columns)) or 'none'}{_perhaps(given, columns)}."
+        f"{argument}={name_or_values!r} is not a column of {of}; its columns: "
+        f"{', '.join(map(repr, columns)) or 'none'}{_perhaps(name_or_values, columns)}."
     )
 
 
-def symbols_of(given: Any, gene_symbols: str | None) -> Any:
+def symbols_of(source: Any, gene_symbols: str | None) -> Any:
     """Return a column of var with symbols of features; None without one.
 
     The name of a feature takes the place of a missing symbol.
     """
     if gene_symbols is None:
         return None
-    if not is_object(given):
+    if not is_object(source):
         raise ValueError(
             f"gene_symbols={gene_symbols!r} is the name of a column of var of an AnnData object, "
-            f"and there is a {type(given).__name__} in its place."
+            f"and there is a {type(source).__name__} in its place."
         )
-    symbols = column(only_modality(given), gene_symbols, "gene_symbols", "var").astype(object)
+    symbols = column(only_modality(source), gene_symbols, "gene_symbols", "var").astype(object)
     return symbols.where(symbols.notna(), symbols.index).astype(str)
 
 
@@ -131,11 +135,11 @@ def masks_of(
     """
     if isinstance(mask_obs, str) and mask_obs not in adata.obs and mask_obs in shared_obs(whole):
         mask_obs = column(adata, mask_obs, "mask_obs", whole=whole)
-    given = {"mask_obs": mask_obs, "mask_var": mask_var}
-    given = {name: each for name, each in given.items() if each is not None}
-    found = part_of_annotated(adata, given, raw, "adata")
+    masks = {"mask_obs": mask_obs, "mask_var": mask_var}
+    masks = {name: mask for name, mask in masks.items() if mask is not None}
+    part = part_of_annotated(adata, masks, raw, "adata")
     n_vars = (adata.raw if raw else adata).n_vars
-    return _as_mask(found.rows, adata.n_obs), _as_mask(found.columns, n_vars)
+    return _as_mask(part.rows, adata.n_obs), _as_mask(part.columns, n_vars)
 
 
 def _as_mask(positions: Array | None, size: int) -> Array | None:
@@ -146,6 +150,6 @@ def _as_mask(positions: Array | None, size: int) -> Array | None:
     return mask
 
 
-def _perhaps(given: Any, known: list[str]) -> str:
-    near = get_close_matches(str(given), known, 1) if given is not None else []
+def _perhaps(name: Any, names: list[str]) -> str:
+    near = get_close_matches(str(name), names, 1) if name is not None else []
     return f"; perhaps {near[0]!r}" if near else ""

@@ -177,28 +177,26 @@ def keep_result(adata: Any, key: str, value: Any, *place: str) -> None:
 
 def entry_of(adata: Any, key: str, path: Path | None = None) -> Any:
     """Return what uns keeps of the fit with a key; `path` is the file if `adata` is in one."""
-    found = adata.uns.get(key)
-    if not isinstance(found, Mapping) or "model" not in found:
-        others = [name for name, each in adata.uns.items() if state_of_fit(each) is not None]
-        known = f"there are {', '.join(map(repr, others))}" if others else "there is no other"
+    entry = adata.uns.get(key)
+    if not isinstance(entry, Mapping) or "model" not in entry:
+        others = [name for name, value in adata.uns.items() if state_of_fit(value) is not None]
+        existing = f"there are {', '.join(map(repr, others))}" if others else "there is no other"
         joined = ""
         if loadings_place(key) in adata.obsm:
             joined = "; anndata.concat keeps uns of its objects only with uns_merge='same'"
         where, tool = "adata.uns", "nmfscale.tl.topics(adata, ...)"
         if path is not None:
             where, tool = f"{path}: uns", f"nmfscale.tl.write_h5ad(model, {str(path)!r})"
-        raise ValueError(f"{where} has no fit {key!r}: {known}{joined}. {tool} adds one.")
-    return found
+        raise ValueError(f"{where} has no fit {key!r}: {existing}{joined}. {tool} adds one.")
+    return entry
 
 
 def read_loadings(adata: Any, key: str) -> Array:
     """Return the loadings of all observations."""
     place = loadings_place(key)
     if place not in adata.obsm:
-        known = [
-            name.removeprefix("X_") for name in adata.uns if loadings_place(name) in adata.obsm
-        ]
-        there = f"; there are those of {', '.join(map(repr, known))}" if known else ""
+        keys = [name.removeprefix("X_") for name in adata.uns if loadings_place(name) in adata.obsm]
+        there = f"; there are those of {', '.join(map(repr, keys))}" if keys else ""
         raise ValueError(
             f"adata.obsm has no {place!r}{there}: nmfscale.tl.topics(adata, ...) or "
             "nmfscale.tl.transform(adata, reference) adds loadings."
@@ -208,8 +206,8 @@ def read_loadings(adata: Any, key: str) -> Array:
 
 def names_of_topics(adata: Any, key: str, n_topics: int) -> list[str]:
     """Return the names of the topics of a fit, by default "topic 0", "topic 1", ..."""
-    found = adata.uns.get(key)
-    names = found.get("topic_names") if isinstance(found, Mapping) else None
+    entry = adata.uns.get(key)
+    names = entry.get("topic_names") if isinstance(entry, Mapping) else None
     if names is None or len(names) != n_topics:
         return [f"topic {topic}" for topic in range(n_topics)]
     return [str(name) for name in names]
@@ -267,12 +265,12 @@ def read_fit(adata: Any, key: str) -> Any:
     return read_table(adata, key)
 
 
-def model_in(given: Any, key: str) -> Any:
+def model_in(source: Any, key: str) -> Any:
     """Return the model of a fit in an AnnData object, or its loadings; other arguments unchanged.
 
     The model has loadings of all observations.
     """
-    return read_fit(only_modality(given), key) if is_object(given) else given
+    return read_fit(only_modality(source), key) if is_object(source) else source
 
 
 def read_table(adata: Any, key: str) -> Any:
@@ -286,13 +284,13 @@ def read_table(adata: Any, key: str) -> Any:
 
 def names_of_groups(adata: Any, key: str, tool: str) -> str:
     """Return the only column of groups that a tool was used with."""
-    found = entry_of(adata, key).get(tool, {})
-    if not found:
+    results = entry_of(adata, key).get(tool, {})
+    if not results:
         raise ValueError(f"adata.uns[{key!r}] has no {tool!r}: nmfscale.tl.{tool} adds it.")
-    if len(found) > 1:
-        known = such_as(map(unescaped, found))
-        raise ValueError(f"groupby is needed: {tool} has results for {known}.")
-    return unescaped(next(iter(found)))
+    if len(results) > 1:
+        columns = such_as(map(unescaped, results))
+        raise ValueError(f"groupby is needed: {tool} has results for {columns}.")
+    return unescaped(next(iter(results)))
 
 
 def read_result(adata: Any, key: str, *place: str) -> Any:
@@ -302,7 +300,7 @@ def read_result(adata: Any, key: str, *place: str) -> Any:
     for name in place or (key,):
         at = escaped(name) if place else name
         if not isinstance(parts, Mapping) or at not in parts:
-            results = [each for each in parts if name != tool and isinstance(parts[each], Mapping)]
+            results = [part for part in parts if name != tool and isinstance(parts[part], Mapping)]
             there = f"; it has {such_as(map(unescaped, results))}" if results else ""
             raise ValueError(f"{where} has no {name!r}{there}: nmfscale.tl.{tool} adds it.")
         parts, where = parts[at], f"{where}[{at!r}]"

@@ -77,8 +77,8 @@ def fit(arguments: argparse.Namespace) -> int:
         counts = read_input(arguments, streamed=client is not None)
         if not arguments.quiet:
             log(f"{', '.join(input_files(arguments))}\n{in_shell_words(counts.report())}")
-        given = ("checkpoint", "checkpoint_every", "resume")
-        how = weights | {name: getattr(arguments, name) for name in given}
+        names = ("checkpoint", "checkpoint_every", "resume")
+        how = weights | {name: getattr(arguments, name) for name in names}
         if client is not None:
             how["client"] = client
         if arguments.labels is not None:
@@ -164,8 +164,8 @@ def _describe_fit(model: Any) -> None:
         return
     last = history[-1]
     values = [f"{value:,.2f}{kind and f' ({kind})'}" for kind, value in final_objectives(history)]
-    known = {True: "converged", False: "not converged"}[model.converged_]  # from older files
-    state = ENDS.get(getattr(model, "stop_reason_", ""), known)
+    convergence = {True: "converged", False: "not converged"}[model.converged_]  # from older files
+    state = ENDS.get(getattr(model, "stop_reason_", ""), convergence)
     say(f"{label(objective(history)):<15} {', '.join(values)}")
     if residuals(history):
         say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
@@ -175,8 +175,8 @@ def _describe_fit(model: Any) -> None:
 def transform(arguments: argparse.Namespace) -> int:
     """Write the loadings of new samples."""
     check_inputs(arguments.model, *input_files(arguments))
-    given = [arguments.model, *_inputs(arguments)]
-    target = output(arguments, (".npy", *TABLES), given)
+    inputs = [arguments.model, *_inputs(arguments)]
+    target = output(arguments, (".npy", *TABLES), inputs)
     as_it_goes = target.suffix.lower() == ".npy"
     from ..models.persistence import load_model
 
@@ -228,8 +228,8 @@ def info(arguments: argparse.Namespace) -> int:
         say(f"short samples       {in_shell_words(advice(counts))}")
     if isinstance(counts, StoredCounts):
         origins = [
-            each.get("path", "an object in memory")
-            for each in counts.source.get("files", [counts.source])
+            origin.get("path", "an object in memory")
+            for origin in counts.source.get("files", [counts.source])
         ]
         say(f"packed from         {', '.join(origins)}")
         say(f"blocks              {len(counts.layout().blocks)}, all checksums agree")
@@ -296,8 +296,8 @@ def plot(arguments: argparse.Namespace) -> int:
         arguments.usage(f"--groups is for --kind structure, not {arguments.kind}")
     check_inputs(*arguments.models)
     groups_file = None if arguments.groups is None else file_and_column(arguments.groups)[0]
-    given = [*arguments.models, groups_file]
-    target = output(arguments, (".png", ".pdf", ".svg"), given)
+    inputs = [*arguments.models, groups_file]
+    target = output(arguments, (".png", ".pdf", ".svg"), inputs)
     from ..models.persistence import load_model
 
     models = {

@@ -37,7 +37,7 @@ def export(arguments: argparse.Namespace) -> int:
         log(f"{arguments.model} {why}; there will be no table of them")
         del chosen["loadings"]
     folder = next(iter(chosen.values())).parent
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    made = [directory for directory in (folder, *folder.parents) if not directory.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         for name, target in chosen.items():
@@ -47,26 +47,26 @@ def export(arguments: argparse.Namespace) -> int:
             say(f"{name:<15} {target}")
     finally:
         with suppress(OSError):  # removes new folders only if they are empty
-            for each in made:
-                each.rmdir()
+            for directory in made:
+                directory.rmdir()
     return 0
 
 
 def _targets(arguments: argparse.Namespace) -> dict[str, Path]:
     """Return the file for each table, checked before any work."""
-    given, one = Path(arguments.output), arguments.table
-    if given.name.lower().endswith(TEXT_TABLES):
+    path, one = Path(arguments.output), arguments.table
+    if path.name.lower().endswith(TEXT_TABLES):
         if arguments.format is not None:
-            arguments.usage(f"--format is for a folder; the name {given} determines the format")
-        return {one or "loadings": writable(given, arguments.force, [arguments.model])}
-    if given.suffix and not given.is_dir():
+            arguments.usage(f"--format is for a folder; the name {path} determines the format")
+        return {one or "loadings": writable(path, arguments.force, [arguments.model])}
+    if path.suffix and not path.is_dir():
         endings = ", ".join(TEXT_TABLES)
-        arguments.usage(f"{given} must end with one of {endings}, or be a folder for all tables.")
-    if given.exists() and not given.is_dir():
-        arguments.usage(f"{given} is a file; pass a folder, or a name with suffix .csv or .tsv")
+        arguments.usage(f"{path} must end with one of {endings}, or be a folder for all tables.")
+    if path.exists() and not path.is_dir():
+        arguments.usage(f"{path} is a file; pass a folder, or a name with suffix .csv or .tsv")
     names = [one] if one else list(TABLES)
-    targets = {name: given / f"{name}.{arguments.format or 'csv'}" for name in names}
-    if given.is_dir():
+    targets = {name: path / f"{name}.{arguments.format or 'csv'}" for name in names}
+    if path.is_dir():
         for target in targets.values():
             writable(target, arguments.force, [arguments.model])
     return targets

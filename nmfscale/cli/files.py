@@ -48,10 +48,10 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     column = getattr(arguments, "labels", None)
     if column is not None and os.path.exists(file_and_column(column)[0]):
         column = None  # labels_of reads the file
-    given = {name: getattr(arguments, name) for name in options} | {"groups": column}
+    choices = {name: getattr(arguments, name) for name in options} | {"groups": column}
     if getattr(arguments, "join", None) is not None:
-        given["join"] = arguments.join
-    given |= {
+        choices["join"] = arguments.join
+    choices |= {
         mask: _names_or_column(getattr(arguments, of))
         for mask, of in (("mask_var", "features"), ("mask_obs", "samples"))
     }
@@ -60,7 +60,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
     def opened(**names: Any) -> Any:
         return open_counts(
             arguments.input, integer="allow", in_memory=not streamed and limit is None,
-            memory_limit=limit, nan=nan, **given, **names,
+            memory_limit=limit, nan=nan, **choices, **names,
         )  # fmt: skip
 
     try:
@@ -95,14 +95,14 @@ def _refuse_logarithms(arguments: argparse.Namespace, counts: Any, source: str) 
 
 def weights_of(arguments: argparse.Namespace, estimator: Any) -> dict[str, Any]:
     """Return the argument `data_weights` of methods of an estimator, if the option is given."""
-    given = arguments.data_weights
-    if given is None:
+    data_weights = arguments.data_weights
+    if data_weights is None:
         return {}
     if "data_weights" not in inspect.signature(estimator.fit).parameters:
         arguments.usage(
             f"--data-weights is for PoissonNMF, TopicModel and SSNMF, not {estimator.__name__}"
         )
-    return {"data_weights": given if given == "nan" else _weights_in(given)}
+    return {"data_weights": data_weights if data_weights == "nan" else _weights_in(data_weights)}
 
 
 def _weights_in(path: str) -> Any:
@@ -111,19 +111,19 @@ def _weights_in(path: str) -> Any:
     import scipy.sparse as sp
 
     try:
-        found = np.load(path) if path.lower().endswith(".npy") else sp.load_npz(path)
+        weights = np.load(path) if path.lower().endswith(".npy") else sp.load_npz(path)
     except (ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path} has no weights of entries: write an array by numpy.save to a .npy file, or a "
             "sparse matrix by scipy.sparse.save_npz to a .npz file."
         ) from error
-    return found
+    return weights
 
 
 def input_files(arguments: argparse.Namespace) -> list[str]:
     """Return the files of counts of a command."""
-    given = arguments.input
-    return given if isinstance(given, list) else [given]
+    inputs = arguments.input
+    return inputs if isinstance(inputs, list) else [inputs]
 
 
 def _lines_of_option(arguments: argparse.Namespace, name: str) -> Any:
@@ -132,13 +132,13 @@ def _lines_of_option(arguments: argparse.Namespace, name: str) -> Any:
     return None if path is None else split_lines(text_of(path))
 
 
-def _names_or_column(given: str | None) -> Any:
+def _names_or_column(path_or_column: str | None) -> Any:
     """Return the names in a file, one on each line, or else the name of a column."""
-    if given is None or not os.path.exists(given):
-        return given
-    names = [line for line in split_lines(text_of(given)) if line]
+    if path_or_column is None or not os.path.exists(path_or_column):
+        return path_or_column
+    names = [line for line in split_lines(text_of(path_or_column)) if line]
     if not names:
-        raise ValueError(f"{given} has no names: one on each line is needed.")
+        raise ValueError(f"{path_or_column} has no names: one on each line is needed.")
     return names
 
 
@@ -156,9 +156,11 @@ def _of_other_matrices(arguments: argparse.Namespace) -> str:
         for name in matrix_names(Path(files[0]))
         if name != "X"
     }
-    options = {name: each for name, each in options.items() if name != f"layers/{arguments.layer}"}
+    options = {
+        name: option for name, option in options.items() if name != f"layers/{arguments.layer}"
+    }
     if arguments.raw:
-        options = {name: each for name, each in options.items() if each != "--raw"}
+        options = {name: option for name, option in options.items() if option != "--raw"}
     return f"; the file also has {', '.join(options.values())}" if options else ""
 
 
@@ -237,27 +239,27 @@ def check_inputs(*paths: str | None) -> None:
     """Refuse pipes, sockets and devices, which cannot be read twice, before reading blocks."""
     for path in paths:
         if path is not None and os.path.exists(path):
-            given = Path(path)
-            if not given.is_file() and not given.is_dir():
+            file = Path(path)
+            if not file.is_file() and not file.is_dir():
                 raise ValueError(f"{path} is a pipe, a socket or a device: pass a file.")
 
 
 def output(
     arguments: argparse.Namespace, suffixes: Sequence[str], inputs: Sequence[str | None] = (),
-    replaces: bool = False, given: str | None = None,
+    replaces: bool = False, path: str | None = None,
 ) -> Path:  # fmt: skip
     """Check, before any work, that the output can be written and is not one of the inputs.
 
-    `replaces` allows to replace an existing file without --force. `given` is the output to check,
+    `replaces` allows to replace an existing file without --force. `path` is the output to check,
     if the command has several.
     """
-    given = arguments.output if given is None else given
-    target = writable(given, arguments.force or replaces, inputs)
+    path = arguments.output if path is None else path
+    target = writable(path, arguments.force or replaces, inputs)
     if not target.name.lower().endswith(tuple(filter(None, suffixes))) and (
         target.suffix or "" not in suffixes
     ):
         endings = ", ".join(suffix for suffix in suffixes if suffix)
-        arguments.usage(f"{given} must end with one of {endings}.")
+        arguments.usage(f"{path} must end with one of {endings}.")
     return target
 
 
@@ -266,9 +268,9 @@ def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -
     if not str(path):
         raise ValueError("the name of the file to write is empty; give it one.")
     target = Path(path)
-    for given in inputs:
-        if given is not None and _is_part(target, Path(given)):
-            raise ValueError(f"{path} would replace the input {given}; choose another name.")
+    for input_path in inputs:
+        if input_path is not None and _is_part(target, Path(input_path)):
+            raise ValueError(f"{path} would replace the input {input_path}; choose another name.")
     target_of(path)
     if target.exists() and not force:
         raise FileExistsError(f"{path} exists; choose another name, or replace it with --force.")
@@ -277,9 +279,9 @@ def writable(path: str | Path, force: bool, inputs: Sequence[str | None] = ()) -
     return target
 
 
-def _is_part(target: Path, given: Path) -> bool:
+def _is_part(target: Path, path: Path) -> bool:
     """Whether a path is an input file, or a table in an input folder with counts."""
     tables = r"\.mtx(\.gz)?$|barcodes|features|genes|peaks|cell_metadata|quants_mat"
-    if given.is_dir() and re.search(tables, target.name):
-        given /= target.name
-    return target.exists() and given.exists() and target.samefile(given)
+    if path.is_dir() and re.search(tables, target.name):
+        path /= target.name
+    return target.exists() and path.exists() and target.samefile(path)

@@ -13,27 +13,27 @@ from .messages import log
 
 def label_files(arguments: argparse.Namespace) -> list[str]:
     """Return the files of labels, or the columns of obs."""
-    return [file_and_column(each)[0] for each in _given(arguments).values()]
+    return [file_and_column(spec)[0] for spec in _given(arguments).values()]
 
 
 def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Return the model, labels of its samples that have a group, and a mask of these samples."""
     from ..models.persistence import load_model
 
-    given = _given(arguments)
+    specs = _given(arguments)
     model = load_model(arguments.model)
     if getattr(model, "loadings_", None) is None:
         raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
     names_of_samples = getattr(model, "sample_names_", None)
-    warn_of_order(given.values(), names_of_samples)
+    warn_of_order(specs.values(), names_of_samples)
     obs = getattr(model, "obs_", None)
-    labels = _labels(given, len(model.loadings_), names_of_samples, obs)
+    labels = _labels(specs, len(model.loadings_), names_of_samples, obs)
     left_out = _unlabelled(arguments.groups, ~labels["kept"], names_of_samples)
     if left_out and getattr(arguments, "kind", None) == "fit":
         raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
     if left_out:
         log(f"warning: {left_out}: they are left out.")
-    if set(given) == {"groups"}:
+    if set(specs) == {"groups"}:
         _say_what_may_be_units(arguments, labels, obs)
     return model, labels
 
@@ -56,17 +56,17 @@ def names_of_topics(model: Any) -> list[str]:
 
 def _given(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of labels that are set."""
-    given = {name: getattr(arguments, name, None) for name in ("groups", "units", "strata")}
-    return {name: each for name, each in given.items() if each is not None}
+    specs = {name: getattr(arguments, name, None) for name in ("groups", "units", "strata")}
+    return {name: spec for name, spec in specs.items() if spec is not None}
 
 
-def with_origin(arguments: argparse.Namespace, found: Any) -> Any:
+def with_origin(arguments: argparse.Namespace, result: Any) -> Any:
     """Return a result that has the names of the columns or files of labels, if it has groups."""
-    if not hasattr(found, "origin"):
-        return found
-    parts = {name: file_and_column(each) for name, each in _given(arguments).items()}
+    if not hasattr(result, "origin"):
+        return result
+    parts = {name: file_and_column(spec) for name, spec in _given(arguments).items()}
     names = {name: column or path for name, (path, column) in parts.items()}
-    return replace(found, origin=replace(found.origin, **names))
+    return replace(result, origin=replace(result.origin, **names))
 
 
 def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any], obs: Any) -> None:
@@ -91,18 +91,18 @@ def _unlabelled(source: Any, missing: Any, names: Any) -> str:
     return f"{source} has no label for {places.size:,} samples (the first is {first})"
 
 
-def _labels(given: dict[str, str], n_samples: int, names: Any, obs: Any) -> dict[str, Any]:
+def _labels(specs: dict[str, str], n_samples: int, names: Any, obs: Any) -> dict[str, Any]:
     """Return the labels of the samples that have a group, and a mask of these samples."""
     import numpy as np
 
     read = {
-        name: np.array([*read_groups(each, n_samples, names, obs), None], object)[:-1]
-        for name, each in given.items()
+        name: np.array([*read_groups(spec, n_samples, names, obs), None], object)[:-1]
+        for name, spec in specs.items()
     }
     kept = np.array([label is not None for label in read["groups"]])
     for name, labels in read.items():
         missing = kept & np.array([label is None for label in labels])
-        if complaint := _unlabelled(f"--{name} {given[name]}", missing, names):
+        if complaint := _unlabelled(f"--{name} {specs[name]}", missing, names):
             raise ValueError(
                 f"{complaint} that have a group: add the labels, or remove the labels of these "
                 "samples in --groups, which leaves the samples out."

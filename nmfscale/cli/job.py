@@ -58,7 +58,7 @@ class Job:
         self.arguments = arguments
         goes_on = is_resumed(arguments, checkpoints)
         self.targets = [
-            output(arguments, endings, inputs, replaces=goes_on, given=path)
+            output(arguments, endings, inputs, replaces=goes_on, path=path)
             for path in arguments.output
         ]
         self._check_packages()
@@ -187,12 +187,12 @@ def stopped(done: str, folder: str | None) -> int:
 
 
 def drawn(
-    plot: Callable[..., Axes], *given: Any, size: tuple[float, float], **options: Any
+    plot: Callable[..., Axes], *arguments: Any, size: tuple[float, float], **options: Any
 ) -> Axes:
     """Draw on a new figure of this size in inches, without pyplot: that needs a display."""
     from ..pl.canvas import detached_axes
 
-    return plot(*given, ax=detached_axes(*size)[0], **options)
+    return plot(*arguments, ax=detached_axes(*size)[0], **options)
 
 
 def save_figure(axes: Axes, target: Path) -> None:

@@ -40,38 +40,40 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def file_and_column(given: str) -> tuple[str, str | None]:
+def file_and_column(spec: str) -> tuple[str, str | None]:
     """Split FILE:COLUMN; the name of an existing file has no column."""
-    if os.path.exists(given):
-        return given, None
-    parts = given.split(":")
+    if os.path.exists(spec):
+        return spec, None
+    parts = spec.split(":")
     splits = [(":".join(parts[:i]), ":".join(parts[i:])) for i in range(len(parts) - 1, 0, -1)]
     splits = [split for split in splits if split[0]]
     there = [split for split in splits if os.path.exists(split[0])]  # columns may have colons
-    return next(iter(there + splits), (given, None))
+    return next(iter(there + splits), (spec, None))
 
 
-def read_groups(given: str, n_samples: int, sample_names: Any, obs: Any = None) -> list[str | None]:
+def read_groups(spec: str, n_samples: int, sample_names: Any, obs: Any = None) -> list[str | None]:
     """Read labels of samples: one on each line, names and labels, or a column of a table or obs.
 
     `obs` is the table of the model or of the counts; it has the column if there is no such file.
     """
-    path, column = file_and_column(given)
+    path, column = file_and_column(spec)
     if obs is not None and not os.path.exists(path):
-        if given in obs:
-            return _labels_in(obs[given])
-        known = ", ".join(map(repr, obs))
-        raise ValueError(f"{given} is neither a file nor a column of obs; columns: {known}.")
+        if spec in obs:
+            return _labels_in(obs[spec])
+        column_names = ", ".join(map(repr, obs))
+        raise ValueError(f"{spec} is neither a file nor a column of obs; columns: {column_names}.")
     if path.lower().endswith((".h5ad", ".h5mu")):
         from ..readers.formats.h5ad import read_obs
 
         return _matched(path, *read_obs(Path(path), column), n_samples, sample_names)
-    if (found := _named_obs(path)) is not None:
-        names, table = found
+    if (named_table := _named_obs(path)) is not None:
+        names, table = named_table
         if column is None or column not in table:
             asked = "add a column" if column is None else f"there is no column {column!r}"
-            known = ", ".join(table) or "none"
-            raise ValueError(f"{path}: {asked}, as {path}:COLUMN; columns of samples: {known}.")
+            column_names = ", ".join(table) or "none"
+            raise ValueError(
+                f"{path}: {asked}, as {path}:COLUMN; columns of samples: {column_names}."
+            )
         return _matched(path, names, _labels_in(table[column]), n_samples, sample_names)
     rows = _table(path)
     if column is not None:
@@ -126,10 +128,10 @@ def _check_separator(path: str, lines: list[str], sample_names: Any) -> None:
     """Refuse lines that hold a name and a label with a separator that is not supported."""
     from ..counts.names import as_text
 
-    known = set() if sample_names is None else set(as_text(sample_names).tolist())
+    names = set() if sample_names is None else set(as_text(sample_names).tolist())
     for mark in ";,| ":
         # the first line may be a header
-        if lines[1:] and all(mark in line and line.split(mark)[0] in known for line in lines[1:]):
+        if lines[1:] and all(mark in line and line.split(mark)[0] in names for line in lines[1:]):
             end = "or" if path.lower().removesuffix(".gz").endswith(".csv") else "or, in a .csv,"
             raise ValueError(
                 f"{path} has names and labels separated by {mark!r}, as in {lines[1]!r}: separate "
@@ -152,27 +154,27 @@ _UNITS = re.compile(
 )
 
 
-def unit_columns(given: str, obs: Any = None) -> list[str]:
+def unit_columns(spec: str, obs: Any = None) -> list[str]:
     """Return the other columns of a table of labels, or of obs, whose names suggest units."""
-    path, column = file_and_column(given)
+    path, column = file_and_column(spec)
     if obs is not None and not os.path.exists(path):
-        names, column = list(obs), given
+        names, column = list(obs), spec
     elif column is None:
         return []
     elif path.lower().endswith((".h5ad", ".h5mu")):
         from ..readers.formats.h5ad import obs_columns
 
         names = obs_columns(Path(path))
-    elif (found := _named_obs(path)) is not None:
-        names = list(found[1])
+    elif (named_table := _named_obs(path)) is not None:
+        names = list(named_table[1])
     else:
         names = next((row for row in _table(path) if row != [""]), [""])[1:]
     return [name for name in names if name != column and _UNITS.search(name)]
 
 
-def warn_of_order(given: Iterable[str | None], sample_names: Any) -> None:
+def warn_of_order(specs: Iterable[str | None], sample_names: Any) -> None:
     """Warn that labels are matched by position if a table has names and the model has none."""
-    named = [each for each in given if each is not None and file_and_column(each)[1] is not None]
+    named = [spec for spec in specs if spec is not None and file_and_column(spec)[1] is not None]
     if named and sample_names is None:
         log(
             f"warning: the model has no names of samples, so labels of {named[0]} are matched by "
@@ -186,9 +188,9 @@ def _names_and_column(
     """Return the first column of a table, and the column with a header."""
     header, *body = [row for row in rows if row != [""]] or [[]]
     if column not in header:
-        known = ", ".join(map(repr, header))
+        columns = ", ".join(map(repr, header))
         raise ValueError(
-            f"{path} has no column {column!r} in its first line: {known or 'nothing'}."
+            f"{path} has no column {column!r} in its first line: {columns or 'nothing'}."
         )
     if header.count(column) > 1:
         raise ValueError(f"{path} has {header.count(column)} columns {column!r}: rename them.")
@@ -222,11 +224,11 @@ def _by_name(
     """Return the labels of the samples, matched by name; each sample needs a label."""
     from ..counts.names import as_text, repeated_names, such_as
 
-    found, wanted = as_text(names).tolist(), as_text(sample_names).tolist()
-    if found == wanted:
+    names_in_file, wanted = as_text(names).tolist(), as_text(sample_names).tolist()
+    if names_in_file == wanted:
         return labels
     label_of: dict[str, str | None] = {}
-    for name, label in zip(found, labels, strict=True):
+    for name, label in zip(names_in_file, labels, strict=True):
         if label_of.setdefault(name, label) != label:
             raise ValueError(
                 f"{path} names samples twice, such as {name!r} with the labels "
@@ -234,7 +236,11 @@ def _by_name(
             )
     missing = [name for name in wanted if name not in label_of]
     if missing:
-        beside = f"; it has {found[0]!r}" if len(missing) == len(wanted) and found else ""
+        beside = (
+            f"; it has {names_in_file[0]!r}"
+            if len(missing) == len(wanted) and names_in_file
+            else ""
+        )
         raise ValueError(
             f"{path} has no label for {len(missing):,} of {len(wanted):,} samples, such as "
             f"{missing[0]!r}{beside}."
@@ -247,13 +253,13 @@ def _by_name(
     return [label_of[name] for name in wanted]
 
 
-def labels_of(given: str, counts: Any) -> Any:
+def labels_of(spec: str, counts: Any) -> Any:
     """Return the labels of samples from a file or a column of obs; None for missing labels."""
     import numpy as np
 
-    if os.path.exists(file_and_column(given)[0]):
-        return np.array(read_groups(given, counts.shape[0], counts.sample_names), object)
-    return np.array([None if each == "missing" else each for each in counts.groups], object)
+    if os.path.exists(file_and_column(spec)[0]):
+        return np.array(read_groups(spec, counts.shape[0], counts.sample_names), object)
+    return np.array([None if label == "missing" else label for label in counts.groups], object)
 
 
 def _table(path: str) -> list[list[str]]:

@@ -123,7 +123,7 @@ def one_line(error: Exception) -> str:
     return " ".join(in_shell_words(str(error)).split()) or type(error).__name__
 
 
-def hint_for(option: str, known: Sequence[str], models: Sequence[str]) -> str:
+def hint_for(option: str, options: Sequence[str], models: Sequence[str]) -> str:
     """Return the end of the message about an unknown option: a similar one, or models that have it.
 
     `models` are the models that have the option.
@@ -132,29 +132,29 @@ def hint_for(option: str, known: Sequence[str], models: Sequence[str]) -> str:
 
     name = option.lstrip("-").replace("-", "_")
     parameters = [name, *OTHER_NAMES.get(name.lower(), ())]
-    same = [_OPTIONS.get(each, "--" + each.replace("_", "-")) for each in parameters]
-    likely = [each for each in same if each is not None and each in known]
+    same = [_OPTIONS.get(candidate, "--" + candidate.replace("_", "-")) for candidate in parameters]
+    likely = [candidate for candidate in same if candidate is not None and candidate in options]
     if models and not likely:
         return f": it belongs to --model {', '.join(models)}."
-    likely = likely or get_close_matches(option, known, 1, 0.7)
+    likely = likely or get_close_matches(option, options, 1, 0.7)
     return f": did you mean {likely[0]}?" if likely else "."
 
 
 def in_shell_words(text: str) -> str:
     """Replace names of Python arguments in a message of the library by options of the shell."""
 
-    def given(found: re.Match[str]) -> str:
-        value = found[2] or found[3] or ""
-        return f"{_OPTIONS[found[1]]} {shlex.quote(value) if value else ''}".rstrip()
+    def option_and_value(match: re.Match[str]) -> str:
+        value = match[2] or match[3] or ""
+        return f"{_OPTIONS[match[1]]} {shlex.quote(value) if value else ''}".rstrip()
 
-    def counted(found: re.Match[str]) -> str:
-        source = literal_eval(found[1])
+    def counted(match: re.Match[str]) -> str:
+        source = literal_eval(match[1])
         stem = PurePath(source.rpartition(":")[0] or source).name.removesuffix(".gz")
         store = f"{PurePath(stem).stem}.nmf"
         return f"nmfscale text {shlex.quote(source)} {shlex.quote(store)}, and pass {store}"
 
-    def fitting(found: re.Match[str]) -> str:
-        options = [_OPTIONS[name] for name in found[1].split(", ") if name in _OPTIONS]
+    def fitting(match: re.Match[str]) -> str:
+        options = [_OPTIONS[name] for name in match[1].split(", ") if name in _OPTIONS]
         return f"; options: {', '.join(options) or 'none'}."
 
     text = _OF_TEXTS.sub(counted, text)
@@ -163,4 +163,4 @@ def in_shell_words(text: str) -> str:
     text = text.replace("LDA(inference='collapsed')", f"nmfscale fit{COLLAPSED}")
     text = text.replace("strata=units", "the file of --units as --strata")
     text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)
-    return _NAMED.sub(lambda found: _OPTIONS[found[1]], _GIVEN.sub(given, text))
+    return _NAMED.sub(lambda match: _OPTIONS[match[1]], _GIVEN.sub(option_and_value, text))

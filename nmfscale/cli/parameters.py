@@ -37,16 +37,16 @@ def add_parameters(
         help="default: %(default)s; the options below belong to the model",
     )  # fmt: skip
     chosen = names if every_model else [named if named in names else "topic"]
-    known = command._option_string_actions
+    actions = command._option_string_actions
     for estimator in map(model_named, chosen):
         for name, (owner, parameter) in _parameters(estimator).items():
             how = _how(owner._parameter_constraints[parameter])
             option = f"--{name.replace('_', '-')}"
             if how is None:
                 continue
-            if option in known:  # of an earlier model
-                choices = {*(known[option].choices or ()), *how.get("choices", ())}
-                known[option].choices = sorted(choices) or None
+            if option in actions:  # of an earlier model
+                choices = {*(actions[option].choices or ()), *how.get("choices", ())}
+                actions[option].choices = sorted(choices) or None
                 continue
             default = inspect.signature(owner).parameters[parameter].default
             shown = "" if default in (None, inspect.Parameter.empty) else f"(default: {default})"
@@ -86,14 +86,14 @@ def add_parameter(
 
 def check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Refuse unknown options, with a hint; argparse would first ask for required ones."""
-    known = [*command._option_string_actions]
+    options = [*command._option_string_actions]
     for word in words:
         if word == "--":
             return
         option = word.split("=")[0]
-        if word.startswith("--") and not any(each.startswith(option) for each in known):
+        if word.startswith("--") and not any(name.startswith(option) for name in options):
             models = _models_with(option) if command.prog.endswith(" fit") else []
-            command.error(f"unknown option {option}{hint_for(option, known, models)}")
+            command.error(f"unknown option {option}{hint_for(option, options, models)}")
 
 
 def _models_with(option: str) -> list[str]:
@@ -125,7 +125,11 @@ def given_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     parameters = {name: values[name] for name in estimator._parameter_constraints if name in values}
     for name, part in _parts(estimator).items():
         inner = part._parameter_constraints
-        of_part = {each: values[f"{name}_{each}"] for each in inner if f"{name}_{each}" in values}
+        of_part = {
+            inner_name: values[f"{name}_{inner_name}"]
+            for inner_name in inner
+            if f"{name}_{inner_name}" in values
+        }
         if of_part:
             for needed in _without_default(part) - of_part.keys():
                 option = f"--{name}-{next(iter(of_part))}"
@@ -154,7 +158,10 @@ def _parameters(estimator: Any) -> dict[str, tuple[Any, str]]:
     for name in estimator._parameter_constraints:
         if name in parts:
             part = parts[name]
-            places |= {f"{name}_{each}": (part, each) for each in part._parameter_constraints}
+            places |= {
+                f"{name}_{inner_name}": (part, inner_name)
+                for inner_name in part._parameter_constraints
+            }
         elif name not in _ELSEWHERE:
             places[name] = estimator, name
     return places
@@ -163,7 +170,7 @@ def _parameters(estimator: Any) -> dict[str, tuple[Any, str]]:
 def _without_default(part: Any) -> set[str]:
     """Return the parameters that an object of a class needs."""
     parameters = inspect.signature(part).parameters.values()
-    return {each.name for each in parameters if each.default is each.empty}
+    return {parameter.name for parameter in parameters if parameter.default is parameter.empty}
 
 
 def _how(constraints: Sequence[Any]) -> dict[str, Any] | None:

@@ -48,10 +48,10 @@ def report(arguments: argparse.Namespace) -> int:
     need_bokeh()
     counts_files = [] if arguments.input is None else input_files(arguments)
     inputs = [arguments.model, arguments.other, *counts_files, *arguments.results]
-    given = [path for path in inputs if path is not None]
-    groups_files = [file_and_column(each)[0] for each in arguments.groups]
-    check_inputs(*given, *groups_files)
-    target = output(arguments, (".html", ".htm"), [*given, *groups_files])
+    paths = [path for path in inputs if path is not None]
+    groups_files = [file_and_column(spec)[0] for spec in arguments.groups]
+    check_inputs(*paths, *groups_files)
+    target = output(arguments, (".html", ".htm"), [*paths, *groups_files])
     from ..inference.results.files import load_result
     from ..models.persistence import load_model, read_header
     from ..report.page import write_report
@@ -84,11 +84,11 @@ def _groups(arguments: argparse.Namespace, model: Any) -> dict[str, Any]:
         raise ValueError("--groups: the model was fitted in batches, and has no samples to group.")
     names = getattr(model, "sample_names_", None)
     warn_of_order(arguments.groups, names)
-    found = {}
-    for each in arguments.groups:
-        path, column = file_and_column(each)
+    labels = {}
+    for spec in arguments.groups:
+        path, column = file_and_column(spec)
         name = path if column is None else column
-        found[each if name in found else name] = read_groups(
-            each, len(model.loadings_), names, getattr(model, "obs_", None)
+        labels[spec if name in labels else name] = read_groups(
+            spec, len(model.loadings_), names, getattr(model, "obs_", None)
         )
-    return found
+    return labels

@@ -18,8 +18,8 @@ def symbols_of(
 
     The option may be the name of a column of the first of the files of `counts`.
     """
-    given = arguments.gene_symbols
-    if given is None:
+    spec = arguments.gene_symbols
+    if spec is None:
         return None
     from ..counts.names import names_of
     from ..readers.formats.gene_symbols import symbols_in_file
@@ -27,9 +27,9 @@ def symbols_of(
     names = names_of(model, 1)
     if names is None:
         raise ValueError("--gene-symbols: the model has no names of features to be replaced.")
-    path, column = file_and_column(given)
+    path, column = file_and_column(spec)
     if not os.path.exists(path) and counts:  # the name of a column
-        path, column = counts[0], given
+        path, column = counts[0], spec
     symbols = symbols_in_file(path, column, names, getattr(arguments, "modality", None))
     if n_lacking := sum(str(name) not in symbols for name in names):
         log(

@@ -26,12 +26,12 @@ def text(arguments: argparse.Namespace) -> int:
     from ..readers.text_counts import text_counts
 
     options = {name: getattr(arguments, name) for name in _OPTIONS}
-    given = {name: value for name, value in options.items() if value is not None}
+    parameters = {name: value for name, value in options.items() if value is not None}
     if arguments.stop_words is not None:
-        given["stop_words"] = _stop_words(arguments.stop_words)
+        parameters["stop_words"] = _stop_words(arguments.stop_words)
     vocabulary = None if arguments.vocabulary is None else _vocabulary(arguments.vocabulary)
     stored = text_counts(
-        source, target, vectorizer=CountVectorizer(**given), vocabulary=vocabulary,
+        source, target, vectorizer=CountVectorizer(**parameters), vocabulary=vocabulary,
         names=arguments.names, groups=arguments.groups, pattern=arguments.pattern,
         memory_limit=arguments.memory_limit, n_threads=resolve_threads(arguments.threads),
         overwrite=arguments.force, verbose=not arguments.quiet,
@@ -104,48 +104,50 @@ def add_text_options(command: argparse.ArgumentParser) -> None:
     add_run_options(command)
 
 
-def _limit(given: str) -> int | float:
+def _limit(argument: str) -> int | float:
     """Convert a number of texts, or a share of them, which has a decimal point."""
     try:
-        found: int | float = int(given)
+        limit: int | float = int(argument)
     except ValueError:
-        found = float(given)
-        if not 0 <= found <= 1:
-            raise argparse.ArgumentTypeError(f"{given} is no share of the texts, 0 to 1") from None
-    if found < 0:
-        raise argparse.ArgumentTypeError(f"{given} is below 0")
-    return found
+        limit = float(argument)
+        if not 0 <= limit <= 1:
+            raise argparse.ArgumentTypeError(
+                f"{argument} is no share of the texts, 0 to 1"
+            ) from None
+    if limit < 0:
+        raise argparse.ArgumentTypeError(f"{argument} is below 0")
+    return limit
 
 
 _limit.__name__ = "number"  # for argparse's message
 
 
-def _ngrams(given: str) -> tuple[int, int]:
+def _ngrams(argument: str) -> tuple[int, int]:
     """Convert 1-2 or 2 to the lengths of the shortest and the longest n-gram."""
     try:
-        low, high = (int(each) for each in (given.split("-") * 2)[:2])
+        low, high = (int(length) for length in (argument.split("-") * 2)[:2])
     except ValueError:
         low = high = 0
     if not 1 <= low <= high:
-        raise argparse.ArgumentTypeError(f"{given!r} is no range of lengths, such as 1-2")
+        raise argparse.ArgumentTypeError(f"{argument!r} is no range of lengths, such as 1-2")
     return low, high
 
 
-def _stop_words(given: str) -> str | list[str]:
+def _stop_words(argument: str) -> str | list[str]:
     from ..readers.sources.name_files import lines_of
 
-    return given if given == "english" else lines_of(Path(given))
+    return argument if argument == "english" else lines_of(Path(argument))
 
 
-def _vocabulary(given: str) -> Any:
+def _vocabulary(path: str) -> Any:
     """Return a model, a store, or a list of words."""
     from ..models.persistence import is_model_file, load_model
     from ..readers.sources.name_files import lines_of
     from ..storage.store import open_store
 
-    if not os.path.exists(given):  # reading would retry for some time if the file is missing
-        raise FileNotFoundError(f"--vocabulary: no such file: {given}")
-    if is_model_file(given):
-        return load_model(given)
-    stored = open_store(given)
-    return lines_of(Path(given)) if stored is None else stored
+    if not os.path.exists(path):  # reading would retry for some time if the file is missing
+        raise FileNotFoundError(f"--vocabulary: no such file: {path}")
+    if is_model_file(path):
+        return load_model(path)
+    stored = open_store(path)
+    return lines_of(Path(path)) if stored is None else stored

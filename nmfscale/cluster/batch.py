@@ -313,8 +313,8 @@ class TaskBatch:
             return
         self.resubmit_lost()
         self.avoid_silent_workers()
-        known = self.pool.seconds[self.name]
-        median = statistics.median(known) if known else None
+        seconds = self.pool.seconds[self.name]
+        median = statistics.median(seconds) if seconds else None
         if idle > max(retry.task, 5 * (median or 0.0)):
             self.time_out(idle)
         elif (
@@ -377,7 +377,7 @@ class TaskBatch:
         workers: dict[int, set[str]] = defaultdict(set)
         for key, attempt in self.running.items():
             workers[attempt.number].add(busy.get(key, ""))
-        for number in sorted(without_data | {n for n, found in workers.items() if found <= silent}):
+        for number in sorted(without_data | {n for n, hosts in workers.items() if hosts <= silent}):
             self.submit(number)
 
     def start_copies(self) -> None:

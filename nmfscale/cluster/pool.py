@@ -103,17 +103,17 @@ def perform(function: Callable[..., Any], args: tuple[Any, ...], data: Any) -> T
 
 def _in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     """Start work that may block forever; the list receives its result, or its exception."""
-    found: list[Any] = []
+    outcome: list[Any] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            outcome.append(work())
         except (Exception, LoopCancelledError, CancelledError) as error:
-            found.append(error)
+            outcome.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    return thread, found
+    return thread, outcome
 
 
 # What calls of a client raise if it is closed meanwhile, depending on the moment.
@@ -148,43 +148,45 @@ class WorkerPool:
 
     def workers(self) -> dict[str, int]:
         """Return the workers that are not excluded, and how many tasks each runs at a time."""
-        at, found = self._seen
+        at, cores = self._seen
         if time.monotonic() - at > 1.0:
-            found = self._ask(self.client.scheduler.ncores, workers=None)
-            self._seen = time.monotonic(), found
-        return {worker: n for worker, n in found.items() if worker not in self.excluded}
+            cores = self._ask(self.client.scheduler.ncores, workers=None)
+            self._seen = time.monotonic(), cores
+        return {worker: n for worker, n in cores.items() if worker not in self.excluded}
 
     def busy(self) -> dict[str, str]:
         """Return the worker of each key that is being computed."""
-        found = self._ask(self.client.scheduler.processing, workers=None)
-        return {str(key): worker for worker, keys in found.items() for key in keys}
+        processing = self._ask(self.client.scheduler.processing, workers=None)
+        return {str(key): worker for worker, keys in processing.items() for key in keys}
 
     def silent(self) -> set[str]:
         """Return the workers without a recent heartbeat, while other workers had one."""
-        at, found = self._silent
+        at, silent = self._silent
         if time.monotonic() - at > 1.0:
-            known = self._ask(self.client.scheduler.identity)["workers"]
-            heard = {worker: each["last_seen"] for worker, each in known.items()}
+            workers = self._ask(self.client.scheduler.identity)["workers"]
+            heard = {worker: info["last_seen"] for worker, info in workers.items()}
             last = max(heard.values(), default=0.0)
             # with more workers, the scheduler asks for heartbeats less often
             most = max(self.retry.silent, 3 + 3 * len(heard) / 200)
-            found = {worker for worker, when in heard.items() if last - when > most}
-            self._silent = time.monotonic(), found
-        return found
+            silent = {worker for worker, when in heard.items() if last - when > most}
+            self._silent = time.monotonic(), silent
+        return silent
 
     def holders(self, keys: Iterable[str]) -> dict[str, set[str]]:
         """Return the workers that have the result of each key."""
-        found = self._ask(self.client.scheduler.who_has, keys=list(keys))
-        return {str(key): set(workers) for key, workers in found.items()}
+        holders = self._ask(self.client.scheduler.who_has, keys=list(keys))
+        return {str(key): set(workers) for key, workers in holders.items()}
 
     def only_at(self, workers: set[str], keys: Iterable[str]) -> set[str]:
         """Return the keys whose results no other workers have."""
-        return {key for key, found in self.holders(keys).items() if found and found <= workers}
+        return {
+            key for key, holders in self.holders(keys).items() if holders and holders <= workers
+        }
 
     def fetch_together(self, futures: list[Any]) -> list[TaskResult] | None:
         """Return the results of finished futures, or None if one of them cannot be fetched."""
         # gather may block forever if the worker of a result died
-        thread, found = _in_background(
+        thread, outcome = _in_background(
             lambda: self.client.gather(futures, errors="raise", direct=self._direct)
         )
         deadline = time.monotonic() + self._fetch_seconds
@@ -194,12 +196,12 @@ class WorkerPool:
                 break
             if time.monotonic() > deadline:
                 self._fetch_seconds *= 2
-                found = found or [TimeoutError()]
+                outcome = outcome or [TimeoutError()]
                 break
-        if found and not isinstance(found[0], BaseException):
-            results: list[TaskResult] = found[0]
+        if outcome and not isinstance(outcome[0], BaseException):
+            results: list[TaskResult] = outcome[0]
             return results
-        self._direct = self._direct and not found
+        self._direct = self._direct and not outcome
         return None
 
     @contextmanager
@@ -231,7 +233,7 @@ class WorkerPool:
     def wait_for_workers(self) -> dict[str, int]:
         """Return the workers; wait until there is at least one."""
         begin, told = time.monotonic(), False
-        while not (found := self.workers()):
+        while not (workers := self.workers()):
             if time.monotonic() - begin > self.retry.workers:
                 raise NoWorkersError(f"no worker for {self.retry.workers:g} s. {self.hint}".strip())
             if not told:
@@ -240,7 +242,7 @@ class WorkerPool:
             time.sleep(min(0.5, self.retry.workers / 4))
         if told:  # a worker that dies while its nanny starts it is not restarted: let it settle
             time.sleep(1.0)
-        return found
+        return workers
 
     def each(self, function: Callable[..., Any], *args: Any, seconds: float = 30) -> dict[str, Any]:
         """Run a function on every worker; return each worker's result or exception."""
@@ -301,7 +303,7 @@ class WorkerPool:
             else:
                 unplaced.append(number)
         for number in unplaced:
-            worker = min(ready, key=lambda each: load[each] / workers[each])
+            worker = min(ready, key=lambda candidate: load[candidate] / workers[candidate])
             load[worker] += 1
             self._placement[number] = worker
         return {number: self._placement[number] for number in numbers}
@@ -335,17 +337,17 @@ class WorkerPool:
             worker = next((w for w in targets if w in ready), ready[0])
             # scatter may block as long as the connection to the worker is down
             send = partial(self.client.scatter, [data], hash=False, workers=[worker])
-            thread, found = _in_background(send)
+            thread, outcome = _in_background(send)
             while thread.is_alive() and worker not in self.silent():
                 thread.join(1.0)
-            if found and not isinstance(found[0], BaseException):
-                return found[0][0]
+            if outcome and not isinstance(outcome[0], BaseException):
+                return outcome[0][0]
             self.mark_slow([worker])
             if attempt >= 2 * self.retry.attempts and time.monotonic() > end:
                 break
             # if all workers die at once, new ones may start within seconds
             time.sleep(min(1.0, 0.05 * attempt))
-        why = found[0] if found else "no answer"
+        why = outcome[0] if outcome else "no answer"
         raise ClusterError(f"data cannot be sent to the workers ({why}). {self.hint}".strip())
 
     def forget_all_at(self, workers: set[str]) -> set[str]:

@@ -75,21 +75,21 @@ class TreeReduction:
             while len(batches) == 1 or len(level) > 1:
                 batches.append(stack.enter_context(self._above(level, placement)))
                 level, placement = batches[-1].send_all(), placement[:: self.fan_in]
-            known = pool.seconds[leaves.name]
-            median = statistics.median(known) if known else pool.retry.task / 2
+            seconds = pool.seconds[leaves.name]
+            median = statistics.median(seconds) if seconds else pool.retry.task / 2
             while not batches[-1].completed():
                 if leaves.done_keys.qsize() > n_done:
                     n_done, since = leaves.done_keys.qsize(), time.monotonic()
                 late = time.monotonic() - since > max(pool.retry.late, 2 * median)
-                if late or pool.silent() or any(each.is_stuck() for each in batches):
+                if late or pool.silent() or any(batch.is_stuck() for batch in batches):
                     return None
             results = pool.fetch_together(level) if level[0].status == "finished" else None
             if results is None:
                 return None
             attempts = leaves.running.values()
-            pool.seconds[leaves.name].extend(each.ended - each.since for each in attempts)
-            found: TaskResult = results[0]
-            return found
+            pool.seconds[leaves.name].extend(attempt.ended - attempt.since for attempt in attempts)
+            root: TaskResult = results[0]
+            return root
 
     def _level_by_level(self, leaves: TaskBatch) -> Any:
         level, placement = leaves.results(), [task.affinity for task in leaves.tasks]

@@ -124,5 +124,5 @@ Callback: TypeAlias = Callable[[dict[str, float]], Any]
 def check_option(name: str, value: Any, options: Any) -> None:
     """Refuse a value that is none of the options, a Literal type."""
     if not isinstance(value, str) or value not in get_args(options):
-        known = ", ".join(map(repr, get_args(options)))
-        raise ValueError(f"{name}={shown(value)} is not one of {known}.")
+        choices = ", ".join(map(repr, get_args(options)))
+        raise ValueError(f"{name}={shown(value)} is not one of {choices}.")

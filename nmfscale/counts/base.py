@@ -257,13 +257,13 @@ class CountMatrix(ABC):
         if rows is not None:
             wanted = np.zeros(self.shape[0], bool)
             wanted[rows] = True
-        found = []
+        matrices = []
         for piece in self._pieces(0, self.shape[0], wanted):
             matrix = piece.matrix(self.shape[1])
             if wanted is not None:
                 matrix = matrix[wanted[piece.first : piece.first + matrix.shape[0]]]
-            found.append(matrix)
-        matrix = sp.csr_array(sp.vstack(found, format="csr"))
+            matrices.append(matrix)
+        matrix = sp.csr_array(sp.vstack(matrices, format="csr"))
         matrix.sort_indices()
         return matrix
 
@@ -427,8 +427,8 @@ IntegerPolicy = Literal["warn", "allow", "require"]
 def check_integer(integer: Any) -> None:
     """Check the option that says what to do about counts that are not integers."""
     if integer not in get_args(IntegerPolicy):
-        known = ", ".join(map(repr, get_args(IntegerPolicy)))
-        raise ValueError(f"integer={integer!r} is not one of {known}.")
+        choices = ", ".join(map(repr, get_args(IntegerPolicy)))
+        raise ValueError(f"integer={integer!r} is not one of {choices}.")
 
 
 def warn_fraction(

@@ -123,7 +123,9 @@ class Layout:
 
     def _panel(self, which: slice) -> SellBlock:
         columns = self._column_file.read(which)
-        stretches = [(block.first, each) for block, each in zip(self.blocks, columns, strict=True)]
+        stretches = [
+            (block.first, slices) for block, slices in zip(self.blocks, columns, strict=True)
+        ]
         return stacked(stretches, len(self.row_order), self._n_threads)
 
     @cached_property
@@ -166,10 +168,10 @@ class Layout:
 
     @cached_property
     def _values(self) -> tuple[Array, NDArray[np.int64]] | None:
-        found = ValueCounts(self)
-        for _, rows in self.visit("rows") if found.possible else ():
-            found.add(rows)
-        return found.result()
+        value_counts = ValueCounts(self)
+        for _, rows in self.visit("rows") if value_counts.possible else ():
+            value_counts.add(rows)
+        return value_counts.result()
 
     @property
     def nbytes(self) -> int:

@@ -123,10 +123,10 @@ def packages_of(kind: type) -> list[str]:
     return [str(base.__module__).partition(".")[0] for base in kind.__mro__]
 
 
-def _remedy(kind: type, known: dict[str, str]) -> str | None:
+def _remedy(kind: type, remedies: dict[str, str]) -> str | None:
     packages = packages_of(kind)
     names = [*(f"{package}.{kind.__name__}" for package in packages), *packages]
-    return next((known[name] for name in names if name in known), None)
+    return next((remedies[name] for name in names if name in remedies), None)
 
 
 def _remedy_of_collection(kind: type) -> str:
@@ -201,8 +201,8 @@ def _check_items(X: Any, subject: str, what: str) -> None:
         remedy = None if issubclass(kind, _LISTS | Number | bytes) else _remedy_of_item(X, kind)
         if remedy is not None:
             at = next(i for i, item in enumerate(X) if type(item) is kind)
-            found = f"{subject} is {what}, and item {at} is {_type_name(kind)}"
-            raise ObjectTypeError(f"{found}, not {_NUMBERS[what]}. {remedy}")
+            message = f"{subject} is {what}, and item {at} is {_type_name(kind)}"
+            raise ObjectTypeError(f"{message}, not {_NUMBERS[what]}. {remedy}")
 
 
 _NUMBERS = {"a list": "a row of numbers", "a list of lists": "a number"}
@@ -212,9 +212,9 @@ def _remedy_of_item(X: Any, kind: type) -> str | None:
     """Return what to pass in place of a list of such items; None if NumPy can convert it."""
     if issubclass(kind, os.PathLike):
         return "nmfscale.concat takes lists of files, counts and AnnData objects."
-    known = _remedy(kind, _REMEDIES_OF_LISTS) or _remedy(kind, _REMEDIES)
-    if known is not None:
-        return known
+    remedy = _remedy(kind, _REMEDIES_OF_LISTS) or _remedy(kind, _REMEDIES)
+    if remedy is not None:
+        return remedy
     if issubclass(kind, Mapping):
         return "Pass sklearn.feature_extraction.DictVectorizer().fit_transform(X)."
     if issubclass(kind, str) or _has(kind, _ARRAYS) or not _has(kind, _ITEMS):

@@ -21,8 +21,8 @@ class Coded(NamedTuple):
 
     def labels(self) -> Array:
         """Return the labels as an object array, with None for missing ones."""
-        found: Array = np.append(self.categories.astype(object), np.array([None]))[self.codes]
-        return found
+        labels: Array = np.append(self.categories.astype(object), np.array([None]))[self.codes]
+        return labels
 
 
 class LabelTable(Mapping[str, Array]):
@@ -80,8 +80,8 @@ class LabelTable(Mapping[str, Array]):
 
 def rows_of(table: Any, rows: Array) -> LabelTable:
     """Return some rows of a table, or of the table that a function without arguments returns."""
-    found: LabelTable = table() if callable(table) else table
-    return found.take(rows)
+    labels: LabelTable = table() if callable(table) else table
+    return labels.take(rows)
 
 
 def joined(tables: Sequence[LabelTable], sizes: Sequence[int]) -> LabelTable:
@@ -105,14 +105,14 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Array | Coded:
         Coded(np.full(size, -1, np.int8), np.zeros(0, object)) if part is None else as_text(part)
         for part, size in zip(parts, sizes, strict=True)
     ]
-    known = list(dict.fromkeys(name for part in coded for name in part.categories.tolist()))
-    place = {name: at for at, name in enumerate(known)}
-    narrow = np.min_scalar_type(-max(1, len(known)))
+    categories = list(dict.fromkeys(name for part in coded for name in part.categories.tolist()))
+    place = {name: at for at, name in enumerate(categories)}
+    narrow = np.min_scalar_type(-max(1, len(categories)))
     codes = [
         np.array([*(place[name] for name in part.categories.tolist()), -1], narrow)[part.codes]
         for part in coded
     ]
-    return Coded(np.concatenate(codes), np.array(known, object))
+    return Coded(np.concatenate(codes), np.array(categories, object))
 
 
 def as_text(column: Array | Coded) -> Coded:
@@ -121,11 +121,11 @@ def as_text(column: Array | Coded) -> Coded:
         return column
     values = column.tolist()
     labels = [None if is_missing(value) else str(value) for value in values]
-    known = sorted({label for label in labels if label is not None})
-    place: dict[str | None, int] = {name: at for at, name in enumerate(known)} | {None: -1}
-    narrow = np.min_scalar_type(-max(1, len(known)))
+    categories = sorted({label for label in labels if label is not None})
+    place: dict[str | None, int] = {name: at for at, name in enumerate(categories)} | {None: -1}
+    narrow = np.min_scalar_type(-max(1, len(categories)))
     codes = np.fromiter((place[label] for label in labels), narrow, len(labels))
-    return Coded(codes, np.array(known, object))
+    return Coded(codes, np.array(categories, object))
 
 
 def _equal(one: Array, other: Array) -> bool:

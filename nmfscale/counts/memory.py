@@ -71,10 +71,10 @@ class Counts(CountMatrix):
     @cached_property
     def column_nnz(self) -> NDArray[np.int64]:
         """Number of nonzero counts of each feature, (n_features,)."""
-        found = np.zeros((1, self.shape[1]), np.int64)
+        nnz = np.zeros((1, self.shape[1]), np.int64)
         whole = np.array([0, self.nnz])  # one row of all entries: row boundaries do not matter here
-        count_columns(whole, self.indices, whole[:1], np.array([0, 1]), found, 1)
-        return found[0]
+        count_columns(whole, self.indices, whole[:1], np.array([0, 1]), nnz, 1)
+        return nnz[0]
 
     @cached_property
     def row_totals(self) -> NDArray[np.float64]:
@@ -133,12 +133,12 @@ def checked_counts(
     if not isinstance(rows, CompressedRows):
         names = EntryNames(subject, about.get("sample_names"), about.get("feature_names"))
         rows = compressed_rows(rows, names, nan=nan)
-    found = kind(
+    counts = kind(
         *rows.rows[1:], rows.shape, has_sorted_indices=rows.has_sorted_indices,
         first_fraction=rows.first_fraction, notes=[*notes, *rows.notes], **about,
     )  # fmt: skip
-    found.nan_entries = None if nan is None else nan.matrix(rows.shape)
-    return found
+    counts.nan_entries = None if nan is None else nan.matrix(rows.shape)
+    return counts
 
 
 class MemoryRows:

@@ -80,7 +80,7 @@ def checked_names(names: Any, size: int, argument: str, of: str) -> Array | None
     if names is None:
         return None
     if not isinstance(names, np.ndarray):
-        all_text = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+        all_text = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
         names = np.asarray(names, str) if all_text else name_array(names)
     if names.shape != (size,):
         raise NumberOfNamesError(argument, names.shape, size, of)
@@ -102,20 +102,20 @@ def names_of(source: Any, axis: int = 0) -> Array | None:
     ndarray of shape (n,), object, or None
         The names as Python objects; None if there are none.
     """
-    found = None
+    names = None
     if hasattr(source, "columns") or hasattr(source, "iloc"):
-        found = getattr(source, "columns" if axis == 1 else "index", None)
+        names = getattr(source, "columns" if axis == 1 else "index", None)
         # pandas 3 makes a RangeIndex of rows or columns selected in steps, such as in reverse order
-        if type(found).__name__ == "RangeIndex" and getattr(found, "step", 1) == 1:
+        if type(names).__name__ == "RangeIndex" and getattr(names, "step", 1) == 1:
             return None
     elif isinstance(source, Mapping):
-        found = list(source) if axis == 0 else None
+        names = list(source) if axis == 0 else None
     else:
         for name in _ATTRIBUTES[axis]:
-            found = getattr(source, name, None)
-            if found is not None:
+            names = getattr(source, name, None)
+            if names is not None:
                 break
-    return None if found is None else name_array(found)
+    return None if names is None else name_array(names)
 
 
 # Attributes of counts, AnnData objects and fitted models with names of samples, and of features.
@@ -170,12 +170,12 @@ def matched(
         return entries if places is None else [entries[at] for at in places]
     if names is None or not hasattr(values, "iloc"):
         return values
-    given = names_of(values, axis)
-    if given is None:
+    own_names = names_of(values, axis)
+    if own_names is None:
         return values
     by_position = "reset_index(drop=True)" if axis == 0 else "to_numpy()"
     places = places_of(
-        given, names, argument, of=of, subject=subject,
+        own_names, names, argument, of=of, subject=subject,
         remedy=f"or pass {argument}.{by_position} to match entries by position",
     )  # fmt: skip
     if places is None:
@@ -221,8 +221,8 @@ def same_topics(one: Any, other: Any) -> Any:
 def of_topics(values: Any, topics: Any) -> Any:
     """Return a table or Series with its topics in this order, if it has the same topics."""
     axis = 1 if getattr(values, "ndim", 0) == 2 else 0
-    given = names_of(values, axis) if hasattr(values, "iloc") else None
-    if topics is None or given is None or sorted_text(topics) != sorted_text(given):
+    names = names_of(values, axis) if hasattr(values, "iloc") else None
+    if topics is None or names is None or sorted_text(topics) != sorted_text(names):
         return values
     return matched(values, topics, "factors", axis=axis, of="topics", subject="loadings")
 
@@ -236,8 +236,8 @@ def transposed(values: Any) -> Any:
 
 def names_of_topics(L: Any, F: Any) -> Array | None:
     """Return the names of the topics of two factors in their common order, or None."""
-    found = names_of(same_topics(L, F), 1)
-    return names_of(L, 1) if found is None else found
+    names = names_of(same_topics(L, F), 1)
+    return names_of(L, 1) if names is None else names
 
 
 def sorted_text(names: Iterable[Any]) -> list[str]:
@@ -246,15 +246,17 @@ def sorted_text(names: Iterable[Any]) -> list[str]:
 
 
 def places_of(
-    given: Any, names: Any, argument: str, *, of: str = "samples", subject: str = "X",
+    labels: Any, names: Any, argument: str, *, of: str = "samples", subject: str = "X",
     remedy: str = "",
 ) -> Array | None:  # fmt: skip
-    """Return the position in `given` of each of `names`, or None if both are equal in order, too.
+    """Return the position in `labels` of each of `names`, or None if both are equal in order, too.
 
     `remedy` is an alternative that messages add to "add the missing entries" or "make names
     unique".
     """
-    given_names, names = (each.tolist() for each in same_kind(name_array(given), name_array(names)))
+    given_names, names = (
+        array.tolist() for array in same_kind(name_array(labels), name_array(names))
+    )
     if given_names == names:
         return None
     end = f", {remedy}." if remedy else "."

@@ -34,8 +34,8 @@ class NanEntries:
     def matrix(self, shape: tuple[int, int]) -> sp.csr_array:
         """Return a mask (n, m) of NaN, once all rows were read; later reads only leave them out."""
         none = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        places = [np.concatenate(each) for each in zip(none, *self._found, strict=True)]
+        places = [np.concatenate(parts) for parts in zip(none, *self._found, strict=True)]
         self._found, self._known = [], True
-        found = sp.csr_array((np.ones(len(places[0]), bool), tuple(places)), shape)
-        found.data[:] = True  # duplicates were added up
-        return found
+        mask = sp.csr_array((np.ones(len(places[0]), bool), tuple(places)), shape)
+        mask.data[:] = True  # duplicates were added up
+        return mask

@@ -103,8 +103,8 @@ class ColumnFile:
             whole = int(columns.offset[-1]) * LANES
             index, count = columns.index.dtype, columns.count.dtype
             self._file.seek(at + first * index.itemsize)
-            found = [np.fromfile(self._file, index, n_entries)]
+            arrays = [np.fromfile(self._file, index, n_entries)]
             self._file.seek(at + whole * index.itemsize + first * count.itemsize)
-            found.append(np.fromfile(self._file, count, n_entries))
-            self.bytes_read += found[0].nbytes + found[1].nbytes
-            yield SellBlock(found[0], found[1], offset - offset[0], columns.n_others)
+            arrays.append(np.fromfile(self._file, count, n_entries))
+            self.bytes_read += arrays[0].nbytes + arrays[1].nbytes
+            yield SellBlock(arrays[0], arrays[1], offset - offset[0], columns.n_others)

@@ -173,9 +173,9 @@ class SellBuilder:
         ends = np.arange(1, n_shares) * len(indices) / n_shares
         cuts = np.concatenate([[0], np.searchsorted(np.cumsum(lane_nnz), ends), [len(order)]])
         # 2) Count the nonzeros of each column in each share; `place` are their cumulated numbers.
-        found = aligned_zeros((n_shares, n_columns), np.int64)
-        count_columns(indptr, indices, order, cuts, found, self._n_threads)
-        place = np.cumsum(found, axis=0, out=aligned_empty(found.shape, np.int64))
+        n_entries = aligned_zeros((n_shares, n_columns), np.int64)
+        count_columns(indptr, indices, order, cuts, n_entries, self._n_threads)
+        place = np.cumsum(n_entries, axis=0, out=aligned_empty(n_entries.shape, np.int64))
         length = place[-1][self.column_order[:n_columns]]  # of each column, in lane order
         # 3) Sort pieces of split counts by column, then by row. They follow the other entries of
         # their column, and lengthen it.
@@ -187,7 +187,7 @@ class SellBuilder:
         offset = offsets_of(length, len(self.column_order))
         columns = empty_block(offset, len(order), self.count_dtype)
         # 4) Turn `place` into positions in `index`: where a share's first entry of a column goes.
-        place -= found
+        place -= n_entries
         place += offset[column_lane // LANES]
         place *= LANES
         place += column_lane % LANES
@@ -211,11 +211,11 @@ class SellBuilder:
 
 def _above(data: Array, most: float) -> NDArray[np.int64]:
     """Return the positions of counts larger than `most`; examines one piece at a time."""
-    found = [
+    positions = [
         first + np.flatnonzero(data[first : first + _PIECE] > most)
         for first in range(0, len(data), _PIECE)
     ]
-    return np.concatenate([np.zeros(0, np.int64), *found])
+    return np.concatenate([np.zeros(0, np.int64), *positions])
 
 
 def largest_of(dtype: np.dtype[Any]) -> float:

@@ -19,11 +19,11 @@ class MemoryLimitError(MemoryError, ValueError):
 
 def parse_bytes(size: int | float | str) -> int:
     """Convert "2GB", "500 MB", "1.5 GiB" or a plain number to a positive number of bytes."""
-    found = re.fullmatch(r"\s*([\d.]+(?:e\+?\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
+    match = re.fullmatch(r"\s*([\d.]+(?:e\+?\d+)?)\s*([KMGT]?)(i?)B?\s*", str(size), re.IGNORECASE)
     try:
-        assert found is not None
-        base = 1024 if found[3] else 1000
-        n_bytes = int(float(found[1]) * base ** _UNITS[found[2].upper()])
+        assert match is not None
+        base = 1024 if match[3] else 1000
+        n_bytes = int(float(match[1]) * base ** _UNITS[match[2].upper()])
         assert n_bytes > 0
     except (AssertionError, OverflowError, ValueError):
         raise ValueError(

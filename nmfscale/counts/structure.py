@@ -21,8 +21,8 @@ def check_shape(shape: tuple[int, ...]) -> None:
     """Refuse a table without rows or columns."""
     for size, what in zip(shape, ("sample", "feature"), strict=True):
         if size == 0:
-            found = f"Found array with 0 {what}(s) (shape={tuple(shape)})"
-            raise ValueError(f"{found} while a minimum of 1 is required.")
+            message = f"Found array with 0 {what}(s) (shape={tuple(shape)})"
+            raise ValueError(f"{message} while a minimum of 1 is required.")
 
 
 def corrupt(subject: str, what: str) -> ValueError:
@@ -74,8 +74,8 @@ def check_range(numbers: Array, size: int, what: str, subject: str, offset: int 
     """Check that indices are from 0 to size - 1; the first is entry `offset` of the whole array."""
     if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
         at = int(np.flatnonzero((numbers < 0) | (numbers >= size))[0])
-        found = f"entry {offset + at} of {what} is {numbers[at]}"
-        raise corrupt(subject, f"{found}, outside 0 to {size - 1}")
+        entry = f"entry {offset + at} of {what} is {numbers[at]}"
+        raise corrupt(subject, f"{entry}, outside 0 to {size - 1}")
 
 
 def non_negative(
@@ -94,8 +94,8 @@ def non_negative(
     if array.dtype != np.float32:
         array = array.astype(np.float64, copy=False)
     if array.ndim != len(shape) or any(
-        found == 0 or length not in (None, found)
-        for found, length in zip(array.shape, shape, strict=True)
+        size == 0 or length not in (None, size)
+        for size, length in zip(array.shape, shape, strict=True)
     ):
         lengths = ["at least 1" if length is None else str(length) for length in shape]
         wanted = f"({', '.join(lengths)}{',' if len(shape) == 1 else ''})"

@@ -290,7 +290,7 @@ def _entry(rows: RowRange, at: int, names: EntryNames) -> str:
 def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
     """Raise an error that names the first entry of a range that cannot be a count."""
     values, subject = rows.data, names.where
-    for found, fault, remedy in (
+    for mask, fault, remedy in (
         (
             np.isnan(values),
             f"Input X contains NaN, {subject}",
@@ -305,8 +305,8 @@ def _refuse_value(rows: RowRange, names: EntryNames) -> NoReturn:
         ),
         (values > LARGEST_COUNT, f"A count above 2**53 {subject}", "rescale the counts"),
     ):
-        if found.any():
-            raise ValueError(f"{fault}: {_entry(rows, int(found.argmax()), names)}; {remedy}.")
+        if mask.any():
+            raise ValueError(f"{fault}: {_entry(rows, int(mask.argmax()), names)}; {remedy}.")
     raise AssertionError("no entry to refuse")
 
 

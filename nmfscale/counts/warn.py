@@ -23,10 +23,10 @@ _lists: ContextVar[tuple[list[str], ...]] = ContextVar("lists", default=())
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
     """Collect the messages of `warn_caller` in this context; it warns as usual."""
-    found: list[str] = []
-    token = _lists.set((*_lists.get(), found))
+    messages: list[str] = []
+    token = _lists.set((*_lists.get(), messages))
     try:
-        yield found
+        yield messages
     finally:
         _lists.reset(token)
 

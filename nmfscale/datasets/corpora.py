@@ -166,8 +166,8 @@ def _documents(package: str, root: Path) -> tuple[Document, ...]:
             parts = () if path == root else path.relative_to(root).with_suffix("").parts
             module = ".".join([*prefix, *parts]).removesuffix(".__init__")
             for name, text in _texts(path, module):
-                found = _WORD.findall(_MARKUP.sub(" ", text).lower())
-                words = tuple(word for word in found if word not in ENGLISH_STOP_WORDS)
+                tokens = _WORD.findall(_MARKUP.sub(" ", text).lower())
+                words = tuple(word for word in tokens if word not in ENGLISH_STOP_WORDS)
                 documents.append(Document(name, words))
     return tuple(documents)
 

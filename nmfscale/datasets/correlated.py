@@ -137,10 +137,10 @@ def simulate_correlated_topics(
 
 def _finite(values: ArrayLike, name: str) -> Floats:
     """Return an array of finite numbers."""
-    found = np.asarray(values, np.float64)
-    if not np.isfinite(found).all():
+    array = np.asarray(values, np.float64)
+    if not np.isfinite(array).all():
         raise ValueError(f"{name} contains NaN or Inf; all entries must be finite.")
-    return found
+    return array
 
 
 def _root(covariance: Floats) -> Floats:
@@ -165,8 +165,8 @@ def _normal(rng: np.random.Generator, *shape: int) -> Floats:
     uniform, angle = rng.random((2, n_pairs))
     signs = np.where(rng.random((2, n_pairs)) < 0.5, -1.0, 1.0)
     radius = np.sqrt(-2.0 * log(1.0 - uniform))
-    found = radius * np.stack(sine_and_cosine(angle * (np.pi / 2))) * signs
-    return found.ravel()[:n].reshape(shape)
+    numbers = radius * np.stack(sine_and_cosine(angle * (np.pi / 2))) * signs
+    return numbers.ravel()[:n].reshape(shape)
 
 
 def _rates(rng: np.random.Generator, n_features: int, n_components: int) -> Floats:
@@ -197,7 +197,7 @@ def _drawn(rng: np.random.Generator, truth: TopicTruth) -> sp.csr_array:
         features = np.empty(len(rows), np.int64)
         for k, steps in enumerate(of_topics):
             own = np.flatnonzero(topics == k)
-            found = np.searchsorted(steps, place[own] * steps[-1], side="right")
-            features[own] = np.minimum(found, m - 1)
+            positions = np.searchsorted(steps, place[own] * steps[-1], side="right")
+            features[own] = np.minimum(positions, m - 1)
         pieces.append(np.unique(rows * m + features, return_counts=True))
     return counts_of_cells(pieces, np.diff(edges), m)

@@ -293,9 +293,9 @@ def _draw_cells(
         times.append(np.ones(owners.size, dtype=np.int64))
         for row in rows[~few]:
             spread = rng.multinomial(totals[row], frequencies[:, k])
-            found = np.flatnonzero(spread)
-            cells.append(row * n_features + found)
-            times.append(spread[found])
+            columns = np.flatnonzero(spread)
+            cells.append(row * n_features + columns)
+            times.append(spread[columns])
     drawn, repeats = np.concatenate(cells), np.concatenate(times)
     order = np.argsort(drawn, kind="stable")
     drawn, repeats = drawn[order], repeats[order]

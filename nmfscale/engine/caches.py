@@ -62,13 +62,13 @@ class WholeArrays:
     def get(self, run: str, name: str, ref: Ref, load: Callable[[Ref], Arrays]) -> Array:
         """Return the array of a name, and load it if it is not stored."""
         with self._lock:
-            found = self._items.get((run, name))
-            if found is None or found[0] != ref.name:
-                found = None
+            entry = self._items.get((run, name))
+            if entry is None or entry[0] != ref.name:
+                entry = None
                 self._items.pop((run, name), None)
-                found = ref.name, aligned_copy(load(ref)["array"])
-                self._items[run, name] = found
-            return found[1]
+                entry = ref.name, aligned_copy(load(ref)["array"])
+                self._items[run, name] = entry
+            return entry[1]
 
     def forget(self, run: str) -> None:
         """Delete all entries of a fit."""
@@ -97,5 +97,5 @@ def buffer(n_bytes: int) -> Array:
     """Return a buffer of this thread that holds one block at a time."""
     if len(getattr(_buffers, "bytes", ())) < n_bytes:
         _buffers.bytes = np.empty(n_bytes, np.uint8)
-    found: Array = _buffers.bytes[:n_bytes]
-    return found
+    view: Array = _buffers.bytes[:n_bytes]
+    return view

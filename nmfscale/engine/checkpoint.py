@@ -195,8 +195,10 @@ def checkpoints_for(
             "give another folder."
         )
     folders = [top / f"restart-{i}" for i in range(n_folders)] if n_folders > 1 else [top]
-    about = _describe(counts) | {name: digest_of(*each) for name, each in parts.items()} | options
-    return [Checkpoint(each, about, every=every, resume=resume) for each in folders]
+    about = (
+        _describe(counts) | {name: digest_of(*arrays) for name, arrays in parts.items()} | options
+    )
+    return [Checkpoint(path, about, every=every, resume=resume) for path in folders]
 
 
 def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
@@ -236,9 +238,9 @@ def _recorded(folder: str | os.PathLike[str], name: str) -> Any:
 
 
 @contextmanager
-def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
+def folder_in_use(checkpoint: str | os.PathLike[str], left: str) -> Iterator[Path]:
     """Lock a folder of checkpoints for one fit; `left` names files of earlier fits to delete."""
-    folder = _make(_path(given).resolve())
+    folder = _make(_path(checkpoint).resolve())
     try:
         with FileLock(folder / _LOCK) as alone:
             for path in folder.glob(left) if alone else ():
@@ -246,7 +248,8 @@ def folder_in_use(given: str | os.PathLike[str], left: str) -> Iterator[Path]:
             yield folder
     except FileInUseError as error:
         raise CheckpointError(
-            f"checkpoint={str(given)!r} is in use by {error.strerror}; wait for the end of that "
+            f"checkpoint={str(checkpoint)!r} is in use by {error.strerror}; wait for the end "
+            "of that "
             "fit, or give another folder."
         ) from None
 
@@ -282,22 +285,25 @@ def _marks(counts: CountMatrix) -> NDArray[np.uint64]:
 
     Sums of integers do not depend on the order, and so not on how the counts are stored.
     """
-    known, out = _scattered(counts.shape[1]), np.zeros(counts.shape[0] + 1, np.uint64)
+    multipliers, out = _scattered(counts.shape[1]), np.zeros(counts.shape[0] + 1, np.uint64)
     if not counts.from_file:
         for first, indptr, indices, data in counts.chunks():
             filled = np.flatnonzero(np.diff(indptr))
             if filled.size:
-                terms = _as_integers(data, counts.is_integer) * known[indices]
+                terms = _as_integers(data, counts.is_integer) * multipliers[indices]
                 out[first + filled] = np.add.reduceat(terms, indptr[filled])
         return out[:-1]
     layout = counts.layout()
-    known = known[layout.column_order]
+    multipliers = multipliers[layout.column_order]
     for block, slices in layout.visit("rows"):
         rows = layout.row_order[block.first : block.last].reshape(-1, LANES)
         for first, last in row_chunks(slices.offset, CHUNK // LANES):
             low, high = slices.offset[first], slices.offset[last]
             here = slice(low * LANES, high * LANES)
-            terms = _as_integers(slices.count[here], counts.is_integer) * known[slices.index[here]]
+            terms = (
+                _as_integers(slices.count[here], counts.is_integer)
+                * multipliers[slices.index[here]]
+            )
             filled = np.flatnonzero(np.diff(slices.offset[first : last + 1]))
             if filled.size:
                 steps = slices.offset[first:last][filled] - low

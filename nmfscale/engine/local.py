@@ -49,13 +49,13 @@ class LocalBlock:
     """
 
     def __init__(
-        self, number: int, place: Any, known: dict[str, Array],
+        self, number: int, place: Any, arrays: dict[str, Array],
         room: Callable[[str, Array, Any], Array] | None = None,
     ):  # fmt: skip
         self.number, self.n_rows = number, place.stop - place.start
         self.counts: SellBlock | None = None
         self.made: dict[str, Array] = {}
-        self._n_lanes, self._known, self._room = place.last - place.first, known, room
+        self._n_lanes, self._known, self._room = place.last - place.first, arrays, room
         self._step, self._arrays = "no step", RowArrays()
 
     def for_step(self, step: Step, counts: SellBlock | None) -> LocalBlock:
@@ -66,10 +66,10 @@ class LocalBlock:
 
     def __getitem__(self, name: str) -> Array:
         """Return a row array."""
-        found = self.get(name)
-        if found is None:
+        array = self.get(name)
+        if array is None:
             raise LookupError(f"{self._step} needs a row array {name!r}, and there is none.")
-        return found
+        return array
 
     def get(self, name: str) -> Array | None:
         """Return a row array, or None."""
@@ -134,8 +134,8 @@ class LocalExecutor(Executor):
 
     def get(self, name: str) -> Array:
         """Return a row array in lane order."""
-        found = self._arrays.get(name)
-        return super().get(name) if found is None or found.whole is None else found.whole
+        array = self._arrays.get(name)
+        return super().get(name) if array is None or array.whole is None else array.whole
 
     def get_blocks(self, name: str) -> list[Array] | None:
         """Return the row array of each block."""
@@ -143,10 +143,10 @@ class LocalExecutor(Executor):
 
     def copy(self, source: str, target: str) -> None:
         """Let two names refer to the same array."""
-        found = self._arrays[source]
-        if found is not self._arrays.get(target):
+        array = self._arrays[source]
+        if array is not self._arrays.get(target):
             self._forget(target)
-            self._arrays[target] = found
+            self._arrays[target] = array
 
     def drop(self, *names: str) -> None:
         """Delete row arrays and release all spare memory."""
@@ -176,7 +176,7 @@ class LocalExecutor(Executor):
             runner.add(block)
             made.append(block[0].made)
         for name in made[0]:
-            parts = [each[name] for each in made]
+            parts = [arrays[name] for arrays in made]
             self._forget(name)
             self._arrays[name] = _RowArray(parts, whole.get(name))
         for step in steps:
@@ -186,21 +186,21 @@ class LocalExecutor(Executor):
         return [Outcome(combine(values), sums) for values, sums in pairs]
 
     def run_columns(
-        self, step: ColumnStep, *, known: KnownPanel | None = None, note: NotePanel | None = None
+        self, step: ColumnStep, *, stored: KnownPanel | None = None, note: NotePanel | None = None
     ) -> dict[str, Array]:
         """Run a step on every panel of columns."""
         arrays = {name: self.get(name) for name in step.uses if name in self._arrays}
-        found = []
+        outputs = []
         panels = self.layout.visit_panels()
         for slices, counts in panels if note is None else self._small(panels):
             lanes = lanes_of(slices)
-            values = None if known is None else known(lanes)
+            values = None if stored is None else stored(lanes)
             if values is None:
                 values = run_column_step(step, Panel(lanes, counts, arrays), self.n_threads)
                 if note is not None:
                     note(lanes, values)
-            found.append(values)
-        return join_panels(found)
+            outputs.append(values)
+        return join_panels(outputs)
 
     def _small(self, panels: Iterator[tuple[slice, SellBlock]]) -> Iterator[tuple[slice, Any]]:
         """Cut panels into small ones, each with enough slices for all threads."""
@@ -243,9 +243,9 @@ class LocalExecutor(Executor):
 
         used = {name for step in steps for name in step.arrays.uses}
         for i, (place, counts) in enumerate(self._counts({step.reads for step in steps})):
-            known = {n: self._arrays[n].blocks[i] for n in used if n in self._arrays}
+            arrays = {n: self._arrays[n].blocks[i] for n in used if n in self._arrays}
             room_here = None if whole is None else partial(room, place)
-            block = LocalBlock(i, place, known, room_here)
+            block = LocalBlock(i, place, arrays, room_here)
             yield [block.for_step(step, counts.get(step.reads)) for step in steps]
 
     def _counts(self, orders: set[str | None]) -> Iterator[tuple[Any, dict[Any, SellBlock]]]:

@@ -17,11 +17,11 @@ def begin(
     The start draws from `rng`. After a restore, its state is that at the end of the start, so that
     later starts draw the same numbers.
     """
-    found = None if checkpoint is None else checkpoint.load()
-    if found is None:
+    state = None if checkpoint is None else checkpoint.load()
+    if state is None:
         method.start()
         return 0
-    numbers, arrays = found
+    numbers, arrays = state
     for name, expected in method.shapes().items():
         shape = arrays[name].shape if name in arrays else None
         if shape != expected:

@@ -266,7 +266,9 @@ class Monitor:
         """Continue from a saved state; the clock does not count the time in between."""
         self.records = list(state["records"])
         self._best, self._risen, self._below = state["best"]
-        self._top = np.maximum.accumulate([each[self.objective] for each in self.records]).tolist()
+        self._top = np.maximum.accumulate(
+            [record[self.objective] for record in self.records]
+        ).tolist()
         self._ratio, self.seed = dict(state["ratio"]), state["seed"]
         self._next_measured, self._next_near = state["next"]
         self.behind, self.nearly = self._will_hardly_exceed(), self._has_enough()

@@ -202,13 +202,13 @@ class Executor(ABC):
 
     @abstractmethod
     def run_columns(
-        self, step: ColumnStep, *, known: KnownPanel | None = None, note: NotePanel | None = None
+        self, step: ColumnStep, *, stored: KnownPanel | None = None, note: NotePanel | None = None
     ) -> dict[str, Array]:
         """Run a step on every panel; return its arrays with an entry for each lane of the columns.
 
         Every count is read once. With ``note(lanes, arrays)``, panels are small enough to show
         progress, and it receives the arrays of each panel as soon as they are there, in any order.
-        ``known(lanes)`` returns the arrays of a panel on which the step need not run, or None.
+        ``stored(lanes)`` returns the arrays of a panel on which the step need not run, or None.
         """
 
     @abstractmethod
@@ -420,7 +420,7 @@ def check_steps(steps: Sequence[Step], way: str = "run") -> None:
     """Refuse steps that cannot be run together: each as `check_step`, and arrays made twice."""
     for i, step in enumerate(steps):
         check_step(step, way)
-        later = {name for each in steps[i + 1 :] for name in each.arrays.makes}
+        later = {name for other in steps[i + 1 :] for name in other.arrays.makes}
         needed = {*step.arrays.makes, *(source for _, source in step.arrays.aliases)}
         if later & needed:
             raise ValueError(

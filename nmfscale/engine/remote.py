@@ -130,8 +130,8 @@ class DaskExecutor(Executor):
         arrays, saved = self._arrays[name], self._new_name(name)
         made = [i for i, array in enumerate(arrays) if isinstance(array, Output)]
         tasks = self._tasks((), (), lambda i: (saved, arrays[i]))
-        found = self.pool.run("save", save_array, [tasks[i] for i in made]) if made else []
-        refs = {i: self._ref(saved, i, each) for i, each in zip(made, found, strict=True)}
+        replies = self.pool.run("save", save_array, [tasks[i] for i in made]) if made else []
+        refs = {i: self._ref(saved, i, reply) for i, reply in zip(made, replies, strict=True)}
         out = []
         for i, array in enumerate(arrays):
             out += in_order(read_arrays(refs[i].path if i in refs else array.ref.path))  # type: ignore[union-attr]
@@ -160,12 +160,14 @@ class DaskExecutor(Executor):
         runs = []
         for step, name in zip(steps, names, strict=True):
             inputs = {
-                each: made[each] if each in made else self._arrays[each][partition]
-                for each in step.arrays.uses
-                if each in made or each in self._arrays
+                array_name: made[array_name]
+                if array_name in made
+                else self._arrays[array_name][partition]
+                for array_name in step.arrays.uses
+                if array_name in made or array_name in self._arrays
             }
             runs.append(StepRun(name, step, inputs))
-            made |= {each: Output(runs[-1], each) for each in step.arrays.makes}
+            made |= {array_name: Output(runs[-1], array_name) for array_name in step.arrays.makes}
         return runs
 
     def run(self, *steps: Step) -> list[Outcome]:
@@ -183,17 +185,17 @@ class DaskExecutor(Executor):
         )  # fmt: skip
         label = "-".join(type(step).__name__ for step in steps)
         if n_bytes:
-            found: Found = self.pool.reduce(label, run_steps, tasks, join, FAN_IN)
+            outcomes: Found = self.pool.reduce(label, run_steps, tasks, join, FAN_IN)
         else:
-            found = join(*self.pool.run(label, run_steps, tasks))
-        self._keep(steps, runs, found.saved)
+            outcomes = join(*self.pool.run(label, run_steps, tasks))
+        self._keep(steps, runs, outcomes.saved)
         for partition in self.partitions if result else ():
             _remove(str(self._files / partition.file_name(result or "")))
-        pairs = zip(found.values, found.sums, strict=True)
+        pairs = zip(outcomes.values, outcomes.sums, strict=True)
         return [Outcome(combine(values), sums) for values, sums in pairs]
 
     def run_columns(
-        self, step: ColumnStep, *, known: KnownPanel | None = None, note: NotePanel | None = None
+        self, step: ColumnStep, *, stored: KnownPanel | None = None, note: NotePanel | None = None
     ) -> dict[str, Array]:
         """Run a step on every panel of columns, each in one task.
 
@@ -216,7 +218,7 @@ class DaskExecutor(Executor):
         numbers: list[int] = []  # of the panels that have a task
         for i, panel in enumerate(panels):
             lanes = lanes_of(panel)
-            values = None if known is None else known(lanes)
+            values = None if stored is None else stored(lanes)
             if values is not None:
                 results[i] = values
                 continue
@@ -228,9 +230,9 @@ class DaskExecutor(Executor):
             tasks.append(Task(label, args, len(self.partitions) + i, tuple(sends)))
         self.bytes_read += sum(block.nbytes("columns") for block in self.layout.blocks)
 
-        def keep(number: int, found: tuple[dict[str, Array], Array | None]) -> None:
+        def keep(number: int, output: tuple[dict[str, Array], Array | None]) -> None:
             at = numbers[number]
-            results[at], checksums = found
+            results[at], checksums = output
             if checksums is not None:
                 checks.add(panels[at], checksums)
             if note is not None:
@@ -269,8 +271,8 @@ class DaskExecutor(Executor):
         """Return the files of a row array of some partitions, once their tasks are done."""
         refs: dict[int, Ref] = {}
 
-        def note(i: int, found: Found) -> None:
-            partition, (saved,) = partitions[i], found.saved
+        def note(i: int, outcome: Found) -> None:
+            partition, (saved,) = partitions[i], outcome.saved
             refs[i] = self._ref(name, partition.number, saved[output])
             progress.advance(partition.blocks[-1].stop - partition.blocks[0].start)
 
@@ -314,9 +316,9 @@ class DaskExecutor(Executor):
         """Save an array in a file, which is deleted when no step needs it."""
         digest = hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
         name = f"shared-{array.dtype}-{'x'.join(map(str, array.shape))}-{digest}"
-        for known in self._recent:
-            if known.name.startswith(name):
-                return known
+        for recent in self._recent:
+            if recent.name.startswith(name):
+                return recent
         ref = self._sent_file(self._new_name(name), array)
         self._recent.append(ref)
         return ref

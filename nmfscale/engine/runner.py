@@ -39,21 +39,21 @@ def _number_or_array(step: str, name: str, value: Any) -> Any:
 
 def run_column_step(step: ColumnStep, panel: Panel, n_threads: int) -> dict[str, Array]:
     """Run a step on one panel of columns, and check what it returns."""
-    found, n_lanes = step.run(panel, n_threads), panel.lanes.stop - panel.lanes.start
-    for name, array in found.items():
+    outputs, n_lanes = step.run(panel, n_threads), panel.lanes.stop - panel.lanes.start
+    for name, array in outputs.items():
         if len(array) != n_lanes:
             raise ValueError(
                 f"{type(step).__name__} returns {name!r}, which has no entry for each lane of its "
                 "panel."
             )
-    return found
+    return outputs
 
 
-def join_panels(found: list[dict[str, Array]]) -> dict[str, Array]:
+def join_panels(panels: list[dict[str, Array]]) -> dict[str, Array]:
     """Return the arrays of all columns, from those of the panels in their order."""
-    if len(found) == 1:
-        return found[0]
-    return {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    if len(panels) == 1:
+        return panels[0]
+    return {name: np.concatenate([panel[name] for panel in panels]) for name in panels[0]}
 
 
 def combine(values: list[Values]) -> Values:
@@ -64,14 +64,14 @@ def combine(values: list[Values]) -> Values:
     """
     out: Values = {}
     for name, first in values[0].items():
-        found = [each[name] for each in values]
+        numbers = [block[name] for block in values]
         if isinstance(first, np.ndarray):
             reduce = np.max if name.startswith("max_") else np.sum
-            out[name] = first if len(found) == 1 else reduce(found, axis=0)
+            out[name] = first if len(numbers) == 1 else reduce(numbers, axis=0)
         elif name.startswith("max_"):
-            out[name] = max(found)
+            out[name] = max(numbers)
         else:
-            out[name] = math.fsum(found)
+            out[name] = math.fsum(numbers)
     return out
 
 

@@ -39,16 +39,17 @@ def resolve_threads(n_threads: int | None = None, work: float = math.inf) -> int
     process would wait for them forever.
     """
     name: str = "n_threads"
-    given: object = n_threads
-    if given is None:
+    requested: object = n_threads
+    if requested is None:
         text = os.environ.get(_VARIABLE, "").strip()
         if not text:
             return _team.of(1 if work < SMALL_WORK else available_processors())
-        name, given = f"The environment variable {_VARIABLE}", _integer_or_text(text)
-    number = int(given) if isinstance(given, Integral) else 0
-    if isinstance(given, bool) or not number or number > MOST_THREADS:
+        name, requested = f"The environment variable {_VARIABLE}", _integer_or_text(text)
+    number = int(requested) if isinstance(requested, Integral) else 0
+    if isinstance(requested, bool) or not number or number > MOST_THREADS:
         raise ValueError(
-            f"{name} is {given!r}; pass a positive number of threads, at most {MOST_THREADS:,}, "
+            f"{name} is {requested!r}; pass a positive number of threads, at most "
+            f"{MOST_THREADS:,}, "
             "or -1 for all processors."
         )
     return _team.of(number if number > 0 else max(1, available_processors() + 1 + number))

@@ -99,26 +99,26 @@ class Made(NamedTuple):
 class TaskContext:
     """One partition on a worker: finds the counts and arrays that a task needs."""
 
-    def __init__(self, config: RunConfig, partition: Partition, given: Mapping[str, Any]):
-        self.config, self.partition, self.given = config, partition, given
+    def __init__(self, config: RunConfig, partition: Partition, sent: Mapping[str, Any]):
+        self.config, self.partition, self.sent = config, partition, sent
         # outputs of steps of this task, for which the cache may be too small
         self._of_task: dict[str, Made] = {}
 
     def arrays(self, ref: Ref) -> Arrays:
         """Return arrays from the cache, from the task, or from their file."""
         key = self.config.run, ref.name
-        found = RECENT.get(key)
-        if found is None:
-            found = self._load(ref)
+        arrays = RECENT.get(key)
+        if arrays is None:
+            arrays = self._load(ref)
             # sent arrays may be shared with other tasks, and may not be aligned
-            found = {name: aligned_copy(array) for name, array in found.items()}
-            RECENT.put(key, found, sum(array.nbytes for array in found.values()))
-        return found
+            arrays = {name: aligned_copy(array) for name, array in arrays.items()}
+            RECENT.put(key, arrays, sum(array.nbytes for array in arrays.values()))
+        return arrays
 
     def _load(self, ref: Ref) -> Arrays:
         """Return arrays from the task, or from their file."""
-        if ref.path in self.given:
-            sent: Arrays = self.given[ref.path]
+        if ref.path in self.sent:
+            sent: Arrays = self.sent[ref.path]
             return sent
         if self.config.folder is None:
             raise MissingArraysError(ref.path)
@@ -143,9 +143,9 @@ class TaskContext:
                 yield file.read(block, order, buffer(block.nbytes(order)))
                 continue
             name = counts_name(block, order)
-            if name not in self.given:
+            if name not in self.sent:
                 raise MissingArraysError(name)
-            yield self.given[name]
+            yield self.sent[name]
 
     def resolve(self, array: ArrayRef) -> list[Array]:
         """Return a row array for every block, from its file or recomputed by its step."""
@@ -169,8 +169,8 @@ class TaskContext:
         return made.values, sums
 
     def _known(self, run: StepRun) -> Made | None:
-        found: Made | None = self._of_task.get(run.name) or RECENT.get(self._key(run))
-        return found
+        outputs: Made | None = self._of_task.get(run.name) or RECENT.get(self._key(run))
+        return outputs
 
     def _key(self, run: StepRun) -> tuple[Any, ...]:
         return self.config.run, self.partition.number, run.name
@@ -180,19 +180,19 @@ class TaskContext:
         runner, arrays = self._run(run)
         sums = runner.sums()[0]
         made = Made(runner.values[0], arrays, bool(sums))
-        n_bytes = sum(each.nbytes for of_blocks in arrays.values() for each in of_blocks)
+        n_bytes = sum(array.nbytes for of_blocks in arrays.values() for array in of_blocks)
         RECENT.put(self._key(run), made, n_bytes)
         return made, sums
 
     def _run(self, run: StepRun) -> tuple[StepRunner, dict[str, list[Array]]]:
         """Run a step on the blocks, one after the other."""
         step = self.with_shared(run.step)
-        known = {name: self.resolve(array) for name, array in run.inputs.items()}
+        inputs = {name: self.resolve(array) for name, array in run.inputs.items()}
         runner = StepRunner([step], self.config.n_threads)
         made: dict[str, list[Array]] = {}
         counts = repeat(None) if step.reads is None else self.counts(step.reads)
         for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
-            here = {name: arrays[i] for name, arrays in known.items()}
+            here = {name: arrays[i] for name, arrays in inputs.items()}
             block = LocalBlock(place.number, place, here).for_step(step, of_block)
             runner.add([block])
             for name, array in block.made.items():
@@ -209,9 +209,9 @@ class TaskContext:
         """Return the counts of a panel of columns, and its checksums if requested."""
         if self.config.store is None:
             name = panel_name(place.slices)
-            if name not in self.given:
+            if name not in self.sent:
                 raise MissingArraysError(name)
-            return self.given[name], None
+            return self.sent[name], None
         file, stretches, firsts = block_file(*self.config.store), [], []
         for row in self.arrays(place.places)["array"].tolist():
             of_block = ColumnPlace(*row)
@@ -247,9 +247,9 @@ class TaskContext:
         path = Path(self.config.folder, self.partition.file_name(name))
         if path.exists():
             return read_arrays(str(path))
-        found = make()
-        save_arrays(path, found)
-        return found
+        arrays = make()
+        save_arrays(path, arrays)
+        return arrays
 
 
 @dataclass(frozen=True)
@@ -267,12 +267,12 @@ class PanelPlace:
 
 @contextmanager
 def context_of(
-    config: RunConfig, partition: Partition, given: Mapping[str, Any]
+    config: RunConfig, partition: Partition, sent: Mapping[str, Any]
 ) -> Iterator[TaskContext]:
     """Return the context of a partition, after setting this process up for the fit."""
     config.take()
     with single_blas_thread():
-        yield TaskContext(config, partition, given)
+        yield TaskContext(config, partition, sent)
 
 
 @dataclass
@@ -306,28 +306,28 @@ class Found:
         """Rebuild the results: the inverse of `to_arrays`."""
         values, sums, saved = json.loads(
             arrays["about"].tobytes(),
-            object_hook=lambda found: arrays[found[_NAMED]] if _NAMED in found else found,
+            object_hook=lambda entry: arrays[entry[_NAMED]] if _NAMED in entry else entry,
         )
         return cls(
-            values, sums, [{name: Ref(*ref) for name, ref in each.items()} for each in saved]
+            values, sums, [{name: Ref(*ref) for name, ref in refs.items()} for refs in saved]
         )
 
 
 def run_steps(
     config: RunConfig, partition: Partition, runs: tuple[StepRun, ...],
-    saves: dict[str, StepRun], name: str | None, given: Mapping[str, Any],
+    saves: dict[str, StepRun], name: str | None, sent: Mapping[str, Any],
 ) -> Found:  # fmt: skip
     """Run steps on a partition, and save their row arrays named in `saves`.
 
     With a name the result is saved, too, so that it is not lost if this worker dies.
     """
-    with context_of(config, partition, given) as context:
+    with context_of(config, partition, sent) as context:
 
         def find() -> Found:
-            values, sums = zip(*(context.run(each) for each in runs), strict=True)
+            values, sums = zip(*(context.run(run) for run in runs), strict=True)
             saved = {
-                array: context.save(each.name, numbered(context.outputs(each)[array]))
-                for array, each in saves.items()
+                array: context.save(run.name, numbered(context.outputs(run)[array]))
+                for array, run in saves.items()
             }
             return Found(list(values), list(sums), [saved])
 
@@ -336,33 +336,33 @@ def run_steps(
         return Found.from_arrays(context.once(name, lambda: find().to_arrays()))
 
 
-def join(*found: Found) -> Found:
+def join(*parts: Found) -> Found:
     """Add neighbouring branches of the sums; concatenate other results."""
     values = [
-        [block for each in step for block in each]
-        for step in zip(*(f.values for f in found), strict=True)
+        [block for part in step for block in part]
+        for step in zip(*(f.values for f in parts), strict=True)
     ]
     sums = [
         fold([[array.copy() for array in first], *others])
-        for first, *others in zip(*(each.sums for each in found), strict=True)
+        for first, *others in zip(*(part.sums for part in parts), strict=True)
     ]
-    return Found(values, sums, [saved for each in found for saved in each.saved])
+    return Found(values, sums, [saved for part in parts for saved in part.saved])
 
 
 def save_array(
-    config: RunConfig, partition: Partition, name: str, array: ArrayRef, given: Mapping[str, Any]
+    config: RunConfig, partition: Partition, name: str, array: ArrayRef, sent: Mapping[str, Any]
 ) -> Ref | Arrays:
     """Save a row array of a partition."""
-    with context_of(config, partition, given) as context:
+    with context_of(config, partition, sent) as context:
         return context.save(name, numbered(context.resolve(array)))
 
 
 def run_panel(
     config: RunConfig, place: PanelPlace, step: ColumnStep, arrays: dict[str, Ref],
-    given: Mapping[str, Any],
+    sent: Mapping[str, Any],
 ) -> tuple[dict[str, Array], Array | None]:  # fmt: skip
     """Run a column step on a panel; return its results, and checksums if requested."""
-    with context_of(config, Partition(0, ()), given) as context:
+    with context_of(config, Partition(0, ()), sent) as context:
         whole = {name: context.whole(name, ref) for name, ref in arrays.items()}
         counts, checksums = context.panel(place)
         panel = Panel(lanes_of(place.slices), counts, whole)

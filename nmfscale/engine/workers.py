@@ -82,9 +82,9 @@ def preflight(
     """Query all workers; leave out those that cannot take part."""
     end = time.monotonic() + min(_LOOKS_FOR, pool.retry.workers)
     for attempt in count(1):
-        found = pool.each(probe, store, mark, probe_file, token)
-        unfit = {worker: _unfit(info) for worker, info in found.items()}
-        silent = any(isinstance(info, OSError) for info in found.values())
+        answers = pool.each(probe, store, mark, probe_file, token)
+        unfit = {worker: _unfit(info) for worker, info in answers.items()}
+        silent = any(isinstance(info, OSError) for info in answers.values())
         if not all(unfit.values()) or not silent:
             break
         if attempt >= pool.retry.attempts and time.monotonic() > end:
@@ -92,7 +92,7 @@ def preflight(
         # new workers need time for imports, and dead workers stay listed for a while
         time.sleep(min(2.0, pool.retry.workers / 4))
     infos, reasons = {}, []
-    for worker, info in found.items():
+    for worker, info in answers.items():
         why = unfit[worker]
         if not why:
             infos[worker] = info

@@ -69,10 +69,10 @@ def ends_of_known(
         interval, replicates[:, whole], estimate[whole], level, lambda: a[whole]
     )
     for place in map(tuple, np.argwhere(~whole)):
-        known = replicates[(~lost[(slice(None), *place)], *place)]
+        observed_replicates = replicates[(~lost[(slice(None), *place)], *place)]
         here = np.array([estimate[place]])
         ends = interval_ends(
-            interval, known[:, None], here, level, partial(np.atleast_1d, a[place])
+            interval, observed_replicates[:, None], here, level, partial(np.atleast_1d, a[place])
         )
         out[(slice(None), *place)] = np.concatenate(ends)
     return out[0], out[1]
@@ -129,13 +129,13 @@ def _quantiles(replicates: Array, shares: Sequence[Any]) -> tuple[Array, Array]:
     # NumPy sorts contiguous values many times faster
     ordered = np.ascontiguousarray(replicates.reshape(n, -1).T)
     ordered.sort(axis=1)
-    entry, found = np.arange(len(ordered)), []
+    entry, quantiles = np.arange(len(ordered)), []
     for share in shares:
         at = np.broadcast_to(share, shape).ravel() * (n - 1)
         first = np.clip(at.astype(np.int64), 0, max(n - 2, 0))
         low, high = ordered[entry, first], ordered[entry, np.minimum(first + 1, n - 1)]
-        found.append((low + (at - first) * (high - low)).reshape(shape))
-    return found[0], found[1]
+        quantiles.append((low + (at - first) * (high - low)).reshape(shape))
+    return quantiles[0], quantiles[1]
 
 
 class Jackknife:

@@ -36,8 +36,8 @@ def normal_cdf(x: ArrayLike) -> Array:
         term = term * (z * z / i)
         total = total + term
     half = np.minimum(total * exp(-z * z / 2) / math.sqrt(2 * math.pi), 0.5)
-    found: Array = np.where(np.asarray(x) < 0, 0.5 - half, 0.5 + half)
-    return found
+    probabilities: Array = np.where(np.asarray(x) < 0, 0.5 - half, 0.5 + half)
+    return probabilities
 
 
 def normal_tail(x: ArrayLike) -> Array:
@@ -48,8 +48,8 @@ def normal_tail(x: ArrayLike) -> Array:
     for i in range(_FRACTIONS, 0, -1):
         fraction = far + i / fraction
     beyond = exp(-far * far / 2) / (math.sqrt(2 * math.pi) * fraction)
-    found: Array = np.where(x < _NEAR, normal_cdf(-x), beyond)
-    return found
+    probabilities: Array = np.where(x < _NEAR, normal_cdf(-x), beyond)
+    return probabilities
 
 
 def normal_quantile(p: ArrayLike) -> Any:
@@ -81,7 +81,7 @@ def beta_quantile(p: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
 
 def _beta_ends(p: ArrayLike, a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     """Return quantiles x and 1 - x; the smaller one is searched, which keeps its digits."""
-    p, a, b = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (p, a, b)))
+    p, a, b = np.broadcast_arrays(*(np.asarray(values, np.float64) for values in (p, a, b)))
     lower = np.asarray(p <= beta_cdf(0.5, a, b))
     target, first, second = np.where(lower, [p, a, b], [1 - p, b, a])
     low, high = np.zeros(p.shape), np.full(p.shape, 0.5)
@@ -115,7 +115,7 @@ def _bisected(low: Array, high: Array, target: Array, a: Array, b: Array) -> tup
 
 def beta_cdf(x: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
     """Return the regularised incomplete beta function, by its continued fraction (Lentz)."""
-    x, a, b = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in (x, a, b)))
+    x, a, b = np.broadcast_arrays(*(np.asarray(values, np.float64) for values in (x, a, b)))
     probability, inside = np.where(x <= 0, 0.0, 1.0), (x > 0) & (x < 1)
     turned = inside & (x > (a + 1) / (a + b + 2))  # the fraction of 1 - x converges faster
     share, first, second = np.where(turned, [1 - x, b, a], [x, a, b])[:, inside]
@@ -144,7 +144,7 @@ def _fraction(x: Array, a: Array, b: Array) -> Array:
         if not going.all():
             limits[active[~going]] = fraction[~going]
             active = active[going]
-            x, a, b, c, d, fraction = (each[going] for each in (x, a, b, c, d, fraction))
+            x, a, b, c, d, fraction = (values[going] for values in (x, a, b, c, d, fraction))
             if not active.size:
                 break
     limits[active] = fraction

@@ -82,7 +82,7 @@ def power(x: ArrayLike, exponent: Any) -> Any:
 
 
 def _applied(function: Callable[..., None], x: ArrayLike, n_threads: int) -> Any:
-    given = np.ascontiguousarray(x, np.float64)
-    found = np.empty_like(given)
-    function(given, found, n_threads=n_threads)
-    return found.reshape(np.shape(x))[()]
+    array = np.ascontiguousarray(x, np.float64)
+    values = np.empty_like(array)
+    function(array, values, n_threads=n_threads)
+    return values.reshape(np.shape(x))[()]

@@ -79,11 +79,11 @@ class Constraints:
         """Return all arrays from which a fit follows, in the order of the fields."""
         of_entries = "entries", "entry_constants"
         fields = [getattr(self, n) for n in self.__dataclass_fields__ if n not in of_entries]
-        found = [a for each in fields for a in (each if isinstance(each, tuple) else (each,))]
+        arrays = [a for value in fields for a in (value if isinstance(value, tuple) else (value,))]
         if self.entries is None:
-            return found
+            return arrays
         values = [] if self.entry_constants is None else [self.entries.data]
-        return [*found, self.entries.indptr, self.entries.indices, *values]
+        return [*arrays, self.entries.indptr, self.entries.indices, *values]
 
     def log_scales(self, scales: Array) -> float:
         """Return the change of the log prior when the parameters are scaled back."""
@@ -261,9 +261,9 @@ def balancing_scales(
     close. None stands for a factor that gives each component an equal part of the total count.
     """
     n, m = shape
-    given = F if L is None else L
-    assert given is not None
-    K, sums = given.shape[1], [None if A is None else A.sum(axis=0, dtype=float) for A in (L, F)]
+    factor = F if L is None else L
+    assert factor is not None
+    K, sums = factor.shape[1], [None if A is None else A.sum(axis=0, dtype=float) for A in (L, F)]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         sums_L, sums_F = (
             total / (K * other) if own is None else own for own, other in (sums, sums[::-1])

@@ -99,12 +99,12 @@ class RowsPass:
             order = layout.row_order[place.first : place.last]
             order = np.where(order < 0, -1, order - place.start)
             n_rows = place.stop - place.start
-            found = from_lanes(values.reshape(len(values), -1), order, n_rows, self.width)
-            found = found if values.ndim > 1 else found[:, 0]
+            values_of_rows = from_lanes(values.reshape(len(values), -1), order, n_rows, self.width)
+            values_of_rows = values_of_rows if values.ndim > 1 else values_of_rows[:, 0]
             rows = slice(place.start, place.stop)
             for function in self.finish:
-                found = function(rows, found)
-            yield rows, found
+                values_of_rows = function(rows, values_of_rows)
+            yield rows, values_of_rows
 
     def gather(self, client: Any = None, **options: Any) -> Array:
         """Return the output of all rows; parameters are those of `in_lanes`."""
@@ -118,11 +118,11 @@ class RowsPass:
         return self._gathered(self._in_order(self._run(executor)), executor.folder)
 
     def _gathered(self, blocks: Iterator[tuple[slice, Array]], folder: str | None = None) -> Array:
-        rows, found = next(blocks)
-        out = aligned_empty((self.counts.shape[0], *found.shape[1:]), found.dtype, folder)
-        out[rows] = found
-        for rows, found in blocks:
-            out[rows] = found
+        rows, block = next(blocks)
+        out = aligned_empty((self.counts.shape[0], *block.shape[1:]), block.dtype, folder)
+        out[rows] = block
+        for rows, block in blocks:
+            out[rows] = block
         return out
 
 

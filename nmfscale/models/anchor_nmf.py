@@ -235,7 +235,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
     def fit_counts(self, X: CountsLike, options: FitOptions) -> tuple[CountMatrix, Fitted]:
         counts, options = self.counts_of_fit(X, options)
         dtype, K = self.fit_dtype(), self.n_components
-        given = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
+        anchors = checked_anchors(self.anchors, counts.feature_names, counts.shape[1], K)
         weights = self._weights(counts)
         if self.sketch_size is not None and self.sketch_size < K:
             raise ValueError(
@@ -245,23 +245,23 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> AnchorSearch:
             return AnchorSearch(
-                counts, executor, K, given, weights, self.projection, self.sketch_size, rng, dtype
+                counts, executor, K, anchors, weights, self.projection, self.sketch_size, rng, dtype
             )
 
-        needs = anchor_needs(counts, K, dtype, len(given), self.projection, self.sketch_size)
+        needs = anchor_needs(counts, K, dtype, len(anchors), self.projection, self.sketch_size)
         fitted = self.fit_blocks(
             counts, needs, make, options,
-            parts={"constraints": (np.array(given, np.int64), *weights[:2])},
+            parts={"constraints": (np.array(anchors, np.int64), *weights[:2])},
             unit=weights.unit, projection=self.projection, sketch_size=self.sketch_size,
         )  # fmt: skip
-        found = fitted.arrays
-        self.components_, self.loadings_ = found["components"], found["loadings"]
-        self.anchors_, self.distances_ = found["anchors"], found["diagonal"]
+        arrays = fitted.arrays
+        self.components_, self.loadings_ = arrays["components"], arrays["loadings"]
+        self.anchors_, self.distances_ = arrays["anchors"], arrays["diagonal"]
         self._counting_zeros(counts)(slice(0, counts.shape[0]), self.loadings_)
         names = counts.feature_names
         self.anchor_names_ = None if names is None else np.asarray(names)[self.anchors_]
-        self.diffuseness_ = found["diffuseness"]
-        self.reconstruction_err_ = float(found["error"])
+        self.diffuseness_ = arrays["diffuseness"]
+        self.reconstruction_err_ = float(arrays["error"])
         reason = fitted.reason if fitted.reason in ("interrupted", "callback") else "converged"
         return counts, replace(fitted, reason=reason)
 
@@ -269,29 +269,29 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         """Return the checked weights by which counts are multiplied in the choice of anchors."""
         if not callable(self.weighting):
             return weights_of(counts, self.weighting)
-        found = self.weighting(counts)
-        if not isinstance(found, tuple | list) or len(found) != 2:
+        pair = self.weighting(counts)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ValueError(
-                f"weighting returned a {type(found).__name__}: a pair is needed, numbers for the "
+                f"weighting returned a {type(pair).__name__}: a pair is needed, numbers for the "
                 "samples and for the features; None stands for 1."
             )
         names = "weighting: samples", "weighting: features"
-        found = of_samples(found[0], counts, names[0]), of_features(found[1], counts, names[1])
+        pair = of_samples(pair[0], counts, names[0]), of_features(pair[1], counts, names[1])
         samples, features = (
-            None if each is None else checked_array(each, (size,), name, positive=False)
-            for each, size, name in zip(found, counts.shape, names, strict=True)
+            None if numbers is None else checked_array(numbers, (size,), name, positive=False)
+            for numbers, size, name in zip(pair, counts.shape, names, strict=True)
         )
         return Weights(samples, features)
 
     def _warn_unless_converged(self, fitted: Fitted) -> None:
-        found = len(fitted.arrays["anchors"])
-        if found == self.n_components or fitted.reason == "callback":
+        n_anchors = len(fitted.arrays["anchors"])
+        if n_anchors == self.n_components or fitted.reason == "callback":
             return
         why = "the others are combinations of these"
         if fitted.reason == "interrupted":
             why = "it was interrupted"
         warn_caller(
-            f"AnchorNMF has found {found} of {self.n_components} anchors: {why}.",
+            f"AnchorNMF has found {n_anchors} of {self.n_components} anchors: {why}.",
             ConvergenceWarning,
         )
 
@@ -303,14 +303,18 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
                 f"X lacks anchors, such as {str(names[lacking[0]])!r} of topic {lacking[0]}, whose "
                 "counts are the loadings: without them there are none."
             )
-        found = super()._restricted(features)
-        found.anchors_ = (np.cumsum(features) - 1)[self.anchors_]
-        return found
+        restricted = super()._restricted(features)
+        restricted.anchors_ = (np.cumsum(features) - 1)[self.anchors_]
+        return restricted
 
-    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(
+        self, counts: CountMatrix, *, gathered: bool, **arguments: Any
+    ) -> RowsPass:
         self.check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
-        found = anchor_loadings(counts, self.anchors_, self.diffuseness_, self.threads_for(counts))
-        return found.then(self._counting_zeros(counts))
+        loadings = anchor_loadings(
+            counts, self.anchors_, self.diffuseness_, self.threads_for(counts)
+        )
+        return loadings.then(self._counting_zeros(counts))
 
     def _counting_zeros(self, counts: CountMatrix) -> Finish:
         """Return a function of rows and loadings; after the last it warns if many are all zero.
@@ -339,8 +343,8 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         return projection(counts, self.components_.T, n_threads=self.threads_for(counts), **options)
 
     def log_probability(self, counts: CountMatrix, client: Client) -> float:
-        found = self._projection(counts, scored=True)
-        return float(found.gather(**self.where_to_run(client)).sum())
+        rows_pass = self._projection(counts, scored=True)
+        return float(rows_pass.gather(**self.where_to_run(client)).sum())
 
     def completion_loadings(self, counts: CountMatrix) -> Array:
         return self._projection(counts).gather()

@@ -125,10 +125,10 @@ class CountModel(
             of the fit; they agree up to the tolerance of the fit if the loadings of a sample are
             unique and were not fixed.
         """
-        given = signature(self.fit).bind(X, y, **fit_params)
-        given.apply_defaults()
+        bound = signature(self.fit).bind(X, y, **fit_params)
+        bound.apply_defaults()
         # checked and arranged once for fit and transform
-        arguments = given.kwargs
+        arguments = bound.kwargs
         options = FitOptions.pop(arguments)
         model, counts = self._knowing(self.run_fit(X, options, **arguments), arguments)
         counts = model._explained(counts)
@@ -181,12 +181,12 @@ class CountModel(
         return bundle
 
     def _repr_html_inner(self) -> str:
-        found: str = super()._repr_html_inner()
+        html: str = super()._repr_html_inner()
         if not hasattr(self, "components_"):
-            return found
+            return html
         from .topics.notebook import topics_html
 
-        return found + topics_html(self)
+        return html + topics_html(self)
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that input may be sparse, is non-negative, and keeps its type."""

@@ -68,8 +68,8 @@ class TopicMatch(Tabular):
     @property
     def similarity(self) -> Array:
         """Similarities of the matched pairs."""
-        found: Array = self.similarities[tuple(self.pairs.T)]
-        return found
+        similarity: Array = self.similarities[tuple(self.pairs.T)]
+        return similarity
 
     @property
     def unmatched_a(self) -> list[str]:
@@ -164,7 +164,7 @@ def match_topics(
         raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
     a, b = model_of(a), model_of(b)
     (first, names_a), (second, names_b) = (
-        _topics_of(each, name) for each, name in ((a, "a"), (b, "b"))
+        _topics_of(source, name) for source, name in ((a, "a"), (b, "b"))
     )
     first, second = _common(first, second, names_of(a, 1), names_of(b, 1))
     similarities = METRICS[metric](first.T, second.T).clip(0, 1)
@@ -202,7 +202,7 @@ def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
 def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Array]:
     """Return the columns of the features that both fits have, in the same order."""
     if names_a is not None and names_b is not None:
-        names_a, names_b = (each.tolist() for each in same_kind(names_a, names_b))
+        names_a, names_b = (array.tolist() for array in same_kind(names_a, names_b))
     if names_a is None or names_b is None or names_a == names_b:
         if a.shape[1] != b.shape[1]:
             raise ValueError(
@@ -223,7 +223,7 @@ def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Arra
     there = [place[names_a[at]] for at in here]
     a, b, left = a[:, here], b[:, there], len(names_a) + len(names_b) - 2 * len(here)
     if left:
-        shares = [float(each.sum(axis=1).mean()) for each in (a, b)]
+        shares = [float(array.sum(axis=1).mean()) for array in (a, b)]
         warn_caller(
             f"{left:,} features are in one of the fits only; the {len(here):,} in both, which have "
             f"{shares[0]:.1%} and {shares[1]:.1%} of topics on average, are compared."

@@ -272,14 +272,17 @@ class CountFactorization(HeldFactors):
         if entries is not None:
             self._check_start(F, "data_weights")
             self._take_totals(used)
-            known = {"entries": entries.less_one, "entry_constants": entries.constants(used)}
-            constraints, used = replace(constraints, **known), entries.weighted(used)
+            entry_weights = {
+                "entries": entries.less_one,
+                "entry_constants": entries.constants(used),
+            }
+            constraints, used = replace(constraints, **entry_weights), entries.weighted(used)
         if seen is not None:
             self._check_start(F, "measured")
             seen.check(counts)
             constraints = replace(constraints, groups=seen.groups, measured=seen.features)
-        given = ScaledFit(used, L, F, constraints, sizes, self.n_components, self.fit_dtype())
-        constraints = given.constraints
+        scaled = ScaledFit(used, L, F, constraints, sizes, self.n_components, self.fit_dtype())
+        constraints = scaled.constraints
         self._check_moves(constraints)
         needs = poisson_needs(
             used, self.n_components, self.fit_dtype(), self.solver, self.threads_for(used),
@@ -294,13 +297,13 @@ class CountFactorization(HeldFactors):
         if self.n_moves:
             needs = needs_of_moves(needs, used, self.n_components, self.fit_dtype())
         fitted = self.fit_blocks(
-            used, needs, partial(self._make, given=given), options,
-            parts={"constraints": constraints.parts(), "start": (given.L, given.F, self.init)},
+            used, needs, partial(self._make, scaled=scaled), options,
+            parts={"constraints": constraints.parts(), "start": (scaled.L, scaled.F, self.init)},
             weights=constraints.weights, solver=self.solver, extrapolate=self.extrapolate,
             inner_iter=self.inner_iter,
             **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
-        given.finish(fitted.arrays, fitted.history, self.solver, penalty)
+        scaled.finish(fitted.arrays, fitted.history, self.solver, penalty)
         self._keep(fitted, sizes)
         self.has_size_factors_ = sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
@@ -332,8 +335,8 @@ class CountFactorization(HeldFactors):
                 f"{argument} cannot be combined with solver='joint-em', whose factors sum to one "
                 "over all features: use 'auto'."
             )
-        found = F is None and isinstance(self.init, str) and self.init not in ("auto", "random")
-        if found and self.n_components > 1:
+        computed = F is None and isinstance(self.init, str) and self.init not in ("auto", "random")
+        if computed and self.n_components > 1:
             raise ValueError(
                 f"{argument} cannot be combined with init={self.init!r}, which treats unmeasured "
                 "entries as 0: use init='random', or give loadings and components."
@@ -358,7 +361,7 @@ class CountFactorization(HeldFactors):
         return unseen if fixed is None else unseen & ~fixed
 
     def _make(
-        self, counts: CountMatrix, executor: Executor, rng: Any, *, given: ScaledFit,
+        self, counts: CountMatrix, executor: Executor, rng: Any, *, scaled: ScaledFit,
         start: Any = None, weights: Array | None = None,
     ) -> Method:  # fmt: skip
         """Return the method for one start, which may be given as a function without arguments.
@@ -367,14 +370,14 @@ class CountFactorization(HeldFactors):
         """
         K, dtype = self.n_components, self.fit_dtype()
         start = start or partial(
-            start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=given.L, F=given.F,
-            measured=given.measured,
+            start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=scaled.L, F=scaled.F,
+            measured=scaled.measured,
         )  # fmt: skip
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, penalty=penalty_of(self.penalty),
         )  # fmt: skip
-        constraints = given.constraints
+        constraints = scaled.constraints
         if weights is not None:
             constraints = replace(constraints, weights=weights)
         made: Method = make(counts, executor, start, K, dtype, constraints)

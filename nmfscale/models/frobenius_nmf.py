@@ -283,8 +283,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             def begin() -> Start:
                 if F is not None:
                     return Start(L, F)
-                found = start_of(counts, K, self.init, weights, square, rng, executor.n_threads)
-                return Start(L, found)
+                factor = start_of(counts, K, self.init, weights, square, rng, executor.n_threads)
+                return Start(L, factor)
 
             return Hals(counts, executor, begin, K, weights, square, penalties, dtype)
 
@@ -348,7 +348,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             counts, L, F, weights, penalties, self.threads_for(counts), explained=explained
         )
 
-    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(
+        self, counts: CountMatrix, *, gathered: bool, **arguments: Any
+    ) -> RowsPass:
         return self._pass(counts, gathered=gathered)
 
     def score(

@@ -280,8 +280,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def _check_priors(self) -> tuple[Array, Array | None]:
         """Check the priors; return shapes of loadings, and rates if they are given."""
-        given = self.shape_loadings, self.rate_loadings
-        return gamma_priors(self.n_components, *given, self.hierarchical)
+        priors = self.shape_loadings, self.rate_loadings
+        return gamma_priors(self.n_components, *priors, self.hierarchical)
 
     def _priors(self, counts: CountMatrix) -> tuple[GammaPrior, GammaPrior | None]:
         """Return the priors of loadings and of factors."""
@@ -340,10 +340,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     def _keep(
         self, fitted: Fitted, of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any
     ) -> None:
-        found = fitted.arrays
-        self.loadings_shape_, self.loadings_ = found["gamma"], found["theta"]
-        self.components_shape_ = np.ascontiguousarray(found["lambda"].T)
-        self.components_ = np.ascontiguousarray(found.get("beta", found["lambda"]).T.astype(dtype))
+        arrays = fitted.arrays
+        self.loadings_shape_, self.loadings_ = arrays["gamma"], arrays["theta"]
+        self.components_shape_ = np.ascontiguousarray(arrays["lambda"].T)
+        self.components_ = np.ascontiguousarray(
+            arrays.get("beta", arrays["lambda"]).T.astype(dtype)
+        )
         self.shape_loadings_, self.rate_loadings_ = np.array(of_rows.shape), of_rows.rate
         # None if not hierarchical
         self.shape_factors_: float | None = None
@@ -353,17 +355,17 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         self.feature_rates_: Any = None
         self.loadings_totals_: Any = None
         if of_rows.drawn is not None and of_columns is not None and of_columns.drawn is not None:
-            self.sample_rates_, self.feature_rates_ = found["xi"], found["eta"][:, 0]
-            self.shape_factors_, self.loadings_totals_ = float(self.shape_factors), found["totals"]
+            self.sample_rates_, self.feature_rates_ = arrays["xi"], arrays["eta"][:, 0]
+            self.shape_factors_, self.loadings_totals_ = float(self.shape_factors), arrays["totals"]
             shapes, rates = np.array([of_rows.drawn, of_columns.drawn]).T
             self.shape_rates_, self.mean_rates_ = shapes.copy(), shapes / rates
         self.elbo_ = fitted.objective
 
     def _restricted(self, features: Array) -> Self:
-        found = super()._restricted(features)
+        restricted = super()._restricted(features)
         if self.shape_factors_ is None:  # otherwise their sums follow from the posterior
-            found.loadings_totals_ = found.components_.sum(axis=1, dtype=np.float64)
-        return found
+            restricted.loadings_totals_ = restricted.components_.sum(axis=1, dtype=np.float64)
+        return restricted
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return how posteriors of new samples are found, unless memory is short of them."""
@@ -378,7 +380,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             n_threads=self.threads_for(counts),
         )  # fmt: skip
 
-    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(
+        self, counts: CountMatrix, *, gathered: bool, **arguments: Any
+    ) -> RowsPass:
         return self._inference(counts, gathered=gathered).loadings
 
     def log_probability(self, counts: CountMatrix, client: Client) -> float:

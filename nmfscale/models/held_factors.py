@@ -136,13 +136,15 @@ class HeldFactors(CountModel):
         ...     bool((written == model.transform(X)).all())
         True
         """
-        known = {"measured": measured, "batch": batch, "data_weights": data_weights}
+        entry_options = {"measured": measured, "batch": batch, "data_weights": data_weights}
         if size_factors is None and not self.loadings_are_proportions:
             self._warn_of_sizes("loadings are amounts of the counts and not those of loadings_")
         elif size_factors is None and self.prior_loadings is not None:
             self._warn_of_sizes("the prior has a different weight in the proportions")
         reading = {"layer": layer, "raw": raw, **source}
-        return self._transform(X, out, missing, client, reading, known, size_factors=size_factors)
+        return self._transform(
+            X, out, missing, client, reading, entry_options, size_factors=size_factors
+        )
 
     def score(
         self,
@@ -189,10 +191,10 @@ class HeldFactors(CountModel):
         >>> round(model.score(X), 2), round(model.perplexity(X), 2)
         (-0.88, 2.4)
         """
-        known = {"measured": measured, "batch": batch, "data_weights": data_weights}
+        entry_options = {"measured": measured, "batch": batch, "data_weights": data_weights}
         self._warn_of_score()
         reading = {"layer": layer, "raw": raw, **source}
-        return self._score(X, completion, random_state, missing, client, reading, known)
+        return self._score(X, completion, random_state, missing, client, reading, entry_options)
 
     def perplexity(
         self,
@@ -230,10 +232,10 @@ class HeldFactors(CountModel):
         ValueError, MemoryLimitError, ClusterError
             As in :meth:`score`.
         """
-        known = {"measured": measured, "batch": batch, "data_weights": data_weights}
+        entry_options = {"measured": measured, "batch": batch, "data_weights": data_weights}
         self._warn_of_score()
         reading = {"layer": layer, "raw": raw, **source}
-        score = self._score(X, completion, random_state, missing, client, reading, known)
+        score = self._score(X, completion, random_state, missing, client, reading, entry_options)
         return float(exp(-score))
 
     def _warn_of_sizes(self, effect: str) -> None:
@@ -254,13 +256,15 @@ class HeldFactors(CountModel):
                 "different weight. Compare scores of models without prior_loadings."
             )
 
-    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:
-        measured, batch = known.get("measured"), known.get("batch")
+    def _knowing(
+        self, counts: CountMatrix, entry_options: dict[str, Any]
+    ) -> tuple[Self, CountMatrix]:
+        measured, batch = entry_options.get("measured"), entry_options.get("batch")
         of_fit = getattr(self, "measured_", None)
         if measured is None and batch is None and counts.measured is not None:
             measured, batch = counts.measured
         seen = measured_features(counts, measured, batch)
-        data_weights = known.get("data_weights")
+        data_weights = entry_options.get("data_weights")
         counts, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
             return self._with_observed(entries), counts
@@ -293,7 +297,7 @@ class HeldFactors(CountModel):
 
     def pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
-        **given: Any,
+        **arguments: Any,
     ) -> RowsPass:  # fmt: skip
         sizes = sizes_of(size_factors, counts)
         counts = self._weighted(counts)
@@ -306,8 +310,8 @@ class HeldFactors(CountModel):
         return self._projection(counts, sizes, gathered=gathered).then(loadings)
 
     def log_probability(self, counts: CountMatrix, client: Client) -> float:
-        found = self._projection(counts, None, gathered=False, scored=True)
-        return math.fsum(found.gather(**self.where_to_run(client)) + self._log_weights(counts))
+        rows_pass = self._projection(counts, None, gathered=False, scored=True)
+        return math.fsum(rows_pass.gather(**self.where_to_run(client)) + self._log_weights(counts))
 
     def _projection(
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False

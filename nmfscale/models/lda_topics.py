@@ -46,10 +46,10 @@ class FixedTopicsLDA(CountModel):
         return np.ascontiguousarray(eta.T) if isinstance(eta, np.ndarray) else eta
 
     def _taken(self, axis: str, numbers: Any) -> Self:
-        found = super()._taken(axis, numbers)
+        model = super()._taken(axis, numbers)
         if axis == "k" and np.ndim(self.topic_word_prior) == 2:
-            found.topic_word_prior = found.topic_word_prior_
-        return found
+            model.topic_word_prior = model.topic_word_prior_
+        return model
 
     def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
         eta, alpha = self._eta, self.doc_topic_prior_
@@ -59,27 +59,27 @@ class FixedTopicsLDA(CountModel):
                 "not have: fit with a number for each feature."
             )
         rows = "loadings_", "doc_topic_posterior_", "doc_topic_prior_"
-        found = {name: summed(getattr(self, name), parts) for name in rows if hasattr(self, name)}
+        arrays = {name: summed(getattr(self, name), parts) for name in rows if hasattr(self, name)}
         if np.ndim(eta):  # the same in every topic
-            found["topic_word_prior_"] = self.topic_word_prior_[: len(parts)]
+            arrays["topic_word_prior_"] = self.topic_word_prior_[: len(parts)]
             eta = eta[:, :1]
-        elif eta == 0 and "doc_topic_posterior_" not in found:
+        elif eta == 0 and "doc_topic_posterior_" not in arrays:
             raise ValueError("topics that are points need loadings to be merged: call fit.")
         expected = (getattr(self, "doc_topic_posterior_", alpha) - alpha).sum(axis=0)
         topics = merged_dirichlet(self.topic_word_posterior_.T, parts, eta, expected).T
         shares = (topics / topics.sum(axis=1, keepdims=True)).astype(self.components_.dtype)
         posterior = np.ascontiguousarray(topics)
-        return found | {"topic_word_posterior_": posterior, "components_": shares}
+        return arrays | {"topic_word_posterior_": posterior, "components_": shares}
 
     def _restricted(self, features: Array) -> Self:
-        found = super()._restricted(features)
-        sums = (model.topic_word_posterior_.sum(axis=1) for model in (found, self))
-        found._shares = np.divide(*sums)
-        found._shares[found._shares < _LEAST_SHARE] = 0
+        restricted = super()._restricted(features)
+        sums = (model.topic_word_posterior_.sum(axis=1) for model in (restricted, self))
+        restricted._shares = np.divide(*sums)
+        restricted._shares[restricted._shares < _LEAST_SHARE] = 0
         if not lda.has_prior(self.topic_word_prior_):  # point estimates must sum to one
-            scale = np.where(found._shares > 0, found._shares, 1)
-            found.topic_word_posterior_ = found.topic_word_posterior_ / scale[:, None]
-        return found
+            scale = np.where(restricted._shares > 0, restricted._shares, 1)
+            restricted.topic_word_posterior_ = restricted.topic_word_posterior_ / scale[:, None]
+        return restricted
 
     def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
         """Return how posteriors of new samples are found, unless memory is short of them."""
@@ -97,9 +97,11 @@ class FixedTopicsLDA(CountModel):
             n_threads=self.threads_for(counts),
         )  # fmt: skip
 
-    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
-        found = self._inference(counts, gathered=gathered).loadings
-        return found.then(lambda rows, gamma: self._proportions(gamma))
+    def pass_of_loadings(
+        self, counts: CountMatrix, *, gathered: bool, **arguments: Any
+    ) -> RowsPass:
+        loadings = self._inference(counts, gathered=gathered).loadings
+        return loadings.then(lambda rows, gamma: self._proportions(gamma))
 
     def _proportions(self, gamma: Array) -> Array:
         if self._shares is not None:

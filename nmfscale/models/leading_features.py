@@ -82,7 +82,7 @@ def _columns_of(components: Any, arguments: Sequence[Any]) -> Any:
     if hasattr(components, "columns"):
         return components.columns
     names = names_of(components, 1)
-    named = any(hasattr(each, "iloc") or isinstance(each, dict) for each in arguments)
+    named = any(hasattr(argument, "iloc") or isinstance(argument, dict) for argument in arguments)
     return index_of(names) if named else None
 
 
@@ -98,38 +98,38 @@ def _among(model: Any, totals: np.ndarray | None, min_count: float) -> np.ndarra
     return among
 
 
-def _totals_of(given: Any, columns: Any, n_features: int) -> np.ndarray | None:
+def _totals_of(feature_totals: Any, columns: Any, n_features: int) -> np.ndarray | None:
     """Return the total count of each feature, or None."""
-    if given is None:
+    if feature_totals is None:
         return None
-    totals = matched_by_name(given, columns, "feature_totals", "components")
-    found = nonnegative_matrix([totals], "feature_totals", "one for each feature", "numbers")[0]
-    if len(found) != n_features:
+    totals = matched_by_name(feature_totals, columns, "feature_totals", "components")
+    vector = nonnegative_matrix([totals], "feature_totals", "one for each feature", "numbers")[0]
+    if len(vector) != n_features:
         raise ValueError(
-            f"feature_totals has {len(found)} entries, and components have {n_features} features."
+            f"feature_totals has {len(vector)} entries, and components have {n_features} features."
         )
-    return found
+    return vector
 
 
-def _z_of(found: Any, names: Any) -> Any:
+def _z_of(result: Any, names: Any) -> Any:
     """Return z (n_components, n_features) of differential features in the order of the model."""
-    if names is None or found.feature_names is None:
-        return found.z
-    place = {name: j for j, name in enumerate(found.feature_names)}
+    if names is None or result.feature_names is None:
+        return result.z
+    place = {name: j for j, name in enumerate(result.feature_names)}
     missing = [name for name in names if name not in place]
     if missing:
         raise ValueError(
             f"score has no z of {len(missing):,} features of the model, such as {missing[0]!r}: "
             "pass differential_features of all its features."
         )
-    return found.z[:, [place[name] for name in names]]
+    return result.z[:, [place[name] for name in names]]
 
 
-def _given_scores(given: Any, columns: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _given_scores(score: Any, columns: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return scores that are an argument, in the order of the features."""
-    if hasattr(given, "columns"):
-        given = matched_by_name(given.T, columns, "score", "components").T
-    scores = np.asarray(given, dtype=np.float64)
+    if hasattr(score, "columns"):
+        score = matched_by_name(score.T, columns, "score", "components").T
+    scores = np.asarray(score, dtype=np.float64)
     if scores.shape != shape or not np.isfinite(scores).all():
         raise ValueError(
             f"score has shape {scores.shape}: finite numbers of shape {shape}, topics x features, "

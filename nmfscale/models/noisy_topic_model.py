@@ -263,7 +263,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         counts, options = self.counts_of_fit(X, options)
         dtype, K = self.fit_dtype(), self.n_components
         L, means, fixed = self._given(counts, loadings, mu, fixed_samples, fixed_features)
-        given, scale = L, 1.0
+        unscaled, scale = L, 1.0
         if means is not None and means.any():
             # a power of two, which keeps all digits: floors assume means that sum to about one
             share, exponent = np.frexp(means.sum())
@@ -282,21 +282,21 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             parts={"constraints": fixed, "start": (L, means, self.init)},
             extrapolate=self.extrapolate, noise_prior=self.noise_prior,
         )  # fmt: skip
-        found = fitted.arrays
+        arrays = fitted.arrays
         if not fixed.free:
-            found["L"] /= np.asarray(scale, dtype)
-            found["means"] *= scale
-        if fixed.samples is not None and given is not None:
+            arrays["L"] /= np.asarray(scale, dtype)
+            arrays["means"] *= scale
+        if fixed.samples is not None and unscaled is not None:
             # exactly as given: not raised to the floor
-            found["L"][fixed.samples] = given[fixed.samples]
-        self.loadings_, self.mu_ = found["L"], found["means"]
+            arrays["L"][fixed.samples] = unscaled[fixed.samples]
+        self.loadings_, self.mu_ = arrays["L"], arrays["means"]
         self.theta_, self.topic_counts_, self.expected_counts_ = (
-            np.ascontiguousarray(found[name].T) for name in ("theta", "counts", "expected")
+            np.ascontiguousarray(arrays[name].T) for name in ("theta", "counts", "expected")
         )
         self.noise_shares_, self.local_fdr_ = None, None
         if self._mixture:
-            self.noise_shares_ = found["noise"]
-            self.local_fdr_ = np.ascontiguousarray(found["no_noise"].T)
+            self.noise_shares_ = arrays["noise"]
+            self.local_fdr_ = np.ascontiguousarray(arrays["no_noise"].T)
         self.components_ = (self.mu_ * self._posterior().mean).astype(dtype)
         self.elbo_ = fitted.objective
         return counts, fitted
@@ -318,11 +318,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             checked_mask(fixed_features, m, "fixed_features"),
         )
         L, mu = of_samples(L, counts, "loadings"), of_features(mu, counts, "mu")
-        for name, mask, given, what in (
+        for name, mask, values, what in (
             ("fixed_samples", fixed.samples, L, "loadings"),
             ("fixed_features", fixed.features, mu, "mu"),
         ):  # fmt: skip
-            if mask is not None and given is None:
+            if mask is not None and values is None:
                 raise ValueError(f"{name} holds entries of {what}: pass {what}= to fit.")
         if L is not None:
             L = checked_start(L, (n, self.n_components), "loadings", positive=False)
@@ -356,15 +356,17 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         self.check_memory(counts, projection_needs(counts, self.n_components_), gathered=gathered)
         n_threads = self.threads_for(counts)
         noise = self._posterior(n_threads)
-        sizes = np.array([math.fsum(each) for each in self.mu_ * noise.mean])
+        sizes = np.array([math.fsum(row) for row in self.mu_ * noise.mean])
         return projection(
             counts, (self.mu_ * exp(noise.log)).T, n_threads=n_threads, total=sizes,
             scored=scored,
         )  # fmt: skip
 
-    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(
+        self, counts: CountMatrix, *, gathered: bool, **arguments: Any
+    ) -> RowsPass:
         return self._projection(counts, gathered=gathered)
 
     def log_probability(self, counts: CountMatrix, client: Client) -> float:
-        found = self._projection(counts, gathered=False, scored=True)
-        return math.fsum(found.gather(**self.where_to_run(client)))
+        rows_pass = self._projection(counts, gathered=False, scored=True)
+        return math.fsum(rows_pass.gather(**self.where_to_run(client)))

@@ -113,15 +113,15 @@ def load_model(
     --------
     See :meth:`nmfscale.PoissonNMF.save`.
     """
-    found: BaseEstimator = read_or_damaged(path, partial(read_model, classes=classes))
-    return found
+    model: BaseEstimator = read_or_damaged(path, partial(read_model, classes=classes))
+    return model
 
 
 def read_model(file: Any, classes: Mapping[str, type[BaseEstimator]] | None = None) -> Any:
     """Read the estimator that `write_model` has written to a file or group."""
     header, parameters, fitted, estimator_class = _contents(classes, file)
-    known = estimator_class._get_param_names()
-    unknown = sorted(set(parameters).difference(known))
+    parameter_names = estimator_class._get_param_names()
+    unknown = sorted(set(parameters).difference(parameter_names))
     if unknown:
         raise ValueError(
             f"{file.file.filename} has parameters that {header['model']} of this version does not "
@@ -175,7 +175,7 @@ def _encoded(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
     """Return the JSON form of a parameter; arrays are written to datasets of the file."""
     dropped: dict[str, str] = {}
     try:
-        found = encode(
+        encoded = encode(
             value, f"{_FOLDER}{name}", partial(_store, file), dropped, classes=PARAMETERS
         )
     except NotPlainError as error:
@@ -184,7 +184,7 @@ def _encoded(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
             f"to None with set_params({error.name.removeprefix(_FOLDER)}=None) before saving."
         ) from None
     left_out |= {place.removeprefix(_FOLDER): kind for place, kind in dropped.items()}
-    return found
+    return encoded
 
 
 def _store(file: Any, name: str, value: Any, kind: str) -> None:
@@ -256,13 +256,13 @@ def _header(file: Any) -> dict[str, Any]:
 
 
 def _find_class(name: str, classes: Mapping[str, Any] | None, path: Any) -> type[BaseEstimator]:
-    found = model_class(name) if classes is None else classes.get(name)
-    if not (isinstance(found, type) and issubclass(found, BaseEstimator)):
+    estimator_class = model_class(name) if classes is None else classes.get(name)
+    if not (isinstance(estimator_class, type) and issubclass(estimator_class, BaseEstimator)):
         raise ValueError(
             f"{path} holds a {name}, a model that this nmfscale does not have: if another package "
             "defines it, install or import that first."
         )
-    return found
+    return estimator_class
 
 
 def _read(file: Any, attribute: str, kind: str) -> Any:

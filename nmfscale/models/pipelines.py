@@ -43,14 +43,14 @@ def model_of(fit: Any) -> Any:
         return fit
     model = _last_step(fit)
     check_is_fitted(model, "components_")
-    found = copy.copy(model)
-    if names_of(found, 1) is None:
+    named_model = copy.copy(model)
+    if names_of(named_model, 1) is None:
         names = _names_of_input(fit[:-1])
         if names is not None:
-            found.feature_names_in_ = names
+            named_model.feature_names_in_ = names
     if _counts_words(fit[:-1]):
-        found.of_text_ = True
-    return found
+        named_model.of_text_ = True
+    return named_model
 
 
 @overload
@@ -71,11 +71,11 @@ def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
     model = _last_step(fit)
     if hasattr(model, "components_"):
         model, before = model_of(fit), fit[:-1]
-        found = X if X is None else _checked_input(before, X).transform(X)
+        counts = X if X is None else _checked_input(before, X).transform(X)
     else:
         before = clone(fit[:-1])
-        found = X if X is None else _checked_input(before, X).fit_transform(X)
-    return model, found if X is None else _with_names(found, X, before)
+        counts = X if X is None else _checked_input(before, X).fit_transform(X)
+    return model, counts if X is None else _with_names(counts, X, before)
 
 
 def refuse_swapped(fit: Any, other: Any, what: str) -> None:

@@ -289,8 +289,8 @@ class PoissonNMF(CountFactorization):
 
     def _multinomial(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the topic proportions (n, K) and the topics (m, K) of the multinomial model."""
-        found = poisson_to_multinomial(self.loadings_, self.components_.T)
-        return found.proportions, found.frequencies
+        multinomial = poisson_to_multinomial(self.loadings_, self.components_.T)
+        return multinomial.proportions, multinomial.frequencies
 
     def _keep(self, fitted: Fitted, sizes: NDArray[Any] | None) -> None:
         self.components_ = np.ascontiguousarray(fitted.arrays["F"].T)

@@ -299,22 +299,22 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         return _TOLERANCES[self._pair.data] if self.tol is None else self.tol
 
     def _start(
-        self, given: tuple[Any, Any, Any], counts: CountMatrix, n_targets: int
+        self, start: tuple[Any, Any, Any], counts: CountMatrix, n_targets: int
     ) -> dict[str, Array]:
         """Return the given parts of a start, by the names of `Start`."""
         (n, m), K = counts.shape, self.n_components
-        loadings, components, targets = given
+        loadings, components, targets = start
         loadings = of_samples(loadings, counts, "loadings")
         components = of_features(components, counts, "components", axis=1)
-        given = loadings, components, targets
+        start = loadings, components, targets
         expected = {"S": (n, K), "A": (K, m), "B": (n_targets, K)}
         said = "loadings", "components", "target_components"
-        found = {
+        parts = {
             name: checked_array(array, expected[name], word, positive=False)
-            for name, word, array in zip(expected, said, given, strict=True)
+            for name, word, array in zip(expected, said, start, strict=True)
             if array is not None
         }
-        return found | ({"A": found["A"].T} if "A" in found else {})
+        return parts | ({"A": parts["A"].T} if "A" in parts else {})
 
     @property
     def fits_short_samples(self) -> bool:
@@ -332,15 +332,15 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     ) -> tuple[CountMatrix, Fitted]:
         losses, K, entries = self._pair, self.n_components, None
         counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
-        known, classes = supervision_of(y, label_weights, counts)
+        supervision, classes = supervision_of(y, label_weights, counts)
         rng = self._generator() if self.validation_fraction else check_random_state(0)
-        known = hold_out(known, self.validation_fraction, rng, classes is not None)
+        supervision = hold_out(supervision, self.validation_fraction, rng, classes is not None)
         used, dtype = counts, self.fit_dtype()
         if data_weights is not None:
             used, entries = weighted_entries(counts, data_weights, losses.data)
             if not entries.less_one.nnz:  # all weights are 1
                 entries = None
-        given = self._start(start, counts, known.n_targets)
+        start_parts = self._start(start, counts, supervision.n_targets)
         if entries is None:
             constant = float(counts.row_sums(lambda x: constant_of(x, 1.0, losses.data)).sum())
         else:
@@ -348,21 +348,21 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> SemiSupervised:
             def begin() -> Start:
-                found = multiplicative.random_start(rng, counts.shape, known.n_targets, K)
-                return found._replace(**given)
+                factors = multiplicative.random_start(rng, counts.shape, supervision.n_targets, K)
+                return factors._replace(**start_parts)
 
             return self.method_class(
-                counts, executor, begin, K, losses, float(self.supervision), known, dtype,
+                counts, executor, begin, K, losses, float(self.supervision), supervision, dtype,
                 weights=entries, constant=constant, patience=self.n_iter_no_change,
             )  # fmt: skip
 
         weighed = [] if entries is None else entries.parts()
-        needs = multiplicative.multiplicative_needs(used, K, known, dtype, entries)
+        needs = multiplicative.multiplicative_needs(used, K, supervision, dtype, entries)
         if self.solver == "cd":
             needs = descent.descent_needs(
                 used,
                 K,
-                known,
+                supervision,
                 dtype,
                 losses,
                 self.threads_for(used),
@@ -372,13 +372,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         fitted = self.fit_blocks(
             used, needs, make, options,
             parts={
-                "constraints": (known.targets, known.weights, known.held_out, *weighed),
-                "start": tuple(given.get(name) for name in Start._fields),
+                "constraints": (supervision.targets, supervision.weights, supervision.held_out,
+                *weighed),
+                "start": tuple(start_parts.get(name) for name in Start._fields),
             },
             losses=list(losses), supervision=float(self.supervision),
             n_iter_no_change=self.n_iter_no_change, solver=self.solver,
         )  # fmt: skip
-        self._keep(used, known, classes, fitted.arrays, dtype)
+        self._keep(used, supervision, classes, fitted.arrays, dtype)
         self.loss_ = -fitted.objective
         return counts, fitted
 
@@ -392,7 +393,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         }
 
     def _keep(
-        self, counts: CountMatrix, known: Supervision, classes: Array | None,
+        self, counts: CountMatrix, supervision: Supervision, classes: Array | None,
         arrays: dict[str, Array], dtype: Any,
     ) -> None:  # fmt: skip
         self.components_ = np.ascontiguousarray(arrays["A"].T, dtype)
@@ -402,7 +403,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             delattr(self, name)
         if classes is None:
             return
-        given = known.weights if known.held_out is None else known.weights + known.held_out
-        sizes = np.bincount(known.targets.astype(np.intp), given, len(classes))
+        weights = (
+            supervision.weights
+            if supervision.held_out is None
+            else supervision.weights + supervision.held_out
+        )
+        sizes = np.bincount(supervision.targets.astype(np.intp), weights, len(classes))
         self.classes_, self.target_components_ = classes, self.target_components_[: len(classes)]
         self.class_prior_ = sizes[: len(classes)] / (sizes.sum() or 1.0)

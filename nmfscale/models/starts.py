@@ -65,8 +65,11 @@ class Starts:
         saved: Checkpoint | None = None, weights: Array | None = None, **how: Any,
     ) -> Fitted:  # fmt: skip
         """Run one fit; `how` are options of its monitor."""
-        given = {} if start is None else {"start": start, "weights": weights}
-        method, monitor = self.make(self.executor(), self.rng, **given), self.monitor(**how)
+        start_arguments = {} if start is None else {"start": start, "weights": weights}
+        method, monitor = (
+            self.make(self.executor(), self.rng, **start_arguments),
+            self.monitor(**how),
+        )
         monitor.seed = self.seed
         with single_blas_thread():
             # Ctrl-C ends this at once, because there is no model yet

@@ -99,8 +99,8 @@ def supervision_from_variances(
     True
     """
     pair, scales = _pair_of(losses), []
-    given = {"data_variance": data_variance, "target_variance": target_variance}
-    for loss, (name, variance) in zip(pair, given.items(), strict=True):
+    variances = {"data_variance": data_variance, "target_variance": target_variance}
+    for loss, (name, variance) in zip(pair, variances.items(), strict=True):
         gaussian = loss == "frobenius"
         if gaussian != (variance is not None):
             raise ValueError(
@@ -184,15 +184,22 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, MemoryLimitError, FileNotFoundError, ClusterError
             As in :meth:`PoissonNMF.transform`.
         """
-        known, reading = {"data_weights": data_weights}, {"layer": layer, "raw": raw, **source}
-        return self._transform(X, out, missing, client, reading, known)
+        entry_options, reading = (
+            {"data_weights": data_weights},
+            {"layer": layer, "raw": raw, **source},
+        )
+        return self._transform(X, out, missing, client, reading, entry_options)
 
-    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:
+    def _knowing(
+        self, counts: CountMatrix, entry_options: dict[str, Any]
+    ) -> tuple[Self, CountMatrix]:
         model = copy.copy(self)
-        model._data_weights = known.get("data_weights")
+        model._data_weights = entry_options.get("data_weights")
         return model, counts
 
-    def pass_of_loadings(self, counts: CountMatrix, *, gathered: bool, **given: Any) -> RowsPass:
+    def pass_of_loadings(
+        self, counts: CountMatrix, *, gathered: bool, **arguments: Any
+    ) -> RowsPass:
         weighted = self._data_weights is not None
         self.check_memory(
             counts, representation_needs(counts, self.n_components_, weighted), gathered=gathered
@@ -307,27 +314,30 @@ class SupervisedModel(ClassifierMixin, CountModel):
 
     def _labels_of(self, counts: CountMatrix, client: Any) -> Array:
         """Predict labels, or targets, of new counts."""
-        found = self._predicted(counts, client)
-        return self.classes_[found.argmax(axis=1)] if hasattr(self, "classes_") else found
+        predictions = self._predicted(counts, client)
+        return (
+            self.classes_[predictions.argmax(axis=1)] if hasattr(self, "classes_") else predictions
+        )
 
     def _predicted(self, counts: CountMatrix, client: Any) -> Array:
         """Return S B^T; with classes, rows are normalised to sum to one."""
         S = self._loadings(counts, dtype=np.float64, client=client)
-        found = predicted(S, self.target_components_.astype(np.float64))
+        predictions = predicted(S, self.target_components_.astype(np.float64))
         if not hasattr(self, "classes_"):
-            return found
-        total = found.sum(axis=1)
+            return predictions
+        total = predictions.sum(axis=1)
         nothing = np.flatnonzero(~(total > 0))
-        found[nothing], total[nothing] = self.class_prior_, 1
+        predictions[nothing], total[nothing] = self.class_prior_, 1
         if nothing.size:
             names = nothing if counts.sample_names is None else counts.sample_names[nothing]
             some = ", ".join(map(str, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
             warn_caller(
-                f"{len(nothing):,} of {len(found):,} samples have nothing to predict a label from, "
+                f"{len(nothing):,} of {len(predictions):,} samples have nothing to predict a "
+                "label from, "
                 f"such as any feature of a topic: {some}. They get the most frequent class, "
                 f"{shown(self.classes_[self.class_prior_.argmax()])}."
             )
-        return np.asarray(found / total[:, None])
+        return np.asarray(predictions / total[:, None])
 
     def score(  # type: ignore[override]
         self,
@@ -367,13 +377,13 @@ class SupervisedModel(ClassifierMixin, CountModel):
         model, counts, client = self._to_predict(X, missing, client, reading, data_weights)
         y = of_samples(y, counts, "y")
         sample_weight = of_samples(sample_weight, counts, "sample_weight")
-        found = model._labels_of(counts, client)
+        predictions = model._labels_of(counts, client)
         if not hasattr(self, "classes_"):
-            return float(r2_score(y, found, sample_weight=sample_weight))
+            return float(r2_score(y, predictions, sample_weight=sample_weight))
         labels = np.asarray(y)
-        known = ~unlabelled(labels)
-        weights = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(accuracy_score(labels[known], found[known], sample_weight=weights))
+        labelled = ~unlabelled(labels)
+        weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
+        return float(accuracy_score(labels[labelled], predictions[labelled], sample_weight=weights))
 
     @property
     def perplexity(self) -> Any:

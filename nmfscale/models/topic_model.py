@@ -110,10 +110,10 @@ fixed_features_, fixed_samples_, measured_, batch_, has_missing_entries_, moves_
         }
 
     def _restricted(self, features: NDArray[Any]) -> Self:
-        found = super()._restricted(features)
+        restricted = super()._restricted(features)
         # so that proportions refer to all features of the fit
-        found._whole = self.components_.sum(axis=1, keepdims=True, dtype=np.float64)
-        return found
+        restricted._whole = self.components_.sum(axis=1, keepdims=True, dtype=np.float64)
+        return restricted
 
     def _loadings_of(self, L: NDArray[Any]) -> NDArray[Any]:
         # a topic without factors has equal frequencies, but no share in any sample

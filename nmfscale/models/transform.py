@@ -123,14 +123,14 @@ class RowsTransformer(
 
     def _transform(
         self, X: Any, out: str | os.PathLike[str] | None, missing: Missing | None, client: Any,
-        reading: dict[str, Any], known: dict[str, Any] | None = None, **given: Any,
+        reading: dict[str, Any], entry_options: dict[str, Any] | None = None, **arguments: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        model, counts, client = self._arranged(X, missing, client, reading, known)
+        model, counts, client = self._arranged(X, missing, client, reading, entry_options)
         warn_of_empty_samples(counts, "loadings")
         with progress.shown(self.verbose, "transform", counts.shape[0]):
-            loadings = model._loadings(counts, target, client=client, **given)
+            loadings = model._loadings(counts, target, client=client, **arguments)
         return self._with_index(loadings, with_names(X, counts, reading), counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
@@ -147,12 +147,12 @@ class RowsTransformer(
 
     def _loadings(
         self, counts: CountMatrix, target: Path | None = None, *, dtype: Any = None,
-        client: Any = None, **given: Any,
+        client: Any = None, **arguments: Any,
     ) -> Array:  # fmt: skip
         shape = counts.shape[0], self.n_components_
         dtype = self._result_type(counts) if dtype is None else np.dtype(dtype)
-        found = self.pass_of_loadings(counts, gathered=target is None, **given)
-        with closing(found.blocks(**self.where_to_run(client))) as blocks:
+        rows_pass = self.pass_of_loadings(counts, gathered=target is None, **arguments)
+        with closing(rows_pass.blocks(**self.where_to_run(client))) as blocks:
             if target is not None:
                 write_array(target, shape, dtype, (of_block for _, of_block in blocks))
                 return np.lib.format.open_memmap(target, mode="r")
@@ -172,13 +172,13 @@ class RowsTransformer(
 
     def _weighted(self, counts: CountMatrix) -> CountMatrix:
         """Return counts times the weights of their entries, if they have any."""
-        known = self._measured
-        return known.weighted(counts) if isinstance(known, PoissonWeights) else counts
+        measured = self._measured
+        return measured.weighted(counts) if isinstance(measured, PoissonWeights) else counts
 
     def _log_weights(self, weighted: CountMatrix) -> Array | float:
         """Return sums of w x log w over each row of weighted counts, (n,), 0 without weights."""
-        known = self._measured
-        return known.log_weights(weighted) if isinstance(known, PoissonWeights) else 0.0
+        measured = self._measured
+        return measured.log_weights(weighted) if isinstance(measured, PoissonWeights) else 0.0
 
     def completion_loadings(self, counts: CountMatrix) -> Array:
         """Return the loadings, fitted to the seen counts, that score the held-out counts."""
@@ -273,11 +273,11 @@ class RowsTransformer(
 
     def _score(
         self, X: Any, completion: float | None, random_state: Any, missing: Any, client: Any,
-        reading: dict[str, Any], known: dict[str, Any] | None = None,
+        reading: dict[str, Any], entry_options: dict[str, Any] | None = None,
     ) -> float:  # fmt: skip
         check_is_fitted(self)
         check_completion(completion)
-        model, counts, client = self._arranged(X, missing, client, reading, known)
+        model, counts, client = self._arranged(X, missing, client, reading, entry_options)
         if completion is None and counts.total == 0:
             return 0.0
         with progress.shown(self.verbose, "score", counts.shape[0]):
@@ -310,14 +310,14 @@ class RowsTransformer(
             )
         for rows in counts.chunks():
             seen, held = split_counts(rows, counts.shape[1], share, rng)
-            known = seen.sum(axis=1) > 0
-            if not known.any():
+            filled = seen.sum(axis=1) > 0
+            if not filled.any():
                 continue
             model = self
             if self._measured is not None:
                 model = copy.copy(self)
-                model._measured = self._measured.rows(rows.first + np.flatnonzero(known))
-            yield model, model.completion_loadings(as_counts(seen[known])), held[known]
+                model._measured = self._measured.rows(rows.first + np.flatnonzero(filled))
+            yield model, model.completion_loadings(as_counts(seen[filled])), held[filled]
 
     def perplexity(
         self,
@@ -390,15 +390,15 @@ class RowsTransformer(
             )
         times = dense.of_sparse if sp.issparse(X) else dense.product
         loadings = sp.csr_array(X) if sp.issparse(X) else loadings
-        found = np.empty(
+        expected = np.empty(
             (loadings.shape[0], self.components_.shape[1]),
             np.result_type(loadings.dtype, self.components_.dtype, np.float32),
         )
         n_threads = resolve_threads(getattr(self, "n_threads", None))
-        for first in range(0, len(found), _ROWS):  # not all in float64 at once
+        for first in range(0, len(expected), _ROWS):  # not all in float64 at once
             here = slice(first, first + _ROWS)
-            found[here] = times(loadings[here], self.components_, n_threads=n_threads)
-        return found
+            expected[here] = times(loadings[here], self.components_, n_threads=n_threads)
+        return expected
 
     @property
     def n_components_(self) -> int:

@@ -142,14 +142,14 @@ def _chosen_axes(result: Any, axes: Sequence[int]) -> list[int]:
         )
     if not n_axes:
         raise ValueError("result has no axes: all groups have the same shares of topics.")
-    given = list(axes)
-    if len(given) != 2 or given[0] == given[1] or not all(isinstance(a, Integral) for a in given):
-        raise ValueError(f"axes={given}: two different whole numbers are needed, such as (1, 2).")
-    if n_axes == 1 and sorted(given) == [1, 2]:
+    pair = list(axes)
+    if len(pair) != 2 or pair[0] == pair[1] or not all(isinstance(a, Integral) for a in pair):
+        raise ValueError(f"axes={pair}: two different whole numbers are needed, such as (1, 2).")
+    if n_axes == 1 and sorted(pair) == [1, 2]:
         return [0]
-    if not all(1 <= a <= n_axes for a in given):
-        raise ValueError(f"axes={given}: the result has axes 1 to {n_axes}.")
-    return [int(a) - 1 for a in given]
+    if not all(1 <= a <= n_axes for a in pair):
+        raise ValueError(f"axes={pair}: the result has axes 1 to {n_axes}.")
+    return [int(a) - 1 for a in pair]
 
 
 def _names_of_topics(result: Any, chosen: np.ndarray) -> list[Any]:

@@ -102,13 +102,18 @@ def plot(draw: Draw) -> Draw:
     The plot checks the types and ranges of its arguments before any work. Its signature has the
     options of `FigureOptions` in place of ``**output``, which the function itself never gets.
     """
-    own = [each for each in signature(draw).parameters.values() if each.name != "output"]
-    rest = [each for each in own if each.kind is Parameter.VAR_KEYWORD]
+    own = [
+        parameter for parameter in signature(draw).parameters.values() if parameter.name != "output"
+    ]
+    rest = [parameter for parameter in own if parameter.kind is Parameter.VAR_KEYWORD]
     drawing = signature(draw).replace(parameters=own)
 
     @wraps(draw)
     def plotted(*positional: Any, **arguments: Any) -> Any:
-        output = {each.name: arguments.pop(each.name, each.default) for each in _OUTPUT}
+        output = {
+            parameter.name: arguments.pop(parameter.name, parameter.default)
+            for parameter in _OUTPUT
+        }
         try:
             bound = drawing.bind(*positional, **arguments)
         except TypeError as error:
@@ -116,7 +121,7 @@ def plot(draw: Draw) -> Draw:
         _check_arguments(draw.__name__, **bound.arguments, **output)
         return finished(draw(*bound.args, **bound.kwargs), **output)
 
-    named = [each for each in own if each not in rest]
+    named = [parameter for parameter in own if parameter not in rest]
     changed: Any = plotted
     changed.__signature__ = drawing.replace(parameters=[*named, *_OUTPUT, *rest])
     return cast(Draw, plotted)

@@ -76,10 +76,10 @@ def class_heatmap(
     ['fruit', 'tools']
     """
     model = model_of(weights)
-    given: Any = getattr(model, "target_components_", weights)
-    if len(given) == 0:
+    matrix: Any = getattr(model, "target_components_", weights)
+    if len(matrix) == 0:
         raise ValueError("the model was fitted without labels: its topics have no classes.")
-    B = nonnegative_matrix(given, "weights", "classes x topics", "a fitted SSNMF")
+    B = nonnegative_matrix(matrix, "weights", "classes x topics", "a fitted SSNMF")
     shares = proportions(B.T).T
     classes = _names(class_names, getattr(model, "classes_", None), "class", "classes", len(B))
     labels = labels_of(model) if hasattr(model, "components_") else None
@@ -91,9 +91,9 @@ def class_heatmap(
     return ax
 
 
-def _names(given: Any, known: Any, one: str, several: str, size: int) -> list[str]:
+def _names(requested: Any, model_names: Any, one: str, several: str, size: int) -> list[str]:
     """Return the names that are given, those of the model, or numbered ones."""
-    names = known if given is None else given
+    names = model_names if requested is None else requested
     if names is None:
         names = [f"{one} {i}" for i in range(size)]
     if len(names) != size:

@@ -120,7 +120,9 @@ def correlation_plot(
     names, fills = names_and_colors(topic_names, colors, n_topics)
     if n_words and names_of(model, 1) is not None:
         words = leading_names(model, n_top=n_words)
-        names = [f"{name}\n{', '.join(each)}" for name, each in zip(names, words, strict=True)]
+        names = [
+            f"{name}\n{', '.join(features)}" for name, features in zip(names, words, strict=True)
+        ]
     related = _excess_correlations(shares)
     order = _order_on_circle(related)
     angles = np.empty(n_topics)
@@ -156,8 +158,8 @@ def _excess_correlations(shares: np.ndarray) -> np.ndarray:
     centred /= np.where(norms > 0, norms, 1)
     means = shares.mean(axis=0)
     roots = np.sqrt(np.divide(means, 1 - means, out=np.zeros_like(means), where=means < 1))
-    found = centred.T @ centred + np.outer(roots, roots) * np.outer(norms > 0, norms > 0)
-    return np.clip(found, -1, 1)
+    correlations = centred.T @ centred + np.outer(roots, roots) * np.outer(norms > 0, norms > 0)
+    return np.clip(correlations, -1, 1)
 
 
 def _order_on_circle(related: np.ndarray) -> np.ndarray:
@@ -167,8 +169,8 @@ def _order_on_circle(related: np.ndarray) -> np.ndarray:
 
     distances = squareform(1 - (related + related.T) / 2, checks=False).clip(0)
     tree = linkage(distances, "average")
-    found: np.ndarray = leaves_list(optimal_leaf_ordering(tree, distances))
-    return found
+    order: np.ndarray = leaves_list(optimal_leaf_ordering(tree, distances))
+    return order
 
 
 def _draw_lines(ax: Axes, places: np.ndarray, related: np.ndarray, threshold: float) -> float:

@@ -344,7 +344,7 @@ def label_points(
             label.set(position=offset, **alignment)
             label.get_window_extent()  # moves the text to its new position
             extent = tuple(Text.get_window_extent(label).extents)  # without the line to its point
-            if _contains(inside, extent) and not any(_overlap(extent, each) for each in taken):
+            if _contains(inside, extent) and not any(_overlap(extent, other) for other in taken):
                 # a margin: pixels of text are rounded when it is drawn
                 taken.append((extent[0] - 2, extent[1] - 2, extent[2] + 2, extent[3] + 2))
                 label.set_in_layout(True)

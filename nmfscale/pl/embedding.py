@@ -73,6 +73,6 @@ def embedding(
         ) from error
     drawn, labels = observations_with_topics(adata, basis, key)
     shown = list(labels) if color is None else [color] if isinstance(color, str) else list(color)
-    defaults = {"vmin": 0, "title": [labels.get(each, each) for each in shown]}
+    defaults = {"vmin": 0, "title": [labels.get(name, name) for name in shown]}
     drawn = scanpy.pl.embedding(drawn, basis, color=shown, ax=ax, show=False, **defaults | options)
     return ax if drawn is None else drawn

@@ -125,7 +125,7 @@ def _families_with(characters: frozenset[str]) -> tuple[tuple[str, ...], frozens
         if "lastresort" not in font.name.replace(" ", "").lower():  # boxes for every character
             upright.setdefault(font.name, font.fname)
     has = {
-        name: frozenset(each for each in characters if _has(path, each))
+        name: frozenset(character for character in characters if _has(path, character))
         for name, path in upright.items()
     }
     families, left = [], characters

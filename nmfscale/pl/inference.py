@@ -97,11 +97,11 @@ def null_plot(
         caption += f"; {n_left_out:,} pairs nearer to their null distribution are not drawn"
     grid = _grid_of_tests(len(tests))
     host = axes_or_new(ax, *grid.size)
-    names = all_shortened([name for each in tests for name in each.groups], 14)
-    for panel, each in zip(grid.draw(host, caption), tests, strict=True):
-        panel.hist(each.null, bins=bins, color="0.72")
-        panel.axvline(each.observed, color=_BELOW, linestyle="--", linewidth=1.4)
-        panel.set_title(_title_of(each, names), size=8, parse_math=False)
+    names = all_shortened([name for comparison in tests for name in comparison.groups], 14)
+    for panel, comparison in zip(grid.draw(host, caption), tests, strict=True):
+        panel.hist(comparison.null, bins=bins, color="0.72")
+        panel.axvline(comparison.observed, color=_BELOW, linestyle="--", linewidth=1.4)
+        panel.set_title(_title_of(comparison, names), size=8, parse_math=False)
         panel.set_yticks([])
     return host
 
@@ -129,7 +129,7 @@ def _chosen_tests(test: Any, which: str, max_pairs: int) -> tuple[list[Any], int
         raise ValueError("test has no pairs, as it compares two groups: use which='overall'.")
     n_left_out = max(0, len(pairs) - max_pairs)
     if n_left_out:
-        far = np.argsort([-each.zscore for each in pairs], kind="stable")[:max_pairs]
+        far = np.argsort([-pair.zscore for pair in pairs], kind="stable")[:max_pairs]
         pairs = [pairs[i] for i in np.sort(far)]
     return ([] if which == "pairs" else [test.overall]) + pairs, n_left_out
 
@@ -276,10 +276,10 @@ def _grid_of_intervals(table: Table, n_top: int) -> Grid:
 
 def _limits(table: Table, neutral: float | None) -> tuple[float, float]:
     """Return the limits of a common scale for all intervals."""
-    known = [table.lower.min(), table.estimate.min(), table.upper.max(), table.estimate.max()]
-    known += [] if neutral is None else [neutral]
-    margin = 0.04 * (max(known) - min(known)) or 1.0
-    return min(known) - margin, max(known) + margin
+    values = [table.lower.min(), table.estimate.min(), table.upper.max(), table.estimate.max()]
+    values += [] if neutral is None else [neutral]
+    margin = 0.04 * (max(values) - min(values)) or 1.0
+    return min(values) - margin, max(values) + margin
 
 
 def _chosen_rows(table: Table, n_top: int) -> list[int]:

@@ -51,24 +51,25 @@ def feature_chart(
         "x": x, "y": y, "lfc": result.lfc[k], "z": result.z[k], "q": result.qvalue[k],
         "mean": result.base_mean,
     }  # fmt: skip
-    columns: dict[str, Any] = {name: each.astype(np.float32) for name, each in numbers.items()}
+    columns: dict[str, Any] = {name: values.astype(np.float32) for name, values in numbers.items()}
     columns["name"] = np.array([str(name) for name in result.feature_labels])
-    known, found = np.isfinite(x) & np.isfinite(y), result.qvalue[k] <= level
+    finite, significant = np.isfinite(x) & np.isfinite(y), result.qvalue[k] <= level
     drawn: list[Any] = []
     for these, color, name in (
-        (known & ~found, _PLAIN, f"q > {level:g}"), (known & found, _FOUND, f"q <= {level:g}"),
+        (finite & ~significant, _PLAIN, f"q > {level:g}"), (finite & significant, _FOUND,
+        f"q <= {level:g}"),
     ):  # fmt: skip
-        source = ColumnDataSource({key: each[these] for key, each in columns.items()})
+        source = ColumnDataSource({key: values[these] for key, values in columns.items()})
         drawn.append(
             chart.scatter(
                 "x", "y", source=source, size=_POINT, color=color, line_color=None,
                 legend_label=name,
             )
         )  # fmt: skip
-    leading = [j for j in result.order(k)[:n_labels].tolist() if known[j]]
+    leading = [j for j in result.order(k)[:n_labels].tolist() if finite[j]]
     across, up = (
-        _pixels(each, known, log, size)
-        for each, log, size in zip(points, (x_log, y_log), _INSIDE, strict=True)
+        _pixels(values, finite, log, size)
+        for values, log, size in zip(points, (x_log, y_log), _INSIDE, strict=True)
     )
     leading = _without_overlap(leading, across, up, columns["name"])
     chart.x_range.range_padding = _ROOM  # for the label of the last point
@@ -83,12 +84,12 @@ def feature_chart(
     return chart
 
 
-def _pixels(values: Array, known: Array, log: bool, size: int) -> Array:
+def _pixels(values: Array, finite: Array, log: bool, size: int) -> Array:
     """Return about where values are on an axis of this size in pixels."""
-    places = np.log(np.where(known, values, 1.0)) if log else values
-    low, high = places[known].min(), places[known].max()
-    found: Array = (places - low) * (size / max(high - low, 1e-300))
-    return found
+    places = np.log(np.where(finite, values, 1.0)) if log else values
+    low, high = places[finite].min(), places[finite].max()
+    pixels: Array = (places - low) * (size / max(high - low, 1e-300))
+    return pixels
 
 
 def _without_overlap(leading: list[int], x: Array, y: Array, names: Array) -> list[int]:

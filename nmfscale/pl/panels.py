@@ -88,7 +88,7 @@ class Table(NamedTuple):
     def of(self, chosen: list[int]) -> Table:
         """Return a table with some of the panels."""
         arrays = (self.estimate[chosen], self.lower[chosen], self.upper[chosen])
-        names, labels = ([each[i] for i in chosen] for each in (self.panels, self.panel_labels))
+        names, labels = ([texts[i] for i in chosen] for texts in (self.panels, self.panel_labels))
         return Table(*arrays, names, self.rows, labels, self.row_labels)
 
     @property
@@ -128,8 +128,8 @@ def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
         source = result.group_means
         if source is None:
             raise ValueError("result has no means of groups: pass groups= to bootstrap_fit.")
-    known = ("weights", "means", "differences", "coefficients", "estimate")
-    middle = next((name for name in known if hasattr(source, name)), None)
+    attributes = ("weights", "means", "differences", "coefficients", "estimate")
+    middle = next((name for name in attributes if hasattr(source, name)), None)
     if middle is None or not (hasattr(source, "lower") and hasattr(source, "upper")):
         raise ValueError(
             f"result is a {type(result).__name__}: pass the result of bootstrap_weights, "
@@ -140,7 +140,7 @@ def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
     if middle == "coefficients" and "Intercept" in groups and len(groups) > 1:
         # the intercept is not a difference, and its scale would hide the other terms
         kept = [j for j, name in enumerate(groups) if name != "Intercept"]
-        arrays, groups = [each[:, kept] for each in arrays], [groups[j] for j in kept]
+        arrays, groups = [matrix[:, kept] for matrix in arrays], [groups[j] for j in kept]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1 or arrays[0].ndim != 2 or not arrays[0].size:
         raise ValueError(
@@ -153,13 +153,13 @@ def _arrays_of(result: Any) -> tuple[list[np.ndarray], Any, Any]:
     return arrays, topics, groups
 
 
-def _names(given: Any, default: list[str], what: str) -> list[Any]:
-    if given is None:
+def _names(names: Any, default: list[str], what: str) -> list[Any]:
+    if names is None:
         return list(default)
-    if len(given) != len(default):
-        raise ValueError(f"{what}_names has {len(given)} entries for {len(default)} {what}s.")
+    if len(names) != len(default):
+        raise ValueError(f"{what}_names has {len(names)} entries for {len(default)} {what}s.")
     # replace topics' numbers, which are not names, by the default names
-    return [default[i] if name == i and what == "topic" else name for i, name in enumerate(given)]
+    return [default[i] if name == i and what == "topic" else name for i, name in enumerate(names)]
 
 
 def chosen_panels(
@@ -175,9 +175,9 @@ def chosen_panels(
         number |= {str(i): i for i, name in enumerate(table.panels) if name == f"topic {i}"}
         unknown = [str(name) for name in panels if str(name) not in number]
         if unknown or not len(panels):
-            known = ", ".join(map(str, table.panels[:6])) + (", ..." * (len(table.panels) > 6))
+            choices = ", ".join(map(str, table.panels[:6])) + (", ..." * (len(table.panels) > 6))
             raise ValueError(
-                f"{argument} has {', '.join(unknown) or 'no names'}: choose from {known}."
+                f"{argument} has {', '.join(unknown) or 'no names'}: choose from {choices}."
             )
         return [number[str(name)] for name in panels]
     apart = table.lower.max(axis=1) - table.upper.min(axis=1)

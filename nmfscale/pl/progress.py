@@ -35,8 +35,8 @@ def _records(histories: Any, key: str) -> dict[str, Any]:
     """Return the histories by name; check that each has at least one record."""
     if not isinstance(histories, Mapping):
         histories = {"fit": histories}
-    fits = {name: model_of(model_in(each, key)) for name, each in histories.items()}
-    histories = {name: getattr(each, "history_", each) for name, each in fits.items()}
+    fits = {name: model_of(model_in(fit, key)) for name, fit in histories.items()}
+    histories = {name: getattr(fit, "history_", fit) for name, fit in fits.items()}
     if not histories:
         raise ValueError("histories is empty: pass at least one name and its history_.")
     for name, history in histories.items():
@@ -90,11 +90,11 @@ def _column(history: Any, field: str, name: str) -> np.ndarray:
 
 def _distances_to_best(fits: dict[str, Any], field: str) -> dict[str, np.ndarray]:
     values = {name: _column(history, field, name) for name, history in fits.items()}
-    known = np.concatenate(list(values.values()))
-    known = known[np.isfinite(known)]
-    if known.size == 0:
+    finite = np.concatenate(list(values.values()))
+    finite = finite[np.isfinite(finite)]
+    if finite.size == 0:
         raise ValueError(f"no finite {label(field)} in any of the histories.")
-    return {name: np.maximum(known.max() - value, 0.01) for name, value in values.items()}
+    return {name: np.maximum(finite.max() - value, 0.01) for name, value in values.items()}
 
 
 def _largest_residuals(fits: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -136,14 +136,14 @@ def bootstrap_plot(
     low, high = _limits(values[:, chosen][:, :, drawn], neutral)
     edges, handles = np.linspace(low, high, bins + 1), list[Any]()
     for i, panel in zip(chosen, grid.draw(host, "; ".join(caption)), strict=True):
-        found = [_draw(panel, values[:, i, j], colors[j], style, edges) for j in drawn]
-        handles = [handle for handle, _ in found]
+        handles_and_peaks = [_draw(panel, values[:, i, j], colors[j], style, edges) for j in drawn]
+        handles = [handle for handle, _ in handles_and_peaks]
         if neutral is not None:
             panel.axvline(neutral, color="0.4", linewidth=0.9, linestyle="--", zorder=0)
         title = shortened(whole.panel_labels[i], 28)
         panel.set_title(title, size=8, weight="bold", parse_math=False)
         panel.set(xlim=(low, high), yticks=[])
-        panel.set_ylim(0, _height([peak for _, peak in found]))
+        panel.set_ylim(0, _height([peak for _, peak in handles_and_peaks]))
     names = [shortened(whole.row_labels[j], 26) for j in drawn]
     legend_of_names(
         host, handles, names, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=7,
@@ -164,14 +164,14 @@ def _grid(n_panels: int) -> Grid:
 def _replicates_of(result: Any) -> Array:
     """Return the replicates (n, n_components, n_groups) of a result."""
     means = getattr(result, "group_means", None)
-    found = getattr(result if means is None else means, "replicates", None)
-    if found is None:
+    replicates = getattr(result if means is None else means, "replicates", None)
+    if replicates is None:
         raise ValueError(
             f"result is a {type(result).__name__} without replicates: pass the result of "
             "bootstrap_weights, of bootstrap_fit with groups=, or of group_effects with "
             "interval='percentile'."
         )
-    return np.asarray(found, float)
+    return np.asarray(replicates, float)
 
 
 def _chosen_curves(
@@ -187,8 +187,8 @@ def _chosen_curves(
 
 def _limits(values: Array, neutral: float | None) -> tuple[float, float]:
     """Return the limits of a common scale, which leave room for the tails of densities."""
-    known = np.append(values[np.isfinite(values)], [] if neutral is None else [neutral])
-    low, high = known.min(), known.max()
+    finite = np.append(values[np.isfinite(values)], [] if neutral is None else [neutral])
+    low, high = finite.min(), finite.max()
     margin = 0.04 * (high - low) or 0.05
     return float(low - margin), float(high + margin)
 

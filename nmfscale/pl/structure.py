@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 SIZE = (9.0, 3.6)
 
 
-def loadings_of(given: Any, groups: Any) -> tuple[Any, Any, Any]:
+def loadings_of(proportions: Any, groups: Any) -> tuple[Any, Any, Any]:
     """Return loadings, and an index of samples and labels of topics, or None."""
-    model = model_of(given)
+    model = model_of(proportions)
     if not hasattr(model, "components_"):
-        return given, getattr(given, "index", None), None
+        return proportions, getattr(proportions, "index", None), None
     # the rows of the factors of a Poisson NMF have different sums
     loadings = model.loadings_ * model.components_.sum(axis=1)
     names = getattr(model, "sample_names_", None)
@@ -194,8 +194,8 @@ def structure_plot(
 
     groups, group_colors = groups_of(proportions, groups, groupby)
     colors = colors_of(proportions, key, colors)
-    proportions, index, known = loadings_of(model_in(proportions, key), groups)
-    topic_names = known if topic_names is None else topic_names
+    proportions, index, default_names = loadings_of(model_in(proportions, key), groups)
+    topic_names = default_names if topic_names is None else topic_names
     groups = matched_by_name(groups, index, "groups", "proportions")
     shares = nonnegative_matrix(
         proportions, "proportions", "samples x topics", "the loadings_ of a fitted model"

@@ -94,7 +94,7 @@ def trend_plot(
     host = axes_or_new(ax, *grid.size)
     for topic, panel in zip(chosen, grid.draw(host, "; ".join(caption)), strict=True):
         low, middle, high = (
-            each[topic][order] for each in (whole.lower, whole.estimate, whole.upper)
+            matrix[topic][order] for matrix in (whole.lower, whole.estimate, whole.upper)
         )
         at = times[order]
         panel.fill_between(at, low, high, color=colors[topic], alpha=0.25, linewidth=0)

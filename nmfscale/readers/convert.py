@@ -97,7 +97,7 @@ def write_store(
     if isinstance(counts, StoredCounts):
         raise ValueError(f"{counts.path} is already a packed store.")
     origin = getattr(counts, "source", {"object": type(source).__name__})
-    if str(target) in [each.get("path") for each in origin.get("files", [origin])]:
+    if str(target) in [file.get("path") for file in origin.get("files", [origin])]:
         raise ValueError(f"{path} is the source of the counts: give the store another name.")
     with progress_bar(counts.nnz, "packing", "", verbose, unit_scale=True) as advance:
         pack(

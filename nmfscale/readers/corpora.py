@@ -25,8 +25,8 @@ def is_corpus(X: Any) -> bool:
     Only the first words of a list are examined.
     """
     if isinstance(X, _LISTS):
-        documents = [each for each in islice(X, 1000) if isinstance(each, _LISTS)]
-        pairs = [pair for each in documents for pair in islice(each, 1)]
+        documents = [document for document in islice(X, 1000) if isinstance(document, _LISTS)]
+        pairs = [pair for document in documents for pair in islice(document, 1)]
         return bool(pairs) and all(
             isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Integral)
             for pair in pairs
@@ -41,7 +41,7 @@ def is_dictionary(names: Any) -> bool:
 
 def words_of(dictionary: Any) -> list[str]:
     """Return the words of a Dictionary of gensim in the order of their numbers."""
-    numbers = sorted(dictionary.token2id.items(), key=lambda each: each[1])
+    numbers = sorted(dictionary.token2id.items(), key=lambda pair: pair[1])
     if [number for _, number in numbers] != list(range(len(numbers))):
         raise ValueError(
             f"the Dictionary has {len(numbers):,} words, and numbers up to {numbers[-1][1]:,}: "
@@ -81,5 +81,5 @@ def corpus_counts(corpus: Iterable[Any], words: list[str] | None, subject: str) 
     if (data == np.floor(data)).all() and np.abs(data).max(initial=0) < 2**31:
         data = data.astype(np.int32)
     matrix = sp.csr_array((data, columns.astype(np.int64), np.array(ends)), (len(numbers), size))
-    found: Counts = checked_counts(matrix, subject=subject, feature_names=words, of_text=True)
-    return found
+    counts: Counts = checked_counts(matrix, subject=subject, feature_names=words, of_text=True)
+    return counts

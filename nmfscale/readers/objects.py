@@ -56,10 +56,10 @@ def known_object(X: Any, subject: str, modality: str | None = None) -> Any:
     names = list(X.mod)
     if len(names) == 1:
         return _modality(X, names[0])
-    known = ", ".join(map(repr, names)) or "none"
+    modalities = ", ".join(map(repr, names)) or "none"
     example = f"mdata[{names[0]!r}]" if names else "an AnnData object"
     raise ObjectTypeError(
-        f"{subject} is a MuData object with several modalities: {known}. Pass one of them, as "
+        f"{subject} is a MuData object with several modalities: {modalities}. Pass one of them, as "
         f"{example}, or choose modality=."
     )
 
@@ -70,7 +70,7 @@ def _modality(mdata: Any, name: str) -> Any:
     Counts are not copied.
     """
     adata, shared = mdata.mod[name], getattr(mdata, "obs", {})
-    copies = tuple(f"{each}:" for each in mdata.mod)  # of columns of modalities
+    copies = tuple(f"{modality_name}:" for modality_name in mdata.mod)  # of columns of modalities
     columns = [
         column for column in shared
         if column not in adata.obs and not str(column).startswith(copies)
@@ -104,15 +104,15 @@ def object_counts(
     if not hasattr(X, "columns") or not hasattr(X, "to_numpy"):
         if len(getattr(X, "shape", ())) != 2:  # a list of rows, or no matrix
             return part_of_counts(checked_counts(X, **how), part)
-        found = described(part, X.shape, holder_of(subject))
-        return _counts_of(X, found, **how, in_memory=in_memory)
+        subset = described(part, X.shape, holder_of(subject))
+        return _counts_of(X, subset, **how, in_memory=in_memory)
     names: dict[str, Any] = {"sample_names": names_of(X), "feature_names": names_of(X, 1)}
     if not hasattr(X, "iloc"):  # a DataFrame of polars
         return part_of_counts(checked_counts(_frame_matrix(X), **how, **names), part)
-    found = described(part, X.shape, holder_of(subject), **names)
-    X = X if found.rows is None else X.iloc[found.rows]
-    X = X if found.columns is None else X.iloc[:, found.columns]
-    counts: CountMatrix = checked_counts(_frame_matrix(X), **how, **found.about())
+    subset = described(part, X.shape, holder_of(subject), **names)
+    X = X if subset.rows is None else X.iloc[subset.rows]
+    X = X if subset.columns is None else X.iloc[:, subset.columns]
+    counts: CountMatrix = checked_counts(_frame_matrix(X), **how, **subset.about())
     return counts
 
 
@@ -126,26 +126,26 @@ def part_of_counts(counts: CountMatrix, part: dict[str, Any]) -> CountMatrix:
     if not part:
         return counts
     holder = subject_of(counts)
-    found = described(
+    subset = described(
         part, counts.shape, holder, sample_names=counts.sample_names,
         feature_names=counts.feature_names,
         obs=None if counts._obs is None else lambda: counts.obs,
     )  # fmt: skip
     named = copy_of(counts)
-    named.sample_names, named.feature_names = found.sample_names, found.feature_names
+    named.sample_names, named.feature_names = subset.sample_names, subset.feature_names
     if counts.from_file:
-        if found.rows is not None:
-            named = FileCounts(PartOfCounts(named, found.rows))
-        chosen = named if found.columns is None else select_columns(named, found.columns)
-    elif found.rows is None and found.columns is None:
+        if subset.rows is not None:
+            named = FileCounts(PartOfCounts(named, subset.rows))
+        chosen = named if subset.columns is None else select_columns(named, subset.columns)
+    elif subset.rows is None and subset.columns is None:
         return named
     else:
-        matrix = named.take_rows(found.rows)
-        matrix = matrix if found.columns is None else matrix[:, found.columns]
-        chosen = checked_counts(matrix, **named._described(found.rows, found.columns))
+        matrix = named.take_rows(subset.rows)
+        matrix = matrix if subset.columns is None else matrix[:, subset.columns]
+        chosen = checked_counts(matrix, **named._described(subset.rows, subset.columns))
     if counts.nan_entries is not None:
-        mask = counts.nan_entries if found.rows is None else counts.nan_entries[found.rows]
-        chosen.nan_entries = mask if found.columns is None else mask[:, found.columns]
+        mask = counts.nan_entries if subset.rows is None else counts.nan_entries[subset.rows]
+        chosen.nan_entries = mask if subset.columns is None else mask[:, subset.columns]
     chosen.columns_taken = None
     return chosen
 
@@ -157,32 +157,32 @@ def with_groups(counts: CountMatrix, groups: str | None = None) -> CountMatrix:
         labels = table_column(table, groups, "groups", "obs", subject_of(counts))
         counts = copy_of(counts)
         counts.groups = np.array(
-            ["missing" if each is None else each for each in labels.tolist()], labels.dtype
+            ["missing" if label is None else label for label in labels.tolist()], labels.dtype
         )
     return counts
 
 
 def copy_of(counts: CountMatrix) -> CountMatrix:
     """Return counts whose names can be set; the counts themselves are shared."""
-    found = object.__new__(type(counts))
-    found.__dict__.update(counts.__dict__)
-    return found
+    copied = object.__new__(type(counts))
+    copied.__dict__.update(counts.__dict__)
+    return copied
 
 
 def _counts_of(
-    matrix: Any, found: Described, subject: str, in_memory: bool, nan: NanEntries | None = None,
+    matrix: Any, subset: Described, subject: str, in_memory: bool, nan: NanEntries | None = None,
     **about: Any,
 ) -> CountMatrix:  # fmt: skip
     """Return the checked counts of the chosen part of a matrix; other entries are not checked."""
-    about |= found.about()
-    if found.rows is not None or found.columns is not None:
-        if hasattr(matrix, "to_memory") and found.rows is None:  # of an AnnData object in a file
+    about |= subset.about()
+    if subset.rows is not None or subset.columns is not None:
+        if hasattr(matrix, "to_memory") and subset.rows is None:  # of an AnnData object in a file
             matrix = matrix.to_memory()
         if sp.issparse(matrix):
             rows, shape = rows_of_sparse(matrix, EntryNames(subject))
             matrix = rows.matrix(shape[1])
-        matrix = matrix if found.rows is None else matrix[found.rows]
-        matrix = matrix if found.columns is None else matrix[:, found.columns]
+        matrix = matrix if subset.rows is None else matrix[subset.rows]
+        matrix = matrix if subset.columns is None else matrix[:, subset.columns]
     if is_dask_array(matrix):
         return _dask_counts(matrix, subject, in_memory, nan, **about)
     counts: CountMatrix = checked_counts(matrix, subject=subject, nan=nan, **about)
@@ -209,23 +209,23 @@ def annotated_counts(
     """Return the checked counts of an AnnData object: its X, a layer, or the X of its raw."""
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
-    known = ", ".join(map(repr, _layers(adata))) or "none"
+    layers = ", ".join(map(repr, _layers(adata))) or "none"
     if raw and adata.raw is None:
-        raise ValueError(f"The AnnData object has no raw; its layers: {known}.")
+        raise ValueError(f"The AnnData object has no raw; its layers: {layers}.")
     if layer is not None and layer not in adata.layers:
-        raise ValueError(f"No layer {layer!r} in the AnnData object; its layers: {known}.")
+        raise ValueError(f"No layer {layer!r} in the AnnData object; its layers: {layers}.")
     source = adata.raw if raw else adata
     matrix = source.X if layer is None else adata.layers[layer]
     if matrix is None:
-        raise ValueError(f"The AnnData object has no X; choose one of its layers: {known}.")
-    found = part_of_annotated(adata, part, raw, holder_of(subject))
+        raise ValueError(f"The AnnData object has no X; choose one of its layers: {layers}.")
+    subset = part_of_annotated(adata, part, raw, holder_of(subject))
     labels = None if groups is None else labels_in(adata.obs, groups)
     others = [f"{name} is there too" for name in other_matrices(adata, layer, raw)]
     if not is_dask_array(matrix) and others:
         subject = f"{subject} ({'; '.join(others)})"
     return _counts_of(
-        matrix, found, subject, in_memory, nan, groups=found.of_rows(labels),
-        obs=table_of_samples(adata, found.rows),
+        matrix, subset, subject, in_memory, nan, groups=subset.of_rows(labels),
+        obs=table_of_samples(adata, subset.rows),
     )  # fmt: skip
 
 

@@ -190,36 +190,36 @@ def open_counts(
         raise ValueError(
             "join and labels are for a list of files, of counts or of AnnData objects."
         )
-    given = given_choices(**choices)
-    part = {name: given.pop(name) for name in (*NAMES, *MASKS) if name in given}
+    options = given_choices(**choices)
+    part = {name: options.pop(name) for name in (*NAMES, *MASKS) if name in options}
     holder, others = holder_of(subject), []
     if is_dictionary(part.get("feature_names")):
         part["feature_names"] = words_of(part["feature_names"])
     if is_corpus(source):
         source = corpus_counts(source, part.pop("feature_names", None), holder)
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
-        source = known_object(source, holder, given.pop("modality", None))
+        source = known_object(source, holder, options.pop("modality", None))
     if isinstance(source, (str, os.PathLike)):
-        counts, holder = _file_counts(user_path(source), given, part, in_memory, limit, nan)
+        counts, holder = _file_counts(user_path(source), options, part, in_memory, limit, nan)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
         # names and columns of the object may have been changed after it was opened
-        found = part_of_annotated(source, part, "raw" in given, holder)
+        subset = part_of_annotated(source, part, "raw" in options, holder)
         part = {
-            "sample_names": found.sample_names, "feature_names": found.feature_names,
-            "mask_obs": found.rows, "mask_var": found.columns,
+            "sample_names": subset.sample_names, "feature_names": subset.feature_names,
+            "mask_obs": subset.rows, "mask_var": subset.columns,
         }  # fmt: skip
         path = Path(source.filename)
-        counts, holder = _file_counts(path, given, given_choices(**part), in_memory, limit, nan)
-        counts.obs = table_of_samples(source, found.rows)
+        counts, holder = _file_counts(path, options, given_choices(**part), in_memory, limit, nan)
+        counts.obs = table_of_samples(source, subset.rows)
     else:
         shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
         if len(shape) == 2 and np.isfinite(shape).all():  # dask arrays may have unknown sizes
             check_table_size(shape, holder, limit)
         places = NanEntries() if nan else None
-        counts = object_counts(source, given, subject, in_memory, part, places)
+        counts = object_counts(source, options, subject, in_memory, part, places)
         if is_annotated(source) and counts.first_fraction is not None:
-            whole, others = whole_matrices(source, **given), other_matrices(source, **given)
-            others = [f"{each} (whole numbers)" if each in whole else each for each in others]
+            whole, others = whole_matrices(source, **options), other_matrices(source, **options)
+            others = [f"{other} (whole numbers)" if other in whole else other for other in others]
     if not isinstance(source, CountMatrix) or integer == "require":
         check_fractions(counts, integer, holder, others)
     if counts is not source:
@@ -229,48 +229,52 @@ def open_counts(
 
 def _joined_counts(
     sources: dict[str, Any], join: Join, integer: IntegerPolicy, limit: int | None,
-    given: dict[str, Any], *, in_memory: bool, nan: bool,
+    options: dict[str, Any], *, in_memory: bool, nan: bool,
 ) -> CountMatrix:  # fmt: skip
     """Return the counts of several sources, by label, one below the other."""
     of_all = (*MASKS, "feature_names", "sample_names")
-    part = {name: given.pop(name) for name in of_all if name in given}
+    part = {name: options.pop(name) for name in of_all if name in options}
     pieces = MEMORY_LIMIT if limit is None else limit // 4
     pieces = sys.maxsize if in_memory else max(1 << 20, pieces // len(sources))
     with ExitStack() as opened:
         parts: list[RowStream] = []
-        for each in sources.values():
-            if isinstance(each, str | os.PathLike) and open_store(user_path(each)) is None:
-                stream = open_stream(each, **given, memory_limit=pieces, table_limit=limit, nan=nan)
+        for source in sources.values():
+            if isinstance(source, str | os.PathLike) and open_store(user_path(source)) is None:
+                stream = open_stream(
+                    source, **options, memory_limit=pieces, table_limit=limit, nan=nan
+                )
                 parts.append(opened.enter_context(stream))
             else:
-                counts = open_counts(each, integer="allow", in_memory=in_memory, nan=nan, **given)
+                counts = open_counts(
+                    source, integer="allow", in_memory=in_memory, nan=nan, **options
+                )
                 parts.append(PartOfCounts(counts))
         rows = JoinedRows(parts, list(sources), join)
         check_table_size(rows.shape, rows.subject, limit)
         if in_memory:
             whole = rows.rows(0, rows.shape[0])
-            found: CountMatrix = checked_counts(whole, **rows.about, subject=rows.subject)
-            found.nan_entries = rows.nan_entries()
+            joined: CountMatrix = checked_counts(whole, **rows.about, subject=rows.subject)
+            joined.nan_entries = rows.nan_entries()
         else:
-            found = FileCounts(rows)
+            joined = FileCounts(rows)
             opened.pop_all()
-    check_fractions(found, integer, rows.subject)
-    check_totals(found, rows.subject)
-    return part_of_counts(found, part)
+    check_fractions(joined, integer, rows.subject)
+    check_totals(joined, rows.subject)
+    return part_of_counts(joined, part)
 
 
 def _file_counts(
-    path: Path, given: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None,
+    path: Path, options: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None,
     nan: bool = False,
 ) -> tuple[CountMatrix, str]:  # fmt: skip
     """Open a file; return its counts and their name in messages."""
     stored = open_store(path)
     if stored is not None:
-        check_choices(given, ("groups",), f"{path}, a packed store")
-        return part_of_counts(with_groups(stored, **given), part), str(path)
+        check_choices(options, ("groups",), f"{path}, a packed store")
+        return part_of_counts(with_groups(stored, **options), part), str(path)
     pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
     pieces = sys.maxsize if in_memory else pieces
-    stream = open_stream(path, **given, **part, memory_limit=pieces, table_limit=limit, nan=nan)
+    stream = open_stream(path, **options, **part, memory_limit=pieces, table_limit=limit, nan=nan)
     with ExitStack() as failed:
         failed.callback(stream.close)
         if in_memory:

@@ -218,11 +218,11 @@ def _chosen_words(
             )
         for note in scripts.notes():
             warn_caller(f"{documents.subject}: {note}")
-        found = select_words(
+        selection = select_words(
             totals, n_documents, min_df=options.min_df, max_df=options.max_df,
             max_features=options.max_features,
         )  # fmt: skip
-    return found.words, found.left_out
+    return selection.words, selection.left_out
 
 
 @contextmanager
@@ -264,13 +264,13 @@ class _Table:
         with _bar_of(documents, "counting", verbose) as advance:
             done = 0
             for document in documents:
-                found = Counter(analyze(document.text))
-                self.n_tokens += found.total()
+                frequencies = Counter(analyze(document.text))
+                self.n_tokens += frequencies.total()
                 entries = sorted(
-                    (self._place[word], n) for word, n in found.items() if word in self._place
+                    (self._place[word], n) for word, n in frequencies.items() if word in self._place
                 )
-                if self._unknown is not None and len(entries) < len(found):
-                    new = {word: n for word, n in found.items() if word not in self._place}
+                if self._unknown is not None and len(entries) < len(frequencies):
+                    new = {word: n for word, n in frequencies.items() if word not in self._place}
                     self._unknown.add(Counter(new))
                 indices.extend(at for at, _ in entries)
                 values.extend(1 if self._binary else n for _, n in entries)
@@ -356,7 +356,7 @@ def _notes_of(table: _Table, unknown: WordTotals | None) -> list[str]:
     notes = []
     if unknown is not None and unknown.n_tokens:
         n_words, most = most_frequent(unknown, 3)
-        some = ", ".join(f"{each.word!r} ({each.total:,})" for each in most)
+        some = ", ".join(f"{entry.word!r} ({entry.total:,})" for entry in most)
         share = unknown.n_tokens / table.n_tokens
         note = (
             f"{unknown.n_tokens:,} of {table.n_tokens:,} words of the texts ({share:.1%}) are not "

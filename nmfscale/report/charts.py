@@ -130,7 +130,7 @@ def similarity_chart(match: Any) -> Any:
     labels = topic_labels(match.names_a, match.words_a), topic_labels(match.names_b, match.words_b)
     a, b = [labels[0][k] for k in of_a], [labels[1][k] for k in of_b]
     values = match.similarities[np.ix_(of_a, of_b)]
-    row, column = (each.ravel() for each in np.indices(values.shape))
+    row, column = (indices.ravel() for indices in np.indices(values.shape))
     source = ColumnDataSource(
         {
             "row": row, "column": column, "a": [a[i] for i in row], "b": [b[j] for j in column],
@@ -175,13 +175,13 @@ def convergence_charts(history: Any) -> list[Any]:
     return charts
 
 
-def select_k_charts(found: Any) -> list[Any]:
+def select_k_charts(result: Any) -> list[Any]:
     """Return held-out scores, stability and scores of the fitted counts by number of topics."""
-    numbers = np.asarray(found.n_components)
+    numbers = np.asarray(result.n_components)
     panels = [
-        ("held-out log-probability of a count", found.score, found.score_error),
-        ("smallest similarity of matched topics", found.least_stability, None),
-        ("log-probability of a fitted count", found.in_sample, None),
+        ("held-out log-probability of a count", result.score, result.score_error),
+        ("smallest similarity of matched topics", result.least_stability, None),
+        ("log-probability of a fitted count", result.in_sample, None),
     ]
     charts = []
     for text, values, errors in panels:
@@ -190,8 +190,8 @@ def select_k_charts(found: Any) -> list[Any]:
         chart.scatter(numbers, values, color=_BLUE, size=6)
         if errors is not None:
             chart.segment(numbers, values - errors, numbers, values + errors, line_color=_BLUE)
-        if found.best is not None:
-            chart.vspan([found.best], line_color=_RED)
+        if result.best is not None:
+            chart.vspan([result.best], line_color=_RED)
         chart.xaxis.axis_label, chart.yaxis.axis_label = "number of topics", text
         chart.xaxis.ticker.min_interval = 1
         charts.append(chart)

@@ -49,24 +49,24 @@ def samples_of(model: Any) -> SampleTopics | None:
 
 def keywords(model: Any, n_top: int, differential: Any = None) -> dict[str, Any]:
     """Return the leading features of each topic by each score: names, and values of the score."""
-    found: dict[str, Any] = {}
+    by_score: dict[str, Any] = {}
     has_totals = getattr(model, "feature_totals_", None) is not None
     for score in SCORES:
         floor = _LIFT_FLOOR if score == "lift" and has_totals else 0
         frequencies, names, leading = leading_features(model, None, n_top, score, min_count=floor)
-        found[score] = [
+        by_score[score] = [
             [(names[j], float(frequencies[k, j])) for j in numbers]
             for k, numbers in enumerate(leading)
         ]
     if differential is not None:
         labels = differential.feature_labels
-        found["z"] = [
+        by_score["z"] = [
             [(str(labels[j]), float(differential.z[k, j])) for j in differential.order(k)[:n_top]]
             if k not in differential.own_reference
             else []
             for k in range(len(differential.topic_names))
         ]
-    return found
+    return by_score
 
 
 def shares_and_samples(
@@ -79,13 +79,13 @@ def shares_and_samples(
     totals = np.ones(len(samples)) if samples.totals is None else samples.totals
     amounts = samples.rows * totals[:, None]
     names = range(len(samples)) if samples.sample_names is None else samples.sample_names
-    found = [
+    leading_of_topics = [
         [(str(names[i]), float(shares[i]), float(totals[i])) for i in leading]
         for shares, leading in zip(
             samples.rows.T, leading_samples(samples.rows, amounts, n_top), strict=True
         )
     ]
-    return shares_of_topics(amounts), found
+    return shares_of_topics(amounts), leading_of_topics
 
 
 def topic_map(frequencies: Array) -> Array:
@@ -98,7 +98,9 @@ def topic_map(frequencies: Array) -> Array:
     squares = np.zeros((K, K))
     for k in range(K):
         mean = (frequencies[k] + frequencies) / 2
-        entropies = [-xlogy(each, each).sum(axis=-1) for each in (frequencies, mean)]
+        entropies = [
+            -xlogy(distribution, distribution).sum(axis=-1) for distribution in (frequencies, mean)
+        ]
         squares[k] = entropies[1] - (entropies[0][k] + entropies[0]) / 2
     squares = np.maximum((squares + squares.T) / 2, 0)
     centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
@@ -152,14 +154,14 @@ def making_facts(about: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def warnings_of(model: Any) -> list[str]:
     """Return what a reader should know before the topics are interpreted."""
-    found = [str(message) for message in getattr(model, "warnings_", ())]
+    messages = [str(message) for message in getattr(model, "warnings_", ())]
     unseen = getattr(model, "unseen_features_", None)
     if unseen is not None and unseen.any():
         n_unseen = int(unseen.sum())
-        found.append(f"{n_unseen:,} features had no counts; their frequencies have no meaning.")
+        messages.append(f"{n_unseen:,} features had no counts; their frequencies have no meaning.")
     totals = getattr(model, "sample_totals_", None)
     if totals is not None and (totals == 0).any():
-        found.append(f"{int((totals == 0).sum()):,} samples had no counts, and have no topics.")
+        messages.append(f"{int((totals == 0).sum()):,} samples had no counts, and have no topics.")
     if names_of(model, 1) is None:
-        found.append("The features have no names: they are numbered from 0.")
-    return found
+        messages.append("The features have no names: they are numbered from 0.")
+    return messages

@@ -140,17 +140,17 @@ def write_report(
 
     words = topic_words(shown_model)
     names = topic_labels(topic_names_of(model, len(model.components_)), words)
-    found, differential = _sections_of(map(shown_with, results), words, len(names))
-    if X is not None and "quality" not in [section.kind for section in found]:
+    page_sections, differential = _sections_of(map(shown_with, results), words, len(names))
+    if X is not None and "quality" not in [section.kind for section in page_sections]:
         from ..inference.choice.topic_quality import topic_quality
 
-        found.append(sections.quality_section(shown_with(topic_quality(model, X)), words))
+        page_sections.append(sections.quality_section(shown_with(topic_quality(model, X)), words))
     if other is not None:
         match = match_topics(model, other)
         match = replace(match, words_a=words, words_b=topic_words(shown_with(model_of(other))))
-        found.append(sections.similarity_section(match))
+        page_sections.append(sections.similarity_section(match))
     if (convergence := sections.convergence_section(model)) is not None:
-        found.append(convergence)
+        page_sections.append(convergence)
     context = _topics(shown_model, samples, names, n_top, differential)
     if samples is not None:
         seed = getattr(model, "seed_", None) or 0
@@ -158,12 +158,12 @@ def write_report(
             samples, groupings, names, max_samples, seed
         )
         context["charts"]["structure"] = charts.structure_chart(topic_colors(len(names)))
-        context["groupings"] = [each["name"] for each in drawn["orders"]]
+        context["groupings"] = [order["name"] for order in drawn["orders"]]
         context["n_drawn"], context["n_samples"] = len(drawn["names"]), len(samples)
     context |= {
         "title": title or f"{type(model).__name__}, {len(names)} topics",
         "warnings": facts.warnings_of(model), "facts": facts.fit_facts(model),
-        "made": facts.making_facts(about or {}), "sections": sections.numbered(found),
+        "made": facts.making_facts(about or {}), "sections": sections.numbered(page_sections),
     }  # fmt: skip
     with atomic_write(target) as part:
         Path(part).write_text(_rendered(context), encoding="utf-8", errors="backslashreplace")
@@ -176,14 +176,14 @@ def _groupings(groups: Any, samples: SampleTopics | None) -> list[tuple[str, Any
         return []
     if samples is None:
         raise ValueError("groups: the model was fitted in batches, and has no samples to group.")
-    found = groups
+    groupings = groups
     if not hasattr(groups, "columns") and not isinstance(groups, Mapping):
-        found = {str(getattr(groups, "name", None) or "groups"): groups}
-    named = any(hasattr(found[name], "iloc") for name in found)
+        groupings = {str(getattr(groups, "name", None) or "groups"): groups}
+    named = any(hasattr(groupings[name], "iloc") for name in groupings)
     names = index_of(samples.sample_names) if named else None
     return [
-        (str(name), matched_by_name(found[name], names, f"groups[{name!r}]", "the model"))
-        for name in found
+        (str(name), matched_by_name(groupings[name], names, f"groups[{name!r}]", "the model"))
+        for name in groupings
     ]
 
 
@@ -191,7 +191,7 @@ def _sections_of(
     results: Iterable[Any], words: sections.Words, n_topics: int
 ) -> tuple[list[sections.Section], Any]:
     """Return a section for each result, and the differential features, which are in the cards."""
-    found, differential = [], None
+    page_sections, differential = [], None
     for result in results:
         kind = type(result).__name__
         if kind == "DifferentialFeatures":
@@ -202,15 +202,15 @@ def _sections_of(
                 )
             differential = result
         elif kind in sections.OF_RESULTS:
-            found.append(sections.OF_RESULTS[kind](result, words))
+            page_sections.append(sections.OF_RESULTS[kind](result, words))
         elif isinstance(result, Tabular):
-            found.append(sections.table_section(result))
+            page_sections.append(sections.table_section(result))
         else:
             raise ValueError(
                 f"results has {shown(result)}, a {kind}: results of functions such as "
                 "permutation_test are needed."
             )
-    return found, differential
+    return page_sections, differential
 
 
 def _topics(

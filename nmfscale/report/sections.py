@@ -49,16 +49,16 @@ class Section:
         return "" if self.table is None else markup.table(self.table, sortable=True)
 
 
-def numbered(found: list[Section]) -> list[Section]:
+def numbered(sections: list[Section]) -> list[Section]:
     """Return sections with different titles and different names in links."""
     for name, text in ("title", "{} ({})"), ("kind", "{}-{}"):
         seen = Counter[str]()
-        for section in found:
+        for section in sections:
             value = getattr(section, name)
             seen[value] += 1
             if seen[value] > 1:
                 setattr(section, name, text.format(value, seen[value]))
-    return found
+    return sections
 
 
 def structure_data(
@@ -105,9 +105,9 @@ def _order(shares: Array, labels: list[str], number: Array) -> dict[str, Any]:
     return {"order": order, "labels": [] if labels == [""] else ticks}
 
 
-def _titled(what: str, found: Any) -> str:
+def _titled(what: str, result: Any) -> str:
     """Return the title of a result, with the names of the columns that it was made from."""
-    origin = found.origin
+    origin = result.origin
     return f"{what}: {origin}" if origin.groups else f"{what} {origin}".rstrip()
 
 
@@ -121,77 +121,78 @@ def similarity_section(match: Any) -> Section:
     return Section("similarity", "Similarity", [text], [charts.similarity_chart(match)])
 
 
-def select_k_section(found: Any, words: Words) -> Section:
+def select_k_section(result: Any, words: Words) -> Section:
     """Return the choice of the number of topics."""
     table = {
-        "topics": found.n_components.tolist(),
-        "held-out score": [f"{each:.4f}" for each in found.score],
-        "standard error": [f"{each:.4f}" for each in found.score_error],
-        "smallest similarity": [f"{each:.2f}" for each in found.least_stability],
+        "topics": result.n_components.tolist(),
+        "held-out score": [f"{value:.4f}" for value in result.score],
+        "standard error": [f"{value:.4f}" for value in result.score_error],
+        "smallest similarity": [f"{value:.2f}" for value in result.least_stability],
     }
-    charts_of = charts.select_k_charts(found)
-    return Section("number-of-topics", "Number of topics", [found.advice], charts_of, table)
+    charts_of = charts.select_k_charts(result)
+    return Section("number-of-topics", "Number of topics", [result.advice], charts_of, table)
 
 
-def permutation_section(found: Any, words: Words) -> Section:
+def permutation_section(result: Any, words: Words) -> Section:
     """Return tests of whether groups differ."""
-    tests = found.tests
+    tests = result.tests
     table = {
-        "groups": [f"all {len(found.overall.groups)} groups", *found.names[1:]],
+        "groups": [f"all {len(result.overall.groups)} groups", *result.names[1:]],
         "p": [f"{test.pvalue:.3g}" for test in tests],
-        "p, all pairs": ["", *(f"{test.pvalue_maxt:.3g}" for test in found.pairs)],
+        "p, all pairs": ["", *(f"{test.pvalue_maxt:.3g}" for test in result.pairs)],
         "p of spread": [f"{test.dispersion_pvalue:.3g}" for test in tests],
         "units": [test.shown_units for test in tests],
     }
-    if not found.pairs:
-        table["groups"] = [_pair(found.overall)]
+    if not result.pairs:
+        table["groups"] = [_pair(result.overall)]
         del table["p, all pairs"]
     text = (
-        f"Permutation test of whether the topics of groups differ (statistic: {found.statistic}; "
-        f"{found.overall.null.size:,} labellings). The smallest possible p is "
-        f"{found.overall.smallest_pvalue:.2g}."
+        f"Permutation test of whether the topics of groups differ (statistic: {result.statistic}; "
+        f"{result.overall.null.size:,} labellings). The smallest possible p is "
+        f"{result.overall.smallest_pvalue:.2g}."
     )
-    return Section("test", _titled("Permutation test", found), [text], [], table)
+    return Section("test", _titled("Permutation test", result), [text], [], table)
 
 
 def _pair(test: Any) -> str:
     return " - ".join(map(str, test.groups))
 
 
-def effects_section(found: Any, words: Words) -> Section:
+def effects_section(result: Any, words: Words) -> Section:
     """Return the means of groups, and which topics differ."""
-    names, groups = topic_labels(found.topic_names, words), list(map(str, found.groups))
+    names, groups = topic_labels(result.topic_names, words), list(map(str, result.groups))
     table: dict[str, Sequence[Any]] = {"topic": names}
-    table["p"] = [f"{each:.3g}" for each in found.pvalue]
-    table["p, all topics"] = [f"{each:.3g}" for each in found.pvalue_maxt]
+    table["p"] = [f"{value:.3g}" for value in result.pvalue]
+    table["p, all topics"] = [f"{value:.3g}" for value in result.pvalue_maxt]
     for g, group in enumerate(groups):
-        table[f"mean in {group}"] = [f"{each:.3f}" for each in found.means[:, g]]
+        table[f"mean in {group}"] = [f"{value:.3f}" for value in result.means[:, g]]
     text = (
-        f"Mean proportions of topics in groups of {int(found.n_units.sum()):,} {found.units}, with "
-        f"intervals of {found.level:.0%}, and permutation tests of each topic."
+        f"Mean proportions of topics in groups of {int(result.n_units.sum()):,} "
+        f"{result.units}, with "
+        f"intervals of {result.level:.0%}, and permutation tests of each topic."
     )
     return _with_intervals(
-        Section("groups", _titled("Groups", found), [text], [], table), names, groups,
-        (found.means, found.lower, found.upper), "mean proportion",
+        Section("groups", _titled("Groups", result), [text], [], table), names, groups,
+        (result.means, result.lower, result.upper), "mean proportion",
     )  # fmt: skip
 
 
-def weights_section(found: Any, words: Words) -> Section:
+def weights_section(result: Any, words: Words) -> Section:
     """Return balanced weights of topics in groups."""
-    names, groups = topic_labels(found.topics, words), list(map(str, found.groups))
+    names, groups = topic_labels(result.topics, words), list(map(str, result.groups))
     table: dict[str, Sequence[Any]] = {"topic": names}
     for g, group in enumerate(groups):
         table[group] = [
-            f"{found.weights[t, g]:.2f} ({found.lower[t, g]:.2f} to {found.upper[t, g]:.2f})"
+            f"{result.weights[t, g]:.2f} ({result.lower[t, g]:.2f} to {result.upper[t, g]:.2f})"
             for t in range(len(names))
         ]
     text = (
-        f"Balanced weights of topics in groups, with intervals of {found.level:.0%}. Without "
-        f"differences between groups all weights are {found.neutral:.2f}."
+        f"Balanced weights of topics in groups, with intervals of {result.level:.0%}. Without "
+        f"differences between groups all weights are {result.neutral:.2f}."
     )
     return _with_intervals(
-        Section("weights", _titled("Weights in groups", found), [text], [], table), names, groups,
-        (found.weights, found.lower, found.upper), "balanced weight", found.neutral,
+        Section("weights", _titled("Weights in groups", result), [text], [], table), names, groups,
+        (result.weights, result.lower, result.upper), "balanced weight", result.neutral,
     )  # fmt: skip
 
 
@@ -217,32 +218,32 @@ def _with_intervals(
     return section
 
 
-def quality_section(found: Any, words: Words) -> Section:
+def quality_section(result: Any, words: Words) -> Section:
     """Return measures of the topics."""
     table = {
-        "topic": topic_labels(found.topic_names, words),
-        "share": [f"{each:.1%}" for each in found.share],
-        "NPMI": [f"{each:.3f}" for each in found.npmi],
-        "UMass": [f"{each:.2f}" for each in found.umass],
-        "exclusivity": [f"{each:.2f}" for each in found.exclusivity],
-        "effective features": [f"{each:,.0f}" for each in found.effective_features],
-        "effective samples": [f"{each:,.0f}" for each in found.effective_samples],
+        "topic": topic_labels(result.topic_names, words),
+        "share": [f"{value:.1%}" for value in result.share],
+        "NPMI": [f"{value:.3f}" for value in result.npmi],
+        "UMass": [f"{value:.2f}" for value in result.umass],
+        "exclusivity": [f"{value:.2f}" for value in result.exclusivity],
+        "effective features": [f"{value:,.0f}" for value in result.effective_features],
+        "effective samples": [f"{value:,.0f}" for value in result.effective_samples],
     }
     text = (
-        f"The fit explains {found.deviance_explained:.1%} of the Poisson deviance of a single "
+        f"The fit explains {result.deviance_explained:.1%} of the Poisson deviance of a single "
         "topic. "
-        f"NPMI and UMass measure how often the {found.n_top} leading features of a topic occur "
+        f"NPMI and UMass measure how often the {result.n_top} leading features of a topic occur "
         "together; exclusivity is 1 for features that other topics do not have."
     )
     return Section("quality", "Quality", [text], [], table)
 
 
-def table_section(found: Any) -> Section:
+def table_section(result: Any) -> Section:
     """Return a result of any kind as a table."""
-    table, more = first_rows(found, _MOST_ROWS)
-    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(found).__name__)
-    title = _titled(kind.capitalize(), found) if hasattr(found, "origin") else kind.capitalize()
-    text = [repr(found).strip("<>")]
+    table, more = first_rows(result, _MOST_ROWS)
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__)
+    title = _titled(kind.capitalize(), result) if hasattr(result, "origin") else kind.capitalize()
+    text = [repr(result).strip("<>")]
     in_order = sorted(table, key=lambda name: _RANKS.get(name, 3 if _is_number(table[name]) else 0))
     return Section(
         kind.lower().replace(" ", "-"), title, [*text, more] if more else text, [],

@@ -78,12 +78,13 @@ def put(group: Any, name: str, array: Any) -> Any:
 def put_names(group: Any, name: str, names: Array) -> None:
     """Write an array of names, of any shape, type and length."""
     values = names.ravel().tolist()
-    all_text = all(isinstance(each, str) for each in values)
+    all_text = all(isinstance(value, str) for value in values)
     text = [
-        (str(each) if all_text else json.dumps(_encoded(each))).encode(*_UTF_8) for each in values
+        (str(value) if all_text else json.dumps(_encoded(value))).encode(*_UTF_8)
+        for value in values
     ]
     put(group, f"{name}/{'text' if all_text else 'json'}", np.frombuffer(b"".join(text), np.uint8))
-    ends = np.cumsum([len(each) for each in text], dtype=np.int64)
+    ends = np.cumsum([len(value) for value in text], dtype=np.int64)
     put(group, f"{name}/ends", ends.reshape(names.shape))
 
 
@@ -95,7 +96,7 @@ def _encoded(name: Any) -> Any:
     if isinstance(name, bytes):
         return {"bytes": name.decode("latin-1")}
     if isinstance(name, tuple):
-        return {"tuple": [_encoded(each) for each in name]}
+        return {"tuple": [_encoded(part) for part in name]}
     if isinstance(name, datetime):
         return {"date": name.isoformat()}
     return str(name)
@@ -189,13 +190,13 @@ def read_names(group: Any, name: str, shape: tuple[int | None, ...] | None = Non
     cuts = np.append(0, ends)
     if np.any(np.diff(cuts) < 0) or cuts[-1] != len(text):
         raise damaged(group, f"{name}/ends does not divide its text into names")
-    found = [text[a:b].decode(*_UTF_8) for a, b in pairwise(cuts.tolist())]
+    values = [text[a:b].decode(*_UTF_8) for a, b in pairwise(cuts.tolist())]
     if not all_text:
         try:
-            found = [_decoded(json.loads(each)) for each in found]
+            values = [_decoded(json.loads(value)) for value in values]
         except (AttributeError, RecursionError, StopIteration, TypeError, ValueError) as error:
             raise damaged(group, f"{name}/json has a value that is not a name: {error}") from error
-    names = np.fromiter(found, object, len(found))
+    names = np.fromiter(values, object, len(values))
     return names.reshape(np.shape(ends))
 
 
@@ -207,22 +208,22 @@ def read_text(group: Any, name: str) -> str:
 def read_json(group: Any, name: str) -> dict[str, Any]:
     """Read a JSON object that `put_json` has written."""
     try:
-        found = json.loads(read_text(group, name))
+        content = json.loads(read_text(group, name))
     except (json.JSONDecodeError, RecursionError) as error:
         raise damaged(group, f"{name} is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise damaged(group, f"{name} is not a JSON object")
-    return found
+    return content
 
 
 def read_attribute(node: Any, name: str, kinds: str = "iu", shape: tuple[int, ...] = ()) -> Any:
     """Read an attribute, by default an integer; text of variable length is never read."""
     if name not in node.attrs:
         raise damaged(node, f"{node.name} has no attribute {name}")
-    found = node.attrs.get_id(name)
-    if kinds == "S" and found.dtype.kind != "S":
+    attribute = node.attrs.get_id(name)
+    if kinds == "S" and attribute.dtype.kind != "S":
         raise damaged(node, f"{name} is not text of fixed length, as this version writes it")
-    if found.dtype.kind not in kinds or found.shape != shape:
+    if attribute.dtype.kind not in kinds or attribute.shape != shape:
         raise damaged(node, f"the attribute {name} of {node.name} has another type or shape")
     value = node.attrs[name]
     return value.decode(*_UTF_8) if kinds == "S" else value
@@ -238,12 +239,14 @@ def load_arrays(path: str) -> Arrays:
     """Read arrays from a file whose every byte is covered by a checksum."""
     try:
         with zipfile.ZipFile(path) as file:
-            if any(each.comment for each in file.infolist()):
+            if any(member.comment for member in file.infolist()):
                 raise ValueError("its list of arrays has comments")
-            found = {each.filename: io.BytesIO(file.read(each)) for each in file.infolist()}
+            contents = {
+                member.filename: io.BytesIO(file.read(member)) for member in file.infolist()
+            }
         return {
             name.removesuffix(".npy"): np.lib.format.read_array(content, allow_pickle=False)
-            for name, content in found.items()
+            for name, content in contents.items()
         }
     except (OSError, EOFError, KeyError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: a negative offset

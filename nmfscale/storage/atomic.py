@@ -300,6 +300,6 @@ def retry(
         pause = min(2 * pause, 2.0)
 
 
-def file_id(found: os.stat_result) -> tuple[int, ...]:
+def file_id(status: os.stat_result) -> tuple[int, ...]:
     """Return the identity of a file's contents: inode, size and time of modification."""
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

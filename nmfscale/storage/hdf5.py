@@ -121,8 +121,8 @@ class _HeapGuard(io.FileIO):
         n_read = super().readinto(buffer) or 0
         # a heap may begin in the last bytes of an earlier read
         overlap = min(at, len(_HEAP) - 1)
-        found = self._bytes(at - overlap, overlap) + bytes(memoryview(buffer)[:n_read])
-        for heap in re.finditer(_HEAP, found):
+        content = self._bytes(at - overlap, overlap) + bytes(memoryview(buffer)[:n_read])
+        for heap in re.finditer(_HEAP, content):
             self._check_heap(at - overlap + heap.start())
         self.seek(at + n_read)
         return n_read

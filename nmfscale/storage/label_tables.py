@@ -32,7 +32,7 @@ def read_table(file: Any, name: str, size: int | None = None) -> LabelTable:
     names = read_json(file, f"{name}/about").get("columns")
     if not isinstance(names, list) or len(set(map(str, names))) < len(names):
         raise damaged(file, f"{name}/about does not list columns")
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for i, column in enumerate(names):
         place = f"{name}/{i}"
         is_text = is_group(need(file, place))
@@ -44,5 +44,5 @@ def read_table(file: Any, name: str, size: int | None = None) -> LabelTable:
             if values.size and not -1 <= values.min() <= values.max() < len(categories):
                 raise damaged(file, f"{where} has numbers of categories that do not exist")
             values = Coded(values, np.asarray(categories, object))
-        found[str(column)] = values
-    return LabelTable(found)
+        columns[str(column)] = values
+    return LabelTable(columns)

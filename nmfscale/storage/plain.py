@@ -30,12 +30,12 @@ _ESCAPED = re.compile(r"%([0-9A-F]{2}|-)")
 
 def escaped(name: str) -> str:
     """Return text as the name of one entry of a file: "T/NK" as "T%2FNK", empty text as "%-"."""
-    return _RESERVED.sub(lambda found: f"%{ord(found[0]):02X}", name) if name else "%-"
+    return _RESERVED.sub(lambda match: f"%{ord(match[0]):02X}", name) if name else "%-"
 
 
 def unescaped(name: str) -> str:
     """Return the text that `escaped` has converted."""
-    return _ESCAPED.sub(lambda found: "" if found[1] == "-" else chr(int(found[1], 16)), name)
+    return _ESCAPED.sub(lambda match: "" if match[1] == "-" else chr(int(match[1], 16)), name)
 
 
 def kind_of(value: Any) -> str:
@@ -103,8 +103,8 @@ def encode(
             return {"table": [name, [[field, kinds[field].str] for field in kinds.names]]}
         return {"names": [name, kind]} if is_text(kind) else {"dataset": name}
     if is_dataclass(value) and (records or type(value).__name__ in (classes or {})):
-        given = [each.name for each in fields(value) if each.init]
-        return {"record": [type(value).__name__, {n: inner(getattr(value, n), n) for n in given}]}
+        names = [member.name for member in fields(value) if member.init]
+        return {"record": [type(value).__name__, {n: inner(getattr(value, n), n) for n in names}]}
     if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):
         left_out[name] = type(value).__name__
         return None
@@ -135,11 +135,11 @@ def decode(
     if tag == "tuple":
         return tuple(decode(content, read, classes))
     if tag == "record":
-        name, given = content
+        name, members = content
         if name not in (classes or {}):
             raise TypeError(f"it names a class {name!r}, which is no part of a result.")
-        found = {key: decode(item, read, classes) for key, item in given.items()}
-        return (classes or {})[name](**found)
+        arguments = {key: decode(item, read, classes) for key, item in members.items()}
+        return (classes or {})[name](**arguments)
     if tag == "dtype":
         return np.dtype(content)
     if tag == "table":
@@ -152,11 +152,11 @@ def decode(
 
 def _structured(frame: Any, dtype: np.dtype[Any]) -> Array:
     """Return the columns of a DataFrame as a structured array."""
-    found = np.empty(len(frame), dtype)
+    records = np.empty(len(frame), dtype)
     for name in dtype.names or ():
         values = np.asarray(frame[name])
-        found[name] = np.asarray(values, str) if dtype[name].kind == "S" else values
-    return found
+        records[name] = np.asarray(values, str) if dtype[name].kind == "S" else values
+    return records
 
 
 def to_plain(value: Any) -> dict[str, Any]:
@@ -164,37 +164,37 @@ def to_plain(value: Any) -> dict[str, Any]:
 
     AnnData objects can hold, write and read such a dict.
     """
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
 
     def store(place: str, array: Array, kind: str) -> None:
         if is_text(kind):
-            found[place] = np.array([str(each) for each in array.ravel().tolist()], object)
+            parts[place] = np.array([str(entry) for entry in array.ravel().tolist()], object)
         elif array.dtype.names:
             import pandas as pd
 
             columns = {name: array[name] for name in array.dtype.names}
-            found[place] = pd.DataFrame(
+            parts[place] = pd.DataFrame(
                 {
-                    n: each.astype(str) if each.dtype.kind == "S" else each
-                    for n, each in columns.items()
+                    n: column.astype(str) if column.dtype.kind == "S" else column
+                    for n, column in columns.items()
                 }
             )
         else:
-            found[place] = array
+            parts[place] = array
 
     about = encode(value, "", store, {}, records=True)
-    return {JSON: json.dumps(about), **found}
+    return {JSON: json.dumps(about), **parts}
 
 
-def from_plain(found: Mapping[str, Any], classes: Mapping[str, Any]) -> Any:
+def from_plain(parts: Mapping[str, Any], classes: Mapping[str, Any]) -> Any:
     """Return the value that `to_plain` has converted; raise a KeyError if a part is missing."""
 
     def read(place: str, kind: str) -> Any:
-        value = found[place]
+        value = parts[place]
         if kind == "table":
             return value
         if kind == "array":
             return np.asarray(value)
         return np.asarray(value, dtype=object if kind == "text" else kind)
 
-    return decode(json.loads(str(found[JSON])), read, classes)
+    return decode(json.loads(str(parts[JSON])), read, classes)

@@ -114,8 +114,8 @@ def _about(file: Any) -> dict[str, Any]:
         "dtype": read_attribute(file, "dtype", "S"),
         "slice_dtype": read_attribute(file, "slice_dtype", "S"),
     }  # fmt: skip
-    known = _ALWAYS | {part.split("/")[0] for part in parts}
-    unknown = [name for name in file if name not in known]
+    allowed = _ALWAYS | {part.split("/")[0] for part in parts}
+    unknown = [name for name in file if name not in allowed]
     unknown += [f"names/{name}" for name in file.get("names", ()) if f"names/{name}" not in NAMES]
     if unknown:
         raise damaged(file, f"its part {unknown[0]!r} does not belong to its format")
@@ -170,8 +170,8 @@ class StoredCounts(CountMatrix):
             if not self._is_store:
                 what = "is not a packed store of counts, or is damaged"
                 raise NoStoreError(f"{path} {what}.") from error
-            known = isinstance(error, DamagedFileError)
-            why = error if known else f"{path} is damaged or incomplete: {error}"
+            is_damaged = isinstance(error, DamagedFileError)
+            why = error if is_damaged else f"{path} is damaged or incomplete: {error}"
             raise DamagedStoreError(f"{why}. Pack the counts again.") from error
 
     def _open(self, file: Any) -> None:

@@ -177,13 +177,13 @@ class BlockFile:
         first, n_entries = int(offset[0]) * LANES, int(offset[-1] - offset[0]) * LANES
         if min(first, n_entries) < 0 or first + n_entries > place.n_entries:
             raise self._unsound(place.number, "columns")
-        found = [np.empty(n_entries, dtype) for dtype in (index_type, self.count_dtype)]
+        arrays = [np.empty(n_entries, dtype) for dtype in (index_type, self.count_dtype)]
         at = (place.at_index, place.at_count)
         self._fill([
             (begin + first * array.itemsize, array.view(np.uint8))
-            for begin, array in zip(at, found, strict=True)
+            for begin, array in zip(at, arrays, strict=True)
         ])  # fmt: skip
-        slices = SellBlock(found[0], found[1], offset - offset[0], n_others)
+        slices = SellBlock(arrays[0], arrays[1], offset - offset[0], n_others)
         key = place.number, f"columns {some.start}:{some.stop}"
         if not {key, (place.number, "columns")} & self.checked:
             self._check_slices(slices, place.number, "columns")
@@ -265,9 +265,9 @@ class ColumnChecksums:
         arrays = [(columns.index, columns.count) for columns in stretches]
         return np.array([[(a.nbytes, zlib.crc32(a.data)) for a in both] for both in arrays])
 
-    def add(self, panel: slice, found: Array) -> None:
+    def add(self, panel: slice, checksums: Array) -> None:
         """Take those of one panel; compare all of them when it is the last."""
-        self._found[panel.start] = found
+        self._found[panel.start] = checksums
         if self.done or len(self._found) < len(self._panels):
             return
         parts = np.array([self._found[panel.start] for panel in self._panels])

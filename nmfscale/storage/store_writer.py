@@ -51,14 +51,14 @@ def _write(
     check_disk: Callable[[], None],
 ) -> None:  # fmt: skip
     layout = counts.layout(n_threads)
-    found = ValueCounts(layout)
+    value_counts = ValueCounts(layout)
     for i, (block, *both) in enumerate(layout.visit_both()):
         group = file.create_group(f"blocks/{i:06d}")
         group.attrs["start"], group.attrs["stop"] = block.start, block.stop
         for order, slices in zip(ORDERS, both, strict=True):
             for part in PARTS:
                 put(group, f"{order}_{part}", getattr(slices, part))
-        found.add(both[0])
+        value_counts.add(both[0])
         check_disk()
         if progress is not None:
             progress(int(counts.row_nnz[block.start : block.stop].sum()))
@@ -67,7 +67,7 @@ def _write(
         put(file, f"{which}/nnz", getattr(counts, f"{side}_nnz"))
         put(file, f"{which}/totals", getattr(counts, f"{side}_totals"))
     pairs, parts = {"large": layout.large}, []
-    values = found.result()
+    values = value_counts.result()
     if values is not None:
         pairs[VALUES] = values
         parts.append(VALUES)

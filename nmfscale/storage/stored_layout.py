@@ -154,13 +154,13 @@ class StoredLayout:
         """Return some slices of the columns over all blocks; indices are lanes of all rows."""
         if self._kept is not None:
             numbers = range(len(self.blocks))
-            found = [self._read(i, "columns", None).slices(which) for i in numbers]
+            slices = [self._read(i, "columns", None).slices(which) for i in numbers]
         else:
-            found = [self.file.read_columns(block.column_place, which) for block in self.blocks]
+            slices = [self.file.read_columns(block.column_place, which) for block in self.blocks]
             if not self.column_checksums.done:
-                self.column_checksums.add(which, ColumnChecksums.of(found))
+                self.column_checksums.add(which, ColumnChecksums.of(slices))
         firsts = [block.first for block in self.blocks]
-        return stacked(list(zip(firsts, found, strict=True)), len(self.row_order), 1)
+        return stacked(list(zip(firsts, slices, strict=True)), len(self.row_order), 1)
 
     def panel_bytes(self, per_count: int = 0) -> int:
         """Return the bytes that a visit of panels needs, and `per_count` for each count in use."""

@@ -57,8 +57,8 @@ class ModelCase:
     def make(self, **options: Any) -> Any:
         """Return an estimator with these parameters, as far as it has them."""
         wanted = self.options | self.variant | {"random_state": 0, "n_threads": 1} | options
-        known = signature(self.estimator).parameters
-        wanted = {name: value for name, value in wanted.items() if name in known}
+        parameters = signature(self.estimator).parameters
+        wanted = {name: value for name, value in wanted.items() if name in parameters}
         return self.estimator(**{"n_components": self.n_components} | wanted)
 
     def fitted(self, **options: Any) -> Any:
@@ -72,8 +72,8 @@ class ModelCase:
 
     def made_at_random(self, **options: Any) -> Any:
         """As `make`, with another start than the default where that is not random."""
-        known = signature(self.estimator).parameters
-        return self.make(**({"init": "random"} if "init" in known else {}) | options)
+        parameters = signature(self.estimator).parameters
+        return self.make(**({"init": "random"} if "init" in parameters else {}) | options)
 
     def can(self, argument: str) -> bool:
         """Whether `fit` takes an argument: client, checkpoint."""

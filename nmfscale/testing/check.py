@@ -132,7 +132,7 @@ def model_checks(
             "derived from nmfscale.models.CountModel."
         )
     case = _case_of(estimator, objective, rises, fit_params)
-    found: dict[str, Check] = {}
+    by_name: dict[str, Check] = {}
     functions: tuple[Callable[..., None], ...] = (
         checks.check_scikit_learn, checks.check_types_of_counts, checks.check_sizes_of_counts,
         checks.check_model_file, checks.check_plots, checks.check_layer_and_raw,
@@ -143,30 +143,32 @@ def model_checks(
         doors.check_bootstrap, doors.check_stability,
     )  # fmt: skip
     for function in functions:
-        found[_name_of(function)] = partial(_in_folder, function, case)
+        by_name[_name_of(function)] = partial(_in_folder, function, case)
     for place in "file", "store":
-        found[f"place-{place}"] = partial(_in_places, places.check_place, case, None, place)
-        found[f"new_samples-{place}"] = partial(
+        by_name[f"place-{place}"] = partial(_in_places, places.check_place, case, None, place)
+        by_name[f"new_samples-{place}"] = partial(
             _in_places, places.check_new_samples, case, None, place
         )
     order = ["memory", "store", "file", "memory"]
-    found["resumed"] = partial(_in_places, places.check_resumed, case, None, order)
+    by_name["resumed"] = partial(_in_places, places.check_resumed, case, None, order)
     if client is not None:
         order = ["memory", "cluster", "file", "cluster"]
-        found["resumed-cluster"] = partial(_in_places, places.check_resumed, case, client, order)
-        found["new_samples-cluster"] = partial(
+        by_name["resumed-cluster"] = partial(_in_places, places.check_resumed, case, client, order)
+        by_name["new_samples-cluster"] = partial(
             _in_places, places.check_new_samples_on_cluster, case, client
         )
-    return found
+    return by_name
 
 
 def _case_of(
     estimator: CountModel, objective: Any, rises: bool, fit_params: Mapping[str, Any] | None
 ) -> ModelCase:
     """Return the case of an estimator, whose parameters are kept where they are not the default."""
-    known = signature(type(estimator)).parameters
-    given = estimator.get_params(deep=False)
-    variant = {name: value for name, value in given.items() if value is not known[name].default}
+    declared = signature(type(estimator)).parameters
+    parameters = estimator.get_params(deep=False)
+    variant = {
+        name: value for name, value in parameters.items() if value is not declared[name].default
+    }
     variant.pop("n_components", None)
     return ModelCase(
         type(estimator), objective, estimator.n_components, variant=variant,

@@ -54,15 +54,15 @@ def check_types_of_counts(case: ModelCase) -> None:
 
 
 def check_sizes_of_counts(
-    case: ModelCase, rows: Sequence[Sequence[float]] = ROWS, **given: Any
+    case: ModelCase, rows: Sequence[Sequence[float]] = ROWS, **fit_params: Any
 ) -> None:
-    """Check that counts of all sizes give finite numbers; `given` are arguments of `fit`."""
+    """Check that counts of all sizes give finite numbers; `fit_params` are arguments of `fit`."""
     counts = np.array(rows) * 1.0
     counts[0, 0] = max(counts[0, 0], 1)
     if "y" in case.given:
-        given["y"] = case.given["y"][: len(rows)]
-    fitted = case.make(n_components=2, max_iter=5).fit(counts, **given)
-    results = [fitted.transform(counts), fitted.score(counts, given.get("y"))]
+        fit_params["y"] = case.given["y"][: len(rows)]
+    fitted = case.make(n_components=2, max_iter=5).fit(counts, **fit_params)
+    results = [fitted.transform(counts), fitted.score(counts, fit_params.get("y"))]
     for values in (*vars(fitted).values(), *results):
         if isinstance(values, float | np.ndarray) and np.asarray(values).dtype.kind == "f":
             assert np.isfinite(values).all()
@@ -110,13 +110,13 @@ def check_parameters_at_resume(case: ModelCase, folder: Path) -> None:
     others = {name: value for name, value in others.items() if value is not None}
     if not case.can("checkpoint") or not others:
         pytest.skip("this model has no checkpoints, or no parameters of its own")
-    given = case.given | {"checkpoint": folder / "state", "checkpoint_every": 0}
+    fit_arguments = case.given | {"checkpoint": folder / "state", "checkpoint_every": 0}
     with pytest.raises(StopError):
-        case.make(callback=stop_at(2)).fit(X, **given)
+        case.make(callback=stop_at(2)).fit(X, **fit_arguments)
     expected = numbers(case.fitted())
     for name, value in others.items():
         try:
-            case.make(callback=stop_at(3), **{name: value}).fit(X, **given, resume=True)
+            case.make(callback=stop_at(3), **{name: value}).fit(X, **fit_arguments, resume=True)
         except CheckpointError:
             continue
         except StopError:

@@ -67,15 +67,15 @@ class Places:
         **options: Any,
     ) -> Any:  # fmt: skip
         """Return a fit with these arguments and parameters."""
-        given = case.given | dict(fit_options or {})
+        fit_params = case.given | dict(fit_options or {})
         if place == "cluster":
-            given["client"] = self.client()
+            fit_params["client"] = self.client()
         if place == "memory":
-            return case.make(**options).fit(X, **given)
+            return case.make(**options).fit(X, **fit_params)
         source = self.source(place)
         model = case.make(**{"memory_limit": "1TB"} | options)  # else files are read as a whole
         with read_anew():
-            return self.limited(lambda: model.fit(source, **given))
+            return self.limited(lambda: model.fit(source, **fit_params))
 
 
 class StopError(Exception):
@@ -143,5 +143,5 @@ def check_new_samples_on_cluster(case: ModelCase, places: Places) -> None:
     """Check that loadings and scores on a cluster are those in this process."""
     fitted, store = places.fit("memory", case), places.source("store")
     out, client = places.folder / "loadings.npy", places.client()
-    found = places.limited(lambda: of_new_samples(case, fitted, store, out, client=client))
-    assert found == of_new_samples(case, fitted, X)
+    results = places.limited(lambda: of_new_samples(case, fitted, store, out, client=client))
+    assert results == of_new_samples(case, fitted, X)

@@ -76,14 +76,14 @@ def topic_quality(
     check_explained(adata, key)
     model = read_model(adata, key, every=True)
     counts = counts_of(adata, **chosen, integer="allow")
-    known = set(name_array(names_of(model, 1)))
-    var = np.array([name in known for name in counts.feature_names])
+    model_names = set(name_array(names_of(model, 1)))
+    var = np.array([name in model_names for name in counts.feature_names])
     counts = selected(counts, None, None if var.all() else var)
-    found = measure_quality(model, counts, **options)
-    keep_result(adata, key, found, "topic_quality")
+    result = measure_quality(model, counts, **options)
+    keep_result(adata, key, result, "topic_quality")
     place = explained_place(key)
-    adata.obs[place] = found.to_frame("samples")["explained"].to_numpy()
-    of_features = found.to_frame("features").set_index("feature")["explained"]
+    adata.obs[place] = result.to_frame("samples")["explained"].to_numpy()
+    of_features = result.to_frame("features").set_index("feature")["explained"]
     of_features = of_features[~of_features.index.duplicated()]
     adata.var[place] = of_features.reindex(adata.var_names).fillna(0.0).to_numpy()
     return returned
@@ -148,13 +148,13 @@ def select_k(
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     checked_result_key(adata, key_added)
     obs, var = masks_of(adata, mask_obs, mask_var, raw, whole)
-    given = column(adata, units, "units", whole=whole)
-    if obs is not None and given is not None:
-        given = np.asarray(given, object)[obs]
+    unit_labels = column(adata, units, "units", whole=whole)
+    if obs is not None and unit_labels is not None:
+        unit_labels = np.asarray(unit_labels, object)[obs]
     counts = selected(counts_of(adata, layer, raw), obs, var)
     estimator: Any = model
     if isinstance(model, str | type):
         estimator = as_estimator(model, prior_factors=1.1, tol=1e-3)
-    found = compare_numbers(estimator, counts, n_components, units=given, **options)
-    keep_result(adata, key_added, found)
+    result = compare_numbers(estimator, counts, n_components, units=unit_labels, **options)
+    keep_result(adata, key_added, result)
     return returned

@@ -72,6 +72,6 @@ def differential_features(
     var = masks_of(adata, None, mask_var, chosen["raw"])[1]
     counts = selected(counts_of(adata, **chosen), None, var)
     options = {"topic_names": topics_of(adata, key)} | options
-    found = find_features(read_model(adata, key, every=True), counts, **options)
-    keep_result(adata, key, found, "differential_features")
+    result = find_features(read_model(adata, key, every=True), counts, **options)
+    keep_result(adata, key, result, "differential_features")
     return returned

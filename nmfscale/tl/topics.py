@@ -165,20 +165,20 @@ def as_estimator(model: Any, **parameters: Any) -> CountModel:
 
 
 def _estimator(
-    model: Any, n_components: int, given: dict[str, Any]
+    model: Any, n_components: int, arguments: dict[str, Any]
 ) -> tuple[CountModel, dict[str, Any]]:
     """Return an estimator with the given parameters, and the arguments of its `fit`."""
     model = as_estimator(model)
     check_readable(model)
     parameters = model.get_params(deep=False)
     of_fit = signature(model.fit).parameters.keys() - {"X", *_CHOICE}
-    for name in given.keys() - parameters.keys() - of_fit:
+    for name in arguments.keys() - parameters.keys() - of_fit:
         meant = right_name(name, [*parameters, *of_fit])
         advice = f": use {meant}=" if meant else ""
         raise TypeError(f"{type(model).__name__} and its fit have no parameter {name!r}{advice}.")
-    chosen = {name: value for name, value in given.items() if name in parameters}
+    chosen = {name: value for name, value in arguments.items() if name in parameters}
     estimator = clone(model).set_params(n_components=n_components, **chosen)
-    return estimator, {name: value for name, value in given.items() if name not in parameters}
+    return estimator, {name: value for name, value in arguments.items() if name not in parameters}
 
 
 def _fit(
@@ -191,9 +191,13 @@ def _fit(
     n = len(obs)
     of_part = {name: _of_part(name, value, obs, n) for name, value in arguments.items()}
     estimator.fit(selected(counts, obs, None), **of_part)
-    known = signature(estimator.transform).parameters.keys() & {*_OF_SAMPLES, "measured", _ENTRIES}
+    accepted = signature(estimator.transform).parameters.keys() & {
+        *_OF_SAMPLES,
+        "measured",
+        _ENTRIES,
+    }
     of_rest = {
-        name: _of_part(name, arguments[name], ~obs, n) for name in known & arguments.keys()
+        name: _of_part(name, arguments[name], ~obs, n) for name in accepted & arguments.keys()
     }  # fmt: skip
     rest = estimator.transform(selected(counts, ~obs, None), **of_rest)
     loadings = np.empty((n, rest.shape[1]), rest.dtype)

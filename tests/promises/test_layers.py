@@ -115,6 +115,10 @@ ONLY_IN = {
 LATE = {"anndata", "bokeh", "dask", "distributed", "h5py", "matplotlib", "pandas", "tqdm", "zarr"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 
+# Names of variables that say nothing about what they hold, and the share of functions with one.
+NAMES_THAT_SAY_NOTHING = {"found", "each", "known", "given"}
+MOST_WITH_SUCH_A_NAME = 0.01
+
 NOT_CODE = re.compile(r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|#.*|\\\n')
 IMPORT = re.compile(
     r"(?:^|[;:])[ \t]*"
@@ -217,6 +221,22 @@ def test_package_keeps_its_layers():
         room_of(path) for path in sources
     }
     assert not faults(sources)
+
+
+def test_variables_say_what_they_hold():
+    functions = [
+        function
+        for path in (Path(__file__).resolve().parents[2] / "nmfscale").rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    with_such_a_name = [
+        function.name
+        for function in functions
+        if NAMES_THAT_SAY_NOTHING
+        & {getattr(node, "id", getattr(node, "arg", "")) for node in ast.walk(function)}
+    ]
+    assert len(with_such_a_name) <= MOST_WITH_SUCH_A_NAME * len(functions), with_such_a_name
 
 
 @pytest.mark.parametrize(

@@ -118,26 +118,28 @@ def compare_fits(
     return FitComparison(tuple(fits), matches)
 
 
-def _checked_stability(given: Any, models: Mapping[str, Any]) -> dict[str, float]:
+def _checked_stability(stability: Any, models: Mapping[str, Any]) -> dict[str, float]:
     """Return the mean similarity of topics by name of the fit."""
-    if given is None:
+    if stability is None:
         return {}
-    if not isinstance(given, Mapping) or not set(map(str, given)) <= set(models):
+    if not isinstance(stability, Mapping) or not set(map(str, stability)) <= set(models):
         raise ValueError(
-            f"stability is {shown(given)}: a dict is needed, by names of the fits: "
+            f"stability is {shown(stability)}: a dict is needed, by names of the fits: "
             f"{', '.join(map(repr, models))}."
         )
-    found = {}
-    for name, each in given.items():
-        if hasattr(each, "similarities"):  # of all fits with the best one, which equals itself
-            each = np.delete(each.similarities, each.best, axis=0).mean()
-        if not isinstance(each, Real) or not np.isfinite(float(each)):
+    similarity_of = {}
+    for name, similarity in stability.items():
+        if hasattr(
+            similarity, "similarities"
+        ):  # of all fits with the best one, which equals itself
+            similarity = np.delete(similarity.similarities, similarity.best, axis=0).mean()
+        if not isinstance(similarity, Real) or not np.isfinite(float(similarity)):
             raise ValueError(
-                f"stability[{name!r}] is {shown(each)}: a finite number, or a result of "
+                f"stability[{name!r}] is {shown(similarity)}: a finite number, or a result of "
                 "stability() with two starts or more, is needed."
             )
-        found[str(name)] = float(each)
-    return found
+        similarity_of[str(name)] = float(similarity)
+    return similarity_of
 
 
 def _summary(
@@ -149,7 +151,7 @@ def _summary(
     if history is not None:
         last, objective = history[-1], model.reported_objective or history.dtype.names[2]
         value, seconds = float(last[objective]), float(last["seconds"])
-        residual = max(float(last[each]) for each in model.method_class.residuals)
+        residual = max(float(last[residual_name]) for residual_name in model.method_class.residuals)
     measures: dict[str, float | None] = dict.fromkeys(_MEASURES)
     if quality is not None:
         measures = {name: float(np.mean(getattr(quality, name))) for name in _MEASURES}

@@ -81,12 +81,12 @@ def consensus_of(topics: Array, threshold: float, n_neighbors: int) -> Consensus
             "a consensus: fit fewer topics."
         )
         return None
-    found = np.stack([np.median(every[kept][clusters == k], axis=0) for k in range(K)])
-    sums = found.sum(axis=1)
+    medians = np.stack([np.median(every[kept][clusters == k], axis=0) for k in range(K)])
+    sums = medians.sum(axis=1)
     # a median of topics without common features: their mean
     for k in np.flatnonzero(sums <= 0):
-        found[k] = every[kept][clusters == k].mean(axis=0)
-    found /= found.sum(axis=1, keepdims=True)
+        medians[k] = every[kept][clusters == k].mean(axis=0)
+    medians /= medians.sum(axis=1, keepdims=True)
     labels = np.full(n * K, -1)
     labels[kept] = clusters
     silhouette = 0.0
@@ -95,7 +95,7 @@ def consensus_of(topics: Array, threshold: float, n_neighbors: int) -> Consensus
     order = np.argsort(-np.bincount(clusters, minlength=K), kind="stable")
     place = np.append(np.argsort(order), -1)
     return Consensus(
-        found[order], place[labels].reshape(n, K), distances.reshape(n, K), silhouette, threshold
+        medians[order], place[labels].reshape(n, K), distances.reshape(n, K), silhouette, threshold
     )
 
 

@@ -30,13 +30,14 @@ def excess_variance(
     (n,) the sums to which samples are added for the standard error.
     """
     threads = resolve_threads(n_threads)
-    F = [np.asarray(each, np.float64) for each in topics]
+    F = [np.asarray(array, np.float64) for array in topics]
     # projections: loadings of the fits, of any model
     L = [project_rows(x, f, n_threads=threads) for x, f in zip(halves, F, strict=True)]
     columns = halves[0].column_totals + halves[1].column_totals
     rows = halves[0].row_totals + halves[1].row_totals
     of_rows, of_columns = (
-        np.divide(1.0, each, out=np.zeros(each.shape), where=each > 0) for each in (rows, columns)
+        np.divide(1.0, array, out=np.zeros(array.shape), where=array > 0)
+        for array in (rows, columns)
     )
     expected = dense.product(L[0], dense.cross(F[0] * of_columns[:, None], F[1]))
     expected = (expected * L[1]).sum(axis=1)
@@ -45,7 +46,7 @@ def excess_variance(
     above = of_rows * (both - cross[0] - cross[1] + expected)
     below = of_rows * expected
     n_sums = int(sums.max()) + 1
-    above, below = (np.bincount(sums, each, n_sums) for each in (above, below))
+    above, below = (np.bincount(sums, array, n_sums) for array in (above, below))
     ratio = float(above.sum() / below.sum())
     rest = above - ratio * below
     error = float(np.sqrt(n_sums / max(n_sums - 1, 1) * (rest**2).sum()) / below.sum())
@@ -54,7 +55,7 @@ def excess_variance(
 
 def _cross(counts: CountMatrix, L: Array, F: Array, weights: Array) -> Array:
     """Return ``sum_j w_j x_ij m_ij`` with m = L F^T, (n,)."""
-    found = np.zeros(counts.shape[0])
+    sums_of_rows = np.zeros(counts.shape[0])
     for first, indptr, indices, data in counts.chunks():
         row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         values = np.empty(len(data))
@@ -62,20 +63,20 @@ def _cross(counts: CountMatrix, L: Array, F: Array, weights: Array) -> Array:
             part = slice(start, start + _PIECE)
             mu = dense.dots(L, first + row[part], F, indices[part])
             values[part] = mu * data[part] * weights[indices[part]]
-        found[first : first + len(indptr) - 1] = np.bincount(row, values, len(indptr) - 1)
-    return found
+        sums_of_rows[first : first + len(indptr) - 1] = np.bincount(row, values, len(indptr) - 1)
+    return sums_of_rows
 
 
 def _products(one: CountMatrix, other: CountMatrix, weights: Array) -> Array:
     """Return ``sum_j w_j x_ij y_ij``, (n,)."""
-    found = np.zeros(one.shape[0])
+    products = np.zeros(one.shape[0])
     for rows in one.chunks():
         x = rows.matrix(one.shape[1]).astype(np.float64)
         stop = rows.first + x.shape[0]
         for again in other.chunks(rows.first, stop):
             y = again.matrix(one.shape[1]).astype(np.float64)
             at = again.first - rows.first
-            found[again.first : again.first + y.shape[0]] = (
+            products[again.first : again.first + y.shape[0]] = (
                 x[at : at + y.shape[0]].multiply(y) @ weights
             )
-    return found
+    return products

@@ -203,31 +203,31 @@ def select_k(
         advance = stack.enter_context(progress_bar(len(numbers) * n_fits, "fits", " fits", verbose))
         excess = None
         if unit is not None or held_out == "samples":
-            found = search(np.arange(counts.shape[0]) if unit is None else unit)
-            found.run(numbers, "fits", advance)
+            search_of_k = search(np.arange(counts.shape[0]) if unit is None else unit)
+            search_of_k.run(numbers, "fits", advance)
         else:
-            found = search(None)
-            found.run(numbers[-1:], "most", lambda _: None)
-            excess = found.excess_variance()
+            search_of_k = search(None)
+            search_of_k.run(numbers[-1:], "most", lambda _: None)
+            excess = search_of_k.excess_variance()
             enough = numbers[-1] <= counts.shape[0] // 2
             if held_out == "auto" and enough and varies_more(excess):
-                found, held_out = search(np.arange(counts.shape[0])), "samples"
-                found.run(numbers, "fits", advance)
+                search_of_k, held_out = search(np.arange(counts.shape[0])), "samples"
+                search_of_k.run(numbers, "fits", advance)
             else:
                 advance(n_fits)
-                found.run(numbers[:-1], "fits", advance)
+                search_of_k.run(numbers[:-1], "fits", advance)
         held_out = "units" if unit is not None else held_out.replace("auto", "counts")
-        return found.result(seed, held_out, excess)
+        return search_of_k.result(seed, held_out, excess)
 
 
-def _checked_numbers(given: Any) -> list[int]:
+def _checked_numbers(n_components: Any) -> list[int]:
     try:
-        numbers = [given] if isinstance(given, Integral) else list(given)
+        numbers = [n_components] if isinstance(n_components, Integral) else list(n_components)
     except TypeError:
         numbers = []
     wrong = [k for k in numbers if not isinstance(k, Integral) or isinstance(k, bool) or k < 1]
     if wrong or not numbers:
-        what = shown(wrong[0]) if wrong else shown(given)
+        what = shown(wrong[0]) if wrong else shown(n_components)
         raise ValueError(
             f"n_components has {what}: positive integers are needed, such as range(2, 21)."
         )
@@ -271,8 +271,8 @@ def _checked_units(units: Any, counts: CountMatrix, n_folds: int) -> Array | Non
 
 def checkpoints_of_selection(folder: Path) -> list[Path]:
     """Return the folders with checkpoints of `select_k`."""
-    found = (folder / part / name for part in ("counts", "samples") for name in ("most", "fits"))
-    return [each for each in found if checkpoints_in(each)]
+    folders = (folder / part / name for part in ("counts", "samples") for name in ("most", "fits"))
+    return [place for place in folders if checkpoints_in(place)]
 
 
 def _folder_and_seed(
@@ -319,14 +319,14 @@ class _Search:
         for i, number in enumerate(numbers):
             if done[i].all():
                 rows = slice(i * task.n_fits, (i + 1) * task.n_fits)
-                best = self._best({name: each[rows] for name, each in job.rows.items()})
+                best = self._best({name: values[rows] for name, values in job.rows.items()})
                 self.done[number] = best | {"topics": best["topics"][..., :number]}
 
-    def _best(self, found: dict[str, Array]) -> dict[str, Array]:
+    def _best(self, fits: dict[str, Array]) -> dict[str, Array]:
         """Return the results of the fit with the highest objective to each fold."""
         n = self.task.folds.n_folds
-        start = found["objective"].reshape(-1, n).argmax(axis=0)
-        return {name: each[start * n + np.arange(n)] for name, each in found.items()}
+        start = fits["objective"].reshape(-1, n).argmax(axis=0)
+        return {name: values[start * n + np.arange(n)] for name, values in fits.items()}
 
     def excess_variance(self) -> tuple[float, float] | None:
         """Return the dispersion around the fits with the most topics, and its standard error."""
@@ -355,18 +355,18 @@ class _Search:
         totals = [totals_of(folds.fold(f), folds.n_sums) for f in range(folds.n_folds)]
         pairs = list(combinations(range(folds.n_folds), 2))
         similarities = tuple(
-            np.stack([lift_pairs(each["topics"][a], each["topics"][b])[2] for a, b in pairs])
-            for each in done
+            np.stack([lift_pairs(scores["topics"][a], scores["topics"][b])[2] for a, b in pairs])
+            for scores in done
         )
         estimator = self.task.estimator
         return SelectK.of(
-            np.array(kept), np.stack([each["held_out"] for each in done]),
-            np.stack([each["in_sample"] for each in done]),
-            np.stack([each[0] for each in totals]), np.stack([each[1] for each in totals]),
+            np.array(kept), np.stack([scores["held_out"] for scores in done]),
+            np.stack([scores["in_sample"] for scores in done]),
+            np.stack([scores[0] for scores in totals]), np.stack([scores[1] for scores in totals]),
             similarities, excess,
             has_prior=getattr(estimator, "prior_factors", True) is not None,
-            n_iter=np.stack([each["n_iter"] for each in done]),
-            converged=np.stack([each["converged"] for each in done]),
+            n_iter=np.stack([scores["n_iter"] for scores in done]),
+            converged=np.stack([scores["converged"] for scores in done]),
             estimator=type(estimator).__name__, held_out=held_out,
             interrupted=self.interrupted, random_state=seed.entropy,
         )  # fmt: skip

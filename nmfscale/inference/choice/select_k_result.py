@@ -105,7 +105,7 @@ class SelectK(Result):
         of_totals = np.outer(score - score[best], totals.sum(axis=0))
         spread = ((differences - of_totals) ** 2).sum(axis=1)
         error = np.sqrt(spread * n / max(n - 1, 1)) / total
-        least = np.array([each.min() for each in similarities])
+        least = np.array([cosines.min() for cosines in similarities])
         chosen, reason = recommendation(
             n_components, score, error, least, excess, has_prior, held_out
         )
@@ -120,17 +120,17 @@ class SelectK(Result):
     @property
     def stability(self) -> Array:
         """Mean similarity of matched topics, for each number of topics."""
-        return np.array([each.mean() for each in self.similarities])
+        return np.array([cosines.mean() for cosines in self.similarities])
 
     @property
     def least_stability(self) -> Array:
         """Similarity of the matched topics that agree least, for each number of topics."""
-        return np.array([each.min() for each in self.similarities])
+        return np.array([cosines.min() for cosines in self.similarities])
 
     @property
     def n_stable(self) -> Array:
         """Number of topics that are found again, with a mean similarity of at least 0.8."""
-        return np.array([(each.mean(axis=0) >= FOUND).sum() for each in self.similarities])
+        return np.array([(cosines.mean(axis=0) >= FOUND).sum() for cosines in self.similarities])
 
     def _columns(self) -> Columns:
         return {
@@ -214,13 +214,13 @@ def _by_stability(
     if held_out == "counts":
         remedy = " Both halves of a count share its deviations: hold out samples."
     level = _SURE if (least >= _SURE).any() else FOUND
-    found = np.flatnonzero(least >= level)
-    if not found.size:
+    stable = np.flatnonzero(least >= level)
+    if not stable.size:
         return None, (
             f"{why}, and with no number are all topics found again in fits "
             f"to {again}. The table shows how many are.{remedy}"
         )
-    at = int(found[-1])
+    at = int(stable[-1])
     text = f"{why}; {numbers[at]} is the largest number of topics of which all are found again in "
     text += f"fits to {again} (smallest similarity {least[at]:.2f})"
     if at == len(numbers) - 1:

@@ -198,10 +198,10 @@ class StartsTask(ReplicateTask):
 
     def about(self) -> Iterable[Any]:
         """Return the inputs of the fits, from which a checkpoint is recognised."""
-        given = self.estimator.get_params(deep=False)
-        names = [name for name in given if name not in ("n_threads", "memory_limit")]
+        parameters = self.estimator.get_params(deep=False)
+        names = [name for name in parameters if name not in ("n_threads", "memory_limit")]
         yield from (self.counts.row_totals, self.counts.column_totals)
-        yield from (type(self.estimator).__name__, repr({name: given[name] for name in names}))
+        yield from (type(self.estimator).__name__, repr({name: parameters[name] for name in names}))
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the packed store that workers read, if counts are in one."""
@@ -220,7 +220,7 @@ class StartsTask(ReplicateTask):
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the topics and the objective of each fit."""
-        found = list[dict[str, Array]]()
+        fits_done = list[dict[str, Array]]()
         self.counts.layout(n_threads)  # arranged once for all fits
         size = self._fits_per_read(n_threads)
         seeds = [state_of_fit(seed, r) for r in numbers]
@@ -228,9 +228,14 @@ class StartsTask(ReplicateTask):
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", ShortSamplesWarning)
             for first in range(0, len(seeds), size):
-                fits = [partial(self._fit, each) for each in seeds[first : first + size]]
-                found += fit_together(self.counts, fits, n_threads)
-        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+                fits = [
+                    partial(self._fit, seed_or_fit) for seed_or_fit in seeds[first : first + size]
+                ]
+                fits_done += fit_together(self.counts, fits, n_threads)
+        return {
+            name: np.stack([seed_or_fit[name] for seed_or_fit in fits_done])
+            for name in fits_done[0]
+        }
 
     def _fit(
         self, seed: int, n_threads: int, counts: CountMatrix, **options: Any

@@ -198,7 +198,7 @@ def _measured(
     npmi, umass = coherences(sums["together"], leading, len(L))
     return TopicQuality(
         npmi, umass,
-        np.array([_mean(each[top]) for each, top in zip(frex, leading, strict=True)]),
+        np.array([_mean(scores[top]) for scores, top in zip(frex, leading, strict=True)]),
         np.array([_mean(1 / n_topics[top]) for top in leading]),
         _effective_number(frequencies), _effective_number(amounts.T),
         shares_of_topics(amounts),
@@ -236,8 +236,8 @@ class QualityTask(ReplicateTask):
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the sums of each range."""
-        found = [self._of_range(number) for number in numbers]
-        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+        parts = [self._of_range(number) for number in numbers]
+        return {name: np.stack([part[name] for part in parts]) for name in parts[0]}
 
     def _of_range(self, number: int) -> dict[str, Array]:
         """Read the rows of a range once."""
@@ -276,20 +276,20 @@ def _sums_of(task: QualityTask, client: Any, verbose: int) -> dict[str, Array]:
             for number in range(n):
                 parts.append(task.run(range(number, number + 1), seed, 1))
                 advance(1)
-        found = {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     else:
         job = run_replicates(
             task, n, random_state=seed, batch_size=1, client=client, verbose=verbose
         )
         if job.interrupted and not job.done.all():
             raise KeyboardInterrupt
-        found = job.rows
-    sums = {"together": found["together"].sum(axis=0)}
+        arrays = job.rows
+    sums = {"together": arrays["together"].sum(axis=0)}
     for kind in ("samples", "null_samples"):
-        sums[kind] = np.maximum(2 * found[kind].ravel()[: task.counts.shape[0]], 0)
+        sums[kind] = np.maximum(2 * arrays[kind].ravel()[: task.counts.shape[0]], 0)
     for kind in ("features", "null_features"):
         # one range after the other, whoever worked on it
-        halves = found[kind].cumsum(axis=0)[-1] - task.counts.column_totals
+        halves = arrays[kind].cumsum(axis=0)[-1] - task.counts.column_totals
         sums[kind] = np.maximum(2 * halves, 0)
     return sums
 

@@ -91,7 +91,7 @@ class TopicQuality(Result):
     @property
     def diversity(self) -> float:
         """Number of different leading features divided by their number: mean uniqueness."""
-        n_leading = [len(each) for each in self.top_features]
+        n_leading = [len(features) for features in self.top_features]
         n_different = len(set(np.concatenate(self.top_features).tolist()))
         return n_different / sum(n_leading) if sum(n_leading) else 0.0
 

@@ -27,8 +27,8 @@ def sample_weights(
     if groups is not None:
         cell = cell * len(groups.names) + groups.codes
     sums = np.bincount(cell, weights)[cell]
-    found: Array = weights / np.where(sums > 0, sums, 1.0)
-    return found
+    scaled: Array = weights / np.where(sums > 0, sums, 1.0)
+    return scaled
 
 
 def check_groups(groups: Labels, weights: Array) -> None:

@@ -119,7 +119,9 @@ def counts_and_proportions(model: Any, X: Any, **part: Any) -> tuple[CountMatrix
 def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:
     """Return the position of each sample in the fit."""
     if names is not None and of_fit is not None:
-        names, of_fit = (each.tolist() for each in same_kind(name_array(names), name_array(of_fit)))
+        names, of_fit = (
+            labels.tolist() for labels in same_kind(name_array(names), name_array(of_fit))
+        )
     if names is None or of_fit is None or names == of_fit:
         return np.arange(n_samples)
     place = {name: i for i, name in enumerate(of_fit)}
@@ -137,13 +139,13 @@ def _rows_of(names: Any, of_fit: Any, n_samples: int) -> Array:
     return np.array([place[name] for name in names])
 
 
-def _check_totals(found: Array, of_fit: Array, what: str) -> None:
+def _check_totals(totals: Array, of_fit: Array, what: str) -> None:
     """Refuse counts whose sums differ from those of the fit."""
-    differ = np.flatnonzero(np.abs(found - of_fit) > _ROUNDING * np.maximum(found, of_fit))
+    differ = np.flatnonzero(np.abs(totals - of_fit) > _ROUNDING * np.maximum(totals, of_fit))
     if differ.size:
         first = int(differ[0])
         raise ValueError(
             f"X is not what the model was fitted to: totals of {differ.size:,} {what}s differ, the "
-            f"first that of {what} {first}, {found[first]:g} in place of {of_fit[first]:g}. Pass "
+            f"first that of {what} {first}, {totals[first]:g} in place of {of_fit[first]:g}. Pass "
             "the same counts, in the same order where they have no names."
         )

@@ -45,8 +45,8 @@ class Labels:
 
     def of(self, kept: Array) -> Labels:
         """Return the labels of some samples, without names that do not occur among them."""
-        found, codes = np.unique(self.codes[kept], return_inverse=True)
-        return Labels(codes.reshape(-1), tuple(self.names[i] for i in found))
+        used, codes = np.unique(self.codes[kept], return_inverse=True)
+        return Labels(codes.reshape(-1), tuple(self.names[i] for i in used))
 
 
 def checked_labels(
@@ -86,8 +86,8 @@ def checked_labels(
         return _of_objects(plain(array.tolist()))
     if array.dtype.kind in "fcmM":
         _refuse_missing(np.isnat(array) if array.dtype.kind in "mM" else array != array, name)
-    found, codes = np.unique(array, return_inverse=True)
-    return Labels(codes.reshape(-1).astype(np.int64), tuple(found.tolist()))
+    names, codes = np.unique(array, return_inverse=True)
+    return Labels(codes.reshape(-1).astype(np.int64), tuple(names.tolist()))
 
 
 def _of_objects(values: list[Any]) -> Labels:
@@ -100,8 +100,8 @@ def _of_objects(values: list[Any]) -> Labels:
         names.sort()
     except TypeError:  # labels of several types: in order of first appearance
         pass
-    numbers = {each: i for i, each in enumerate(names)}
-    return Labels(np.array([numbers[each] for each in values], np.int64), tuple(names))
+    numbers = {value: i for i, value in enumerate(names)}
+    return Labels(np.array([numbers[value] for value in values], np.int64), tuple(names))
 
 
 def _refuse_missing(missing: Array, name: str) -> None:

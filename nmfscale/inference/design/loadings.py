@@ -57,13 +57,13 @@ class SampleTopics:
     @property
     def empty(self) -> Array:
         """Mask (n,) of samples without counts."""
-        found: Array = np.logical_not(self.rows.any(axis=1))
-        return found
+        empty: Array = np.logical_not(self.rows.any(axis=1))
+        return empty
 
     def of(self, kept: Array) -> SampleTopics:
         """Return some of the samples."""
         totals, names = (
-            None if each is None else each[kept] for each in (self.totals, self.sample_names)
+            None if array is None else array[kept] for array in (self.totals, self.sample_names)
         )
         return replace(self, rows=self.rows[kept], totals=totals, sample_names=names)
 
@@ -94,10 +94,10 @@ def topics_of_samples(
     check_option("scale", scale, Scale)
     model = model_of(model)
     if isinstance(model, SampleTopics):
-        found = model
+        topics = model
         if topic_names is not None:
-            names = checked_names(topic_names, found.rows.shape[1], "topic_names")
-            found = replace(found, topic_names=names)
+            names = checked_names(topic_names, topics.rows.shape[1], "topic_names")
+            topics = replace(topics, topic_names=names)
     else:
         values, names = checked_loadings(model, topic_names)
         totals = None
@@ -105,12 +105,12 @@ def topics_of_samples(
             totals = getattr(model, "sample_totals_", None)
             values = _amounts(model, values, totals, scale)
         values = scaled_rows(values)
-        found = SampleTopics(values, names, "amounts", totals, names_of(model), model)
-    if scale == "proportions" and found.scale == "amounts":
-        found = replace(found, rows=proportions(found.rows), scale=scale)
+        topics = SampleTopics(values, names, "amounts", totals, names_of(model), model)
+    if scale == "proportions" and topics.scale == "amounts":
+        topics = replace(topics, rows=proportions(topics.rows), scale=scale)
     if warn:
-        found.warn_of_empty()
-    return found
+        topics.warn_of_empty()
+    return topics
 
 
 def _amounts(model: Any, values: Array, totals: Array | None, scale: str) -> Array:
@@ -178,21 +178,21 @@ def checked_names(names: Any, size: int, what: str) -> tuple[Any, ...]:
     """Return one distinct name for each topic."""
     if isinstance(names, str) or not isinstance(names, Sequence | np.ndarray | range):
         names = [names] if isinstance(names, str) else list(names)
-    found = tuple(name_array(names))
-    if len(found) != size or len(set(found)) != size:
-        raise ValueError(f"{what} has {len(set(found))} different names; {size} are needed.")
-    return found
+    checked = tuple(name_array(names))
+    if len(checked) != size or len(set(checked)) != size:
+        raise ValueError(f"{what} has {len(set(checked))} different names; {size} are needed.")
+    return checked
 
 
-def number_of_topic(given: Any, names: tuple[Any, ...], argument: str) -> int:
+def number_of_topic(topic: Any, names: tuple[Any, ...], argument: str) -> int:
     """Return the number of a topic, given by name or number."""
-    if given in names:
-        return names.index(given)
-    is_number = isinstance(given, int | np.integer) and not isinstance(given, bool)
-    if not is_number or not 0 <= int(given) < len(names):
-        known = ", ".join(map(shown, names))
-        raise ValueError(f"{argument}: {shown(given)} is not a topic; topics are {known}.")
-    return int(given)
+    if topic in names:
+        return names.index(topic)
+    is_number = isinstance(topic, int | np.integer) and not isinstance(topic, bool)
+    if not is_number or not 0 <= int(topic) < len(names):
+        names_in_words = ", ".join(map(shown, names))
+        raise ValueError(f"{argument}: {shown(topic)} is not a topic; topics are {names_in_words}.")
+    return int(topic)
 
 
 def shares_of_topics(amounts: Array) -> Array:
@@ -203,11 +203,11 @@ def shares_of_topics(amounts: Array) -> Array:
 
 def leading_samples(shares: Array, amounts: Array, n_top: int) -> list[Array]:
     """Return the samples of each topic by share, to three decimals, and then by amount."""
-    found = []
+    leading = []
     for share, amount in zip(shares.T, amounts.T, strict=True):
         there = np.flatnonzero(amount > 0)  # empty samples have loadings in some models
-        found.append(there[np.lexsort((-amount[there], -share[there].round(3)))[:n_top]])
-    return found
+        leading.append(there[np.lexsort((-amount[there], -share[there].round(3)))[:n_top]])
+    return leading
 
 
 def scaled_rows(values: Array) -> Array:
@@ -215,8 +215,8 @@ def scaled_rows(values: Array) -> Array:
     largest = float(values.max(initial=0.0))
     if largest == 0 or _LEAST < largest < 1 / _LEAST:
         return values
-    found: Array = np.ldexp(values, -int(np.frexp(largest)[1]))
-    return found
+    scaled: Array = np.ldexp(values, -int(np.frexp(largest)[1]))
+    return scaled
 
 
 _LEAST = 1e-100

@@ -110,7 +110,7 @@ class Units:
 
 def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> str:
     """Return text that names the units and groups that are left out with empty samples."""
-    gone = [str(each) for each in labels.names if each not in left.names]
+    gone = [str(name) for name in labels.names if name not in left.names]
     lost = [f"{int((~kept).sum()):,} units"] if are_units and not kept.all() else []
     lost += [f"groups {', '.join(gone)}"] if gone else []
     return f"; with them {', '.join(lost)}" if lost else ""
@@ -120,6 +120,6 @@ def units_with_topics(
     model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions"
 ) -> tuple[Array, Labels, NDArray[np.int64]]:
     """Return the topics of each unit, their groups and strata, without empty ones."""
-    found = Units.of(model, groups, units, strata, scale)
-    found.warn_of_depth()
-    return found.rows, found.groups, found.strata
+    design = Units.of(model, groups, units, strata, scale)
+    design.warn_of_depth()
+    return design.rows, design.groups, design.strata

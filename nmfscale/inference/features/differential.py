@@ -231,28 +231,31 @@ def differential_features(
         )  # fmt: skip
         features = np.flatnonzero(done)
         totals = np.asarray(counts.column_totals, np.float64)[features]
-        found = Regressions.of(
+        regressions = Regressions.of(
             arrays["regressions"][features], arrays["squares"][features], totals, design,
             int(np.count_nonzero(sizes)),
         )  # fmt: skip
-        if found.unsolved.any():
+        if regressions.unsolved.any():
             warn_caller(
-                f"likelihood ratios of {int(found.unsolved.sum()):,} features are not exact: their "
-                f"minima were not found, the first that of feature {_first(features, found)}."
+                f"likelihood ratios of {int(regressions.unsolved.sum()):,} features are not "
+                "exact: their "
+                f"minima were not found, the first that of feature {_first(features, regressions)}."
             )
-        tests = Tests.of(found, compared, design, weights, family, totals)
+        tests = Tests.of(regressions, compared, design, weights, family, totals)
         errors = None
         if replicates is not None:
             prior = Prior(pseudocount, design.totals, totals / design.totals.sum())
-            errors = bootstrap_errors(replicates[:, :, features], found, compared, weights, prior)
+            errors = bootstrap_errors(
+                replicates[:, :, features], regressions, compared, weights, prior
+            )
         return _result(
-            found, tests, errors, compared, topics, counts, feature_names_of(model, counts),
+            regressions, tests, errors, compared, topics, counts, feature_names_of(model, counts),
             features, pseudocount, family, None if bootstrap is None else bootstrap.units, split,
         )  # fmt: skip
 
 
-def _first(features: Array, found: Regressions) -> int:
-    return int(features[np.flatnonzero(found.unsolved)[0]])
+def _first(features: Array, regressions: Regressions) -> int:
+    return int(features[np.flatnonzero(regressions.unsolved)[0]])
 
 
 # Arguments -----------------------------------------------------------------------------------
@@ -305,26 +308,30 @@ def _in_order_of(counts: CountMatrix, topics: SampleTopics, model: Any) -> Array
     return rows
 
 
-def _sizes(given: Any, counts: CountMatrix, proportions: Array) -> Array:
+def _sizes(sizes: Any, counts: CountMatrix, proportions: Array) -> Array:
     totals = np.asarray(counts.row_totals, np.float64)
     if not totals.any():
         raise ValueError("X has no counts.")
-    found: Any = totals if given is None else sizes_of(given, counts)
-    return np.where(proportions.any(axis=1), found, 0.0)
+    totals_of_samples: Any = totals if sizes is None else sizes_of(sizes, counts)
+    return np.where(proportions.any(axis=1), totals_of_samples, 0.0)
 
 
-def _checked_replicates(found: Any, counts: CountMatrix, n_topics: int) -> Array:
+def _checked_replicates(replicates: Any, counts: CountMatrix, n_topics: int) -> Array:
     """Return the frequencies of all features of the counts in the replicates, (R, K, m)."""
-    if not isinstance(found, BootstrapFit):
+    if not isinstance(replicates, BootstrapFit):
         raise ValueError(
-            f"bootstrap is a {type(found).__name__}: what bootstrap_fit returns is needed."
+            f"bootstrap is a {type(replicates).__name__}: what bootstrap_fit returns is needed."
         )
-    values = found.components.replicates
+    values = replicates.components.replicates
     if values.shape[1] != n_topics:
         raise ValueError(f"bootstrap has {values.shape[1]} topics, and the model {n_topics}.")
-    known = None if found.feature_names is None else np.asarray(found.feature_names)[found.features]
-    if known is not None and counts.feature_names is not None:
-        places = places_of(known, counts.feature_names, "bootstrap", of="features")
+    names = (
+        None
+        if replicates.feature_names is None
+        else np.asarray(replicates.feature_names)[replicates.features]
+    )
+    if names is not None and counts.feature_names is not None:
+        places = places_of(names, counts.feature_names, "bootstrap", of="features")
         return values if places is None else values[:, :, places]
     if values.shape[2] != counts.shape[1]:
         raise ValueError(
@@ -338,7 +345,7 @@ def _checked_replicates(found: Any, counts: CountMatrix, n_topics: int) -> Array
 
 
 def _result(
-    found: Regressions, tests: Tests, bootstrap_error: Array | None, compared: Reference,
+    regressions: Regressions, tests: Tests, bootstrap_error: Array | None, compared: Reference,
     topics: SampleTopics, counts: CountMatrix, names: Array | None, features: Array,
     pseudocount: float, family: str, units: str | None, split: float | None,
 ) -> DifferentialFeatures:  # fmt: skip
@@ -350,23 +357,23 @@ def _result(
         effect = np.maximum(effect, 1.0)
         z, least = z / effect, least / effect**2
     p = np.minimum(2 * normal_tail(np.sqrt(least)), 1.0)
-    lfc, known = tests.log_ratios / _LOG_2, tests.errors.any(axis=1)
+    lfc, tested = tests.log_ratios / _LOG_2, tests.errors.any(axis=1)
     q, lfsr, shrunken = np.ones_like(p), np.ones_like(p), np.zeros_like(p)
     for k in range(p.shape[1]):
-        if k in compared.own or not known.any():
+        if k in compared.own or not tested.any():
             continue
-        q[known, k] = false_discovery_control(p[known, k])
+        q[tested, k] = false_discovery_control(p[tested, k])
         errors = np.where(
             np.abs(z[:, k]) > _SMALL_Z, np.abs(lfc[:, k]) / np.maximum(np.abs(z[:, k]), _SMALL_Z),
             tests.errors[:, k] / _LOG_2,
         )  # fmt: skip
-        found_here = shrink(lfc[known, k], errors[known])
-        lfsr[known, k], shrunken[known, k] = found_here.lfsr, found_here.means
-    least_extreme = found.others if compared.kind == LEAST_EXTREME else None
+        found_here = shrink(lfc[tested, k], errors[tested])
+        lfsr[tested, k], shrunken[tested, k] = found_here.lfsr, found_here.means
+    least_extreme = regressions.others if compared.kind == LEAST_EXTREME else None
     return DifferentialFeatures(
         lfc.T, (tests.errors / _LOG_2).T, tests.z.T, p.T, q.T, lfsr.T, shrunken.T,
-        found.frequencies.T, None if least_extreme is None else least_extreme.T,
-        counts.column_totals[features] / counts.shape[0], found.dispersion,
+        regressions.frequencies.T, None if least_extreme is None else least_extreme.T,
+        counts.column_totals[features] / counts.shape[0], regressions.dispersion,
         None if bootstrap_error is None else (bootstrap_error / _LOG_2).T, features,
         None if names is None else names[features],
         topics.topic_names, compared.label, compared.own, pseudocount, family, counts.shape[1],

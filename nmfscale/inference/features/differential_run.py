@@ -36,12 +36,12 @@ class _Job:
     def __init__(self, n_lanes: int, place: Checkpoint | None):
         self.done, self.arrays = np.zeros(n_lanes, bool), dict[str, Array]()
         self.interrupted, self._place = False, place
-        found = None if place is None else place.load()
-        if found is not None:
-            arrays = found[1]
+        checkpoint = None if place is None else place.load()
+        if checkpoint is not None:
+            arrays = checkpoint[1]
             self.done = arrays.pop("done").astype(bool)
             self.arrays = {name: array.copy() for name, array in arrays.items()}
-            if any(len(each) != n_lanes for each in (self.done, *self.arrays.values())):
+            if any(len(kept) != n_lanes for kept in (self.done, *self.arrays.values())):
                 raise CheckpointError("a checkpoint has other features: it is damaged.")
 
     def known(self, lanes: slice) -> dict[str, Array] | None:
@@ -50,9 +50,9 @@ class _Job:
             return None
         return {name: array[lanes] for name, array in self.arrays.items()}
 
-    def keep(self, lanes: slice, found: dict[str, Array]) -> None:
+    def keep(self, lanes: slice, arrays: dict[str, Array]) -> None:
         """Store the results of a panel."""
-        for name, values in found.items():
+        for name, values in arrays.items():
             if name not in self.arrays:
                 self.arrays[name] = np.zeros((len(self.done), *values.shape[1:]))
             self.arrays[name][lanes] = values
@@ -121,7 +121,7 @@ def _run(
     ):
         note = _noting(job, inside, advance)
         try:
-            executor.run_columns(step, known=job.known, note=note)
+            executor.run_columns(step, stored=job.known, note=note)
         except _Interrupted:
             warn_caller(
                 f"Ctrl-C ended the work: {int(inside[-1]) - _n_left(job, inside):,} of "
@@ -140,9 +140,9 @@ def _noting(
 ) -> Callable[[slice, dict[str, Array]], None]:
     """Return the function that keeps the results of a panel and shows progress."""
 
-    def note(lanes: slice, found: dict[str, Array]) -> None:
+    def note(lanes: slice, arrays: dict[str, Array]) -> None:
         advance(int(inside[lanes.stop] - inside[lanes.start]))
-        job.keep(lanes, found)
+        job.keep(lanes, arrays)
 
     return note
 

@@ -50,7 +50,7 @@ def fitted_to_part(
             f"split={shown(split)} fits the topics again: a fitted model whose fit can start at "
             f"another one is needed, such as TopicModel, not a {type(model).__name__}."
         )
-    counts, given = counts_of_fit(model, X, counts)
+    counts, fit_samples = counts_of_fit(model, X, counts)
     if not counts.is_integer:
         raise ValueError("split: only counts that are whole numbers can be split.")
     thinning = Thinning.of(child(seed_of(random_state), 0), share.denominator)
@@ -61,12 +61,12 @@ def fitted_to_part(
     again = with_options(
         model, random_state=0, n_threads=n_threads, **AGAIN, **model.parameters_of_refits()
     )
-    start = model._arguments_of_start(given.rows, float(share))
+    start = model._arguments_of_start(fit_samples.rows, float(share))
     if getattr(model, "row_weights_", None) is not None:
-        start["row_weights"] = given.weights
+        start["row_weights"] = fit_samples.weights
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShortSamplesWarning)  # of a part of the counts
-        again.fit(fit_part, **start, **given.fixed)
+        again.fit(fit_part, **start, **fit_samples.fixed)
     if hasattr(model, "topic_names_"):
         again.topic_names_ = model.topic_names_
     # the samples are those of the other part, in the same order

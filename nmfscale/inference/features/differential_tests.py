@@ -33,22 +33,24 @@ class Reference:
     label: str = ""
 
     @classmethod
-    def of(cls, given: Any, names: tuple[Any, ...]) -> Reference:
+    def of(cls, reference: Any, names: tuple[Any, ...]) -> Reference:
         """Return the reference for an argument; topics are given by name or number."""
-        if isinstance(given, str) and given not in names:
-            if given in get_args(ReferenceName):
-                return cls(given, label=given)
-            known = ", ".join(map(shown, names))
+        if isinstance(reference, str) and reference not in names:
+            if reference in get_args(ReferenceName):
+                return cls(reference, label=reference)
+            names_in_words = ", ".join(map(shown, names))
             raise ValueError(
-                f"reference={shown(given)} is not 'least-extreme', 'mean' or a topic: topics are "
-                f"{known}."
+                f"reference={shown(reference)} is not 'least-extreme', 'mean' or a topic: "
+                "topics are "
+                f"{names_in_words}."
             )
-        several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
-        wanted = list(given) if several else [given]
-        members = [number_of_topic(each, names, "reference") for each in wanted]
+        several = isinstance(reference, Sequence | np.ndarray) and not isinstance(reference, str)
+        wanted = list(reference) if several else [reference]
+        members = [number_of_topic(topic, names, "reference") for topic in wanted]
         if not members or len(set(members)) < len(members) or len(members) == len(names):
             raise ValueError(
-                f"reference={shown(given)}: some of the topics are needed, each once, and at least "
+                f"reference={shown(reference)}: some of the topics are needed, each once, and "
+                "at least "
                 "one topic must be left to compare."
             )
         label = " and ".join(str(names[k]) for k in members)
@@ -65,7 +67,7 @@ class Reference:
         K = len(totals)
         out = np.zeros((K, K))
         for k in range(K):
-            members = [each for each in self.members or range(K) if each != k]
+            members = [member for member in self.members or range(K) if member != k]
             members = members or [(k + 1) % K]
             sizes = np.maximum(totals[members], np.finfo(float).tiny)
             out[k, members] = sizes / sizes.sum()
@@ -91,25 +93,26 @@ class Tests:
 
     @classmethod
     def of(
-        cls, found: Regressions, compared: Reference, design: FeatureDesign, weights: Array | None,
+        cls, regressions: Regressions, compared: Reference, design: FeatureDesign,
+        weights: Array | None,
         family: str, totals: Array,
     ) -> Tests:  # fmt: skip
         """Return the tests of regressions; features without counts have z = 0."""
-        log_ratios = log_ratios_of(found.frequencies, found.others, weights)
-        errors, ratios, least = found.errors, found.ratios, found.least
+        log_ratios = log_ratios_of(regressions.frequencies, regressions.others, weights)
+        errors, ratios, least = regressions.errors, regressions.ratios, regressions.least
         if compared.kind == "mean":
             # log f_k - log(mean): what topic k adds to the mean of all takes part of the change
-            counts = found.frequencies * design.totals
+            counts = regressions.frequencies * design.totals
             share = counts / np.maximum(counts.sum(axis=1, keepdims=True), np.finfo(float).tiny)
             mean = counts.sum(axis=1) / design.totals.sum()
-            log_ratios = _log_of(found.frequencies) - _log_of(mean)[:, None]
+            log_ratios = _log_of(regressions.frequencies) - _log_of(mean)[:, None]
             errors = errors * (1 - share)
         if family == "quasi-poisson":
-            factor = np.maximum(found.dispersion, 1.0)[:, None]
+            factor = np.maximum(regressions.dispersion, 1.0)[:, None]
             ratios, least, errors = ratios / factor, least / factor, errors * np.sqrt(factor)
         tested = (totals > 0)[:, None] & ~np.isin(np.arange(errors.shape[1]), compared.own)
         log_ratios, errors, ratios, least = (
-            np.where(tested, each, 0.0) for each in (log_ratios, errors, ratios, least)
+            np.where(tested, values, 0.0) for values in (log_ratios, errors, ratios, least)
         )
         return cls(log_ratios, errors, np.sign(log_ratios) * np.sqrt(ratios), least)
 
@@ -147,10 +150,14 @@ class Prior:
 
 
 def bootstrap_errors(
-    replicates: Array, found: Regressions, compared: Reference, weights: Array | None, prior: Prior
+    replicates: Array,
+    regressions: Regressions,
+    compared: Reference,
+    weights: Array | None,
+    prior: Prior,
 ) -> Array:
     """Return the standard deviations (m, K) of log ratios over the replicates (R, K, m)."""
-    out = np.zeros(found.frequencies.shape)
+    out = np.zeros(regressions.frequencies.shape)
     for first in range(0, len(out), _FEATURES):
         part = slice(first, first + _FEATURES)
         frequencies = np.asarray(replicates[:, :, part], np.float64).transpose(0, 2, 1)
@@ -160,7 +167,7 @@ def bootstrap_errors(
             mean = (with_prior * prior.totals).sum(axis=-1) / prior.totals.sum()
             logs = log(with_prior) - log(mean)[..., None]
         else:
-            others = np.broadcast_to(found.others[part], with_prior.shape)
+            others = np.broadcast_to(regressions.others[part], with_prior.shape)
             logs = log_ratios_of(with_prior, others, weights)
         out[part] = logs.std(axis=0, ddof=1) if len(logs) > 1 else 0.0
     return out

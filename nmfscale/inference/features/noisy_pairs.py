@@ -156,7 +156,7 @@ def noisy_pairs(
     check_is_fitted(model, "components_")
     client = resolve_client(client)
     counts = counts_of_job(X, model.memory_limit, client, layer=layer, raw=raw)
-    counts, given = counts_of_fit(model, X, counts)
+    counts, fit_samples = counts_of_fit(model, X, counts)
     if not counts.is_integer:
         raise ValueError(
             "X has counts that are not whole numbers: pass counts before normalisation or weights, "
@@ -166,7 +166,7 @@ def noisy_pairs(
         noise_prior="mixture", n_components=len(model.components_), verbose=0, callback=None,
         random_state=None, n_init=max(model.n_init, _STARTS),
     )  # fmt: skip
-    fitted = proportions(np.asarray(model.loadings_, np.float64)[given.rows])
+    fitted = proportions(np.asarray(model.loadings_, np.float64)[fit_samples.rows])
     job = run_replicates(
         ChainTask(start, counts, fitted, int(n_warmup), int(n_draws)), n_chains,
         random_state=random_state, n_threads=n_threads, client=client, checkpoint=checkpoint,
@@ -188,9 +188,9 @@ def noisy_pairs(
 def error_rates_of(local: Array, factors: Array) -> Array:
     """Return the mean of the local error rates of all pairs up to each pair in the ranking."""
     order = ranking(local, factors)
-    found = np.empty(local.size)
-    found[order] = local.ravel()[order].cumsum() / np.arange(1, local.size + 1)
-    return found.reshape(local.shape)
+    rates = np.empty(local.size)
+    rates[order] = local.ravel()[order].cumsum() / np.arange(1, local.size + 1)
+    return rates.reshape(local.shape)
 
 
 def _warn(reproduced: Array, agreement: Array, names: tuple[Any, ...]) -> None:
@@ -224,9 +224,11 @@ class ChainTask(ReplicateTask):
     def about(self) -> Iterable[Any]:
         """Return the inputs of the chains, from which a checkpoint is recognised."""
         yield from (self.counts.row_totals, self.counts.column_totals, self.fitted)
-        given: dict[str, Any] = self.estimator.get_params(deep=False)
-        names = [name for name in given if name not in ("n_threads", "memory_limit")]
-        yield repr({name: given[name] for name in names} | {"draws": (self.n_warmup, self.n_draws)})
+        parameters: dict[str, Any] = self.estimator.get_params(deep=False)
+        names = [name for name in parameters if name not in ("n_threads", "memory_limit")]
+        yield repr(
+            {name: parameters[name] for name in names} | {"draws": (self.n_warmup, self.n_draws)}
+        )
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the path and identity of the packed store that workers read."""
@@ -234,8 +236,8 @@ class ChainTask(ReplicateTask):
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the probabilities of each chain, with topics in the order of the fit."""
-        found = [self._chain(r, seed, n_threads) for r in numbers]
-        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+        chains = [self._chain(r, seed, n_threads) for r in numbers]
+        return {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
 
     def _chain(self, r: int, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         chain = self._started(r, seed, n_threads)
@@ -275,10 +277,10 @@ class ChainTask(ReplicateTask):
 
 def _correlations(one: Array, other: Array) -> Array:
     """Return the correlations (K, K) between columns; 0 for columns without variance."""
-    centred = [each - each.mean(axis=0) for each in (one, other)]
-    norms = [np.sqrt((each * each).sum(axis=0)) for each in centred]
+    centred = [values - values.mean(axis=0) for values in (one, other)]
+    norms = [np.sqrt((values * values).sum(axis=0)) for values in centred]
     products = np.outer(*norms)
-    found: Array = np.divide(
+    correlations: Array = np.divide(
         dense.cross(*centred), products, out=np.zeros_like(products), where=products > 0
     )
-    return found
+    return correlations

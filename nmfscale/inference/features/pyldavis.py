@@ -54,18 +54,18 @@ def to_pyldavis(
 
     With pyLDAvis: ``pyLDAvis.save_html(pyLDAvis.prepare(**arguments), "topics.html")``.
     """
-    model, given = model_and_input(model, X)
+    model, counts_of_samples = model_and_input(model, X)
     check_is_fitted(model, "components_")
     if len(model.components_) < 2:
         raise ValueError(
             "the model has a single topic, and pyLDAvis draws distances between topics: fit two or "
             "more, or look at the words of the topic by nmfscale.get.top_features(model)."
         )
-    if given is None:
+    if counts_of_samples is None:
         lengths, frequency = model.sample_totals_, model.feature_totals_
         shares = topics_of_samples(model, warn=False).rows
     else:
-        counts, shares = counts_and_proportions(model, given, layer=layer, raw=raw)
+        counts, shares = counts_and_proportions(model, counts_of_samples, layer=layer, raw=raw)
         lengths, frequency = counts.row_totals, counts.column_totals
     topics = np.asarray(model.components_, np.float64)
     documents = (lengths > 0) & shares.any(axis=1)

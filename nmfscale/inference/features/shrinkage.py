@@ -127,9 +127,9 @@ def _minimum_of_model(density: Array, weights: Array, gradient: Array) -> Array:
     hessian = dense.cross(density / _mixture(density, weights)[:, None])
     hessian[0, 0] += _NULL_PENALTY / (weights[0] * weights[0])
     hessian.flat[:: len(hessian) + 1] += _RIDGE * np.trace(hessian)
-    found = dense.product(hessian, weights[:, None]) - gradient[:, None]
-    nnls(hessian, found, np.zeros(1), np.zeros(1), n_threads=1)
-    return found[:, 0]
+    linear = dense.product(hessian, weights[:, None]) - gradient[:, None]
+    nnls(hessian, linear, np.zeros(1), np.zeros(1), n_threads=1)
+    return linear[:, 0]
 
 
 def _moved(density: Array, weights: Array, to: Array) -> Array:

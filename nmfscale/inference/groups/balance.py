@@ -103,13 +103,13 @@ def balance(table: ArrayLike, *, zeros: Zeros = "raise") -> Any:
     frame: Any = table if hasattr(table, "columns") else None
     names = [None, None] if frame is None else [frame.index, frame.columns]
     tables = values.reshape(-1, *values.shape[-2:])
-    found = balance_tables(tables, drop=zeros == "drop")
-    worst = int(found.status.argmax())
-    if found.status[worst] != BALANCED:
+    solution = balance_tables(tables, drop=zeros == "drop")
+    worst = int(solution.status.argmax())
+    if solution.status[worst] != BALANCED:
         place = ", ".join(map(str, np.unravel_index(worst, values.shape[:-2] or 1)))
         name = f"table[{place}]" if values.ndim > 2 else "table"
-        report(tables[worst], found.status[worst], name, names, ", or pass zeros='drop'")
-    balanced = found.tables.reshape(values.shape)
+        report(tables[worst], solution.status[worst], name, names, ", or pass zeros='drop'")
+    balanced = solution.tables.reshape(values.shape)
     return balanced if frame is None else type(frame)(balanced, *names)
 
 
@@ -138,7 +138,7 @@ def balance_tables(tables: Array, *, drop: bool = False, n_threads: int = 1) -> 
     support: Array = tables > 0
     if support.all():
         return _newton(tables, np.full(N, BALANCED), n_threads)
-    found = Balanced(np.full((N, T, R), np.nan), np.full(N, EMPTY), np.zeros(N, np.intc))
+    balanced = Balanced(np.full((N, T, R), np.nan), np.full(N, EMPTY), np.zeros(N, np.intc))
     lines = np.concatenate([np.logical_or.reduce(support, axis=axis) for axis in (2, 1)], axis=1)
     full = np.logical_and.reduce(lines, axis=1)
     patterns, step = [np.ones(T + R, bool)], max(1, _AT_ONCE // (T * R))
@@ -150,9 +150,9 @@ def balance_tables(tables: Array, *, drop: bool = False, n_threads: int = 1) -> 
             chosen = alike[first : first + step]
             place = np.ix_(chosen, np.flatnonzero(kept[:T]), np.flatnonzero(kept[T:]))
             part = _balance_full(tables[place], n_threads)
-            found.tables[place] = part.tables
-            found.status[chosen], found.n_steps[chosen] = part.status, part.n_steps
-    return found
+            balanced.tables[place] = part.tables
+            balanced.status[chosen], balanced.n_steps[chosen] = part.status, part.n_steps
+    return balanced
 
 
 def _balance_full(tables: Array, n_threads: int) -> Balanced:
@@ -184,9 +184,9 @@ def _newton(tables: Array, status: Array, n_threads: int) -> Balanced:
         status[np.flatnonzero(good)[steps < 0]] = UNFINISHED
     if good.all():
         return Balanced(balanced, status, steps)
-    found = Balanced(np.full(tables.shape, np.nan), status, np.zeros(len(tables), np.intc))
-    found.tables[good], found.n_steps[good] = balanced, steps
-    return found
+    result = Balanced(np.full(tables.shape, np.nan), status, np.zeros(len(tables), np.intc))
+    result.tables[good], result.n_steps[good] = balanced, steps
+    return result
 
 
 def report(table: Array, status: int, name: str, names: Sequence[Any], remedy: str = "") -> None:
@@ -194,10 +194,14 @@ def report(table: Array, status: int, name: str, names: Sequence[Any], remedy: s
     rows, columns = (~np.logical_or.reduce(table > 0, axis=axis) for axis in (1, 0))
     table = table[~rows][:, ~columns]
     labels = [
-        np.array([*(range(len(empty)) if given is None else given), None], object)[:-1]
-        for empty, given in zip((rows, columns), names, strict=True)
+        np.array([*(range(len(empty)) if names_of_axis is None else names_of_axis), None], object)[
+            :-1
+        ]
+        for empty, names_of_axis in zip((rows, columns), names, strict=True)
     ]
-    topics, groups = (each[~gone] for each, gone in zip(labels, (rows, columns), strict=True))
+    topics, groups = (
+        labels_of_axis[~gone] for labels_of_axis, gone in zip(labels, (rows, columns), strict=True)
+    )
     if status == EMPTY:
         what, empty = ("topic", rows) if rows.any() else ("group", columns)
         raise ValueError(

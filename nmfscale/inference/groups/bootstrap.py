@@ -195,7 +195,7 @@ def bootstrap_weights(
     )  # fmt: skip
     status = job["status"]
     tables = job["weights"][status <= LIMIT]
-    found = BootstrapWeights(
+    result = BootstrapWeights(
         balanced, tables, names, labels.names, cells.n_units, level, interval,
         n_failures=int((status > LIMIT).sum()), n_limits=int((status == LIMIT).sum()),
         random_state=job.seed.entropy, units=drawn, equal_weights=equal_weights, scale=scale,
@@ -206,19 +206,19 @@ def bootstrap_weights(
             f"none of {len(status)} replicates has a balance with all topics: they are in too few "
             "samples. Leave rare topics out, join groups, or take more replicates."
         )
-    if found.n_dropped:
-        t = int(found.missing.argmax())
+    if result.n_dropped:
+        t = int(result.missing.argmax())
         warn_caller(
-            f"{found.n_dropped} of {len(status)} replicates have nothing of some topics, as "
-            f"{shown(names[t])} in {found.missing[t]:.1%}: intervals of these come from the "
+            f"{result.n_dropped} of {len(status)} replicates have nothing of some topics, as "
+            f"{shown(names[t])} in {result.missing[t]:.1%}: intervals of these come from the "
             "replicates that have them."
         )
-    if found.n_failures:
+    if result.n_failures:
         warn_caller(
-            f"{found.n_failures} of {len(status)} replicates had no balance, as topics were left "
+            f"{result.n_failures} of {len(status)} replicates had no balance, as topics were left "
             "without weight where they are rare; they are left out of the intervals."
         )
-    return found.with_intervals(
+    return result.with_intervals(
         ends_of_known(interval, tables, balanced, level, lambda: cells.acceleration(balanced))
     )
 
@@ -245,9 +245,9 @@ class Cells:
         from scipy.sparse import csr_array
 
         n, R, n_units = len(loadings), len(groups.names), design.n_units
-        found, cell_of = np.unique(groups.codes * n_units + design.of_sample, return_inverse=True)
-        group, unit = found // n_units, found % n_units
-        joins = csr_array((np.ones(n), (cell_of.ravel(), np.arange(n))), (len(found), n))
+        cells, cell_of = np.unique(groups.codes * n_units + design.of_sample, return_inverse=True)
+        group, unit = cells // n_units, cells % n_units
+        joins = csr_array((np.ones(n), (cell_of.ravel(), np.arange(n))), (len(cells), n))
         sums = joins @ loadings
         whole, scale = whole_numbers(sums, n_units)
         stratum = design.strata.codes
@@ -285,12 +285,12 @@ class Cells:
 
     def observed(self) -> Array:
         """Return the table (T, R) of the data."""
-        found: Array = self.tables(np.ones((1, self.strata[-1])))[0]
-        return found
+        table: Array = self.tables(np.ones((1, self.strata[-1])))[0]
+        return table
 
     def acceleration(self, weights: Array) -> Array:
         """Return the acceleration of BCa intervals (T, R), from leave-one-out tables."""
-        found, observed = Jackknife(weights), self.observed()
+        jackknife, observed = Jackknife(weights), self.observed()
         unit = np.arange(len(self.sums)) if self.unit is None else self.unit
         group = np.repeat(np.arange(len(self.starts) - 1), self.n_units)
         shares = self.sums * self.scale
@@ -301,9 +301,9 @@ class Cells:
                 tables = np.repeat(observed[None], end - begin, axis=0)
                 tables[unit[cells] - begin, :, group[cells]] -= shares[cells]
                 without = balance_tables(tables)
-                found.add(without.tables[without.status <= LIMIT])
-            found.end_stratum()
-        return found.acceleration()
+                jackknife.add(without.tables[without.status <= LIMIT])
+            jackknife.end_stratum()
+        return jackknife.acceleration()
 
 
 def whole_numbers(sums: Array, n_units: int) -> tuple[Array, Array]:
@@ -361,11 +361,11 @@ class WeightsTask(ReplicateTask):
         weights, status = np.zeros((len(states), T, R)), np.zeros(len(states), np.int8)
 
         def balance_part(part: slice, counts: Array) -> None:
-            found = balance_tables(cells.tables(counts), drop=self.drop)
-            left = (~np.isnan(found.tables)).any(axis=2).sum(axis=1)
+            balanced = balance_tables(cells.tables(counts), drop=self.drop)
+            left = (~np.isnan(balanced.tables)).any(axis=2).sum(axis=1)
             # 1 / sqrt(T) is neutral whatever is left
-            weights[part] = found.tables * np.sqrt(left / T)[:, None, None]
-            status[part] = found.status
+            weights[part] = balanced.tables * np.sqrt(left / T)[:, None, None]
+            status[part] = balanced.status
 
         draw_in_parts(states, cells.strata, balance_part, n_threads)
         return {"weights": weights, "status": status}
@@ -387,10 +387,10 @@ def _refuse_split(unit: Array, group: Array, groups: Labels, design: Design) -> 
 
 def _balanced(table: Array, topics: tuple[Any, ...], groups: tuple[Any, ...]) -> Array:
     """Return the balanced table of the data; errors name its topics and groups."""
-    found = balance_tables(table[None])
-    if found.status[0] != BALANCED:
-        report(table, found.status[0], "the table of topics by groups", (topics, groups))
-    balanced: Array = found.tables[0]
+    solution = balance_tables(table[None])
+    if solution.status[0] != BALANCED:
+        report(table, solution.status[0], "the table of topics by groups", (topics, groups))
+    balanced: Array = solution.tables[0]
     return balanced
 
 

@@ -78,14 +78,14 @@ class CorrespondenceAnalysis(Result):
     @property
     def topic_masses(self) -> Array:
         """Share of each topic in the sum of the table, (T,)."""
-        found: Array = self.table.sum(axis=1) / self.table.sum()
-        return found
+        masses: Array = self.table.sum(axis=1) / self.table.sum()
+        return masses
 
     @property
     def group_masses(self) -> Array:
         """Share of each group in the sum of the table, (R,)."""
-        found: Array = self.table.sum(axis=0) / self.table.sum()
-        return found
+        masses: Array = self.table.sum(axis=0) / self.table.sum()
+        return masses
 
     def contributions(self, of: Points = "topics") -> Array:
         """Return the share of each topic or group in the inertia of each axis.

@@ -35,15 +35,15 @@ class _LogVariances(Statistic):
 def variances_of(tables: Array, sizes: Array) -> Array:
     """Return variances of groups (n, R), summed over topics; tables end with squared norms."""
     around = tables[:, :, -1] - (tables[:, :, :-1] ** 2).sum(axis=2) / sizes
-    found: Array = np.maximum(around, 0.0) / np.maximum(sizes - 1, 1)
-    return found
+    variances: Array = np.maximum(around, 0.0) / np.maximum(sizes - 1, 1)
+    return variances
 
 
 def _between_logs(variances: Array, sizes: Array) -> Array:
     logs, weights = log(variances + _LEAST), (sizes - 1) / max(1, (sizes - 1).sum())
     mean = (weights * logs).sum(axis=1, keepdims=True)
-    found: Array = (weights * (logs - mean) ** 2).sum(axis=1)
-    return found
+    between: Array = (weights * (logs - mean) ** 2).sum(axis=1)
+    return between
 
 
 # Smallest variance of a group relative to all units: below it, rounding would decide.
@@ -81,5 +81,5 @@ class Dispersion:
         residuals *= np.sqrt(sizes / np.maximum(sizes - 1, 1))[codes, None]
         columns = np.column_stack([residuals, (residuals**2).sum(axis=1)])
         labelled = Labelled.of(LOG_VARIANCES, columns, codes, strata, tests)
-        found = [_between_logs(variances[:, test], sizes[list(test)]) for test in labelled.tests]
-        return cls(np.sqrt(variances[0]) * unit, np.concatenate(found).tolist(), labelled)
+        between = [_between_logs(variances[:, test], sizes[list(test)]) for test in labelled.tests]
+        return cls(np.sqrt(variances[0]) * unit, np.concatenate(between).tolist(), labelled)

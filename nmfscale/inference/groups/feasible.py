@@ -40,8 +40,8 @@ def inner_support(support: Array) -> Array | None:
     if flow.sum() < T * R:
         return None
     _, part = connected_components(residual[:-2, :-2], connection="strong")
-    found: Array = support & ((flow > 0) | (part[:T, None] == part[None, T:]))
-    return found
+    inner: Array = support & ((flow > 0) | (part[:T, None] == part[None, T:]))
+    return inner
 
 
 def offending_set(support: Array) -> tuple[Array, Array]:

@@ -78,8 +78,8 @@ class Labelled:
         """Return the statistic of each test (n, n_tests) of sums (n, n_groups, n_components)."""
         summary, n_units = statistic.summary(sums * self.scale), self.sizes.sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = [statistic.of(summary, n_units, list(test)) for test in self.tests]
-        values = np.stack(found, axis=1)
+            of_tests = [statistic.of(summary, n_units, list(test)) for test in self.tests]
+        values = np.stack(of_tests, axis=1)
         extreme = -np.inf if statistic.alternative == "less" else np.inf
         return np.where(np.isnan(values), extreme, values)
 
@@ -89,8 +89,8 @@ class Labelled:
 
     def table(self) -> Array:
         """Return sums over groups (n_groups, n_components) for the observed labels."""
-        found: Array = self._sums(self.labels[None])[0] * self.scale
-        return found
+        table: Array = self._sums(self.labels[None])[0] * self.scale
+        return table
 
     def all_values(self, statistic: Statistic) -> Array:
         """Return the statistics of all labellings, each once."""
@@ -111,7 +111,7 @@ class Labelled:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is computed from the fields."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def columns(self) -> NDArray[np.int32]:
@@ -124,10 +124,10 @@ class Labelled:
     def of_sums(self, sums: Array) -> Array:
         """Return sums of rows (n, n_groups, n_components) from sums of `columns`."""
         n_topics = self.scale.size
-        found = sums[:, :, :n_topics].astype(np.float64)
+        high = sums[:, :, :n_topics].astype(np.float64)
         if self.low:
-            found = np.ldexp(found, self.low) + sums[:, :, n_topics : 2 * n_topics]
-        return found
+            high = np.ldexp(high, self.low) + sums[:, :, n_topics : 2 * n_topics]
+        return high
 
 
 Part = tuple[Statistic, Labelled]
@@ -146,7 +146,7 @@ class Permuted:
     @cached_property
     def _panels(self) -> NDArray[np.int32]:
         """Columns of all parts side by side in panels, as the kernel takes them."""
-        columns = np.hstack([each.columns for _, each in self.parts])
+        columns = np.hstack([labelled.columns for _, labelled in self.parts])
         n, n_columns = columns.shape
         panels = aligned_empty((-(-n_columns // PANEL_COLUMNS), n, PANEL_COLUMNS), np.int32)
         panels[:] = 0
@@ -165,16 +165,16 @@ class Permuted:
         order = np.argsort(sizes.sum(axis=0), kind="stable")
         sizes, place = np.ascontiguousarray(sizes[:, order]), np.argsort(order)
         n_groups, width = len(order), len(self._panels) * PANEL_COLUMNS
-        out = np.empty((len(numbers), sum(len(each.tests) for _, each in self.parts)))
+        out = np.empty((len(numbers), sum(len(labelled.tests) for _, labelled in self.parts)))
         for part in _parts(numbers, max(8, _SUMS // (n_groups * width))):
             sums = aligned_empty((len(part), n_groups, width), np.int32)
             permuted_sums(self._panels, sizes, child_states(seed, part), sums, n_threads)
             at = slice(part.start - numbers.start, part.stop - numbers.start)
             column = test = 0
-            for statistic, each in self.parts:
-                last, last_test = column + each.columns.shape[1], test + len(each.tests)
-                found = each.of_sums(sums[:, place, column:last])
-                out[at, test:last_test] = each.values(statistic, found)
+            for statistic, labelled in self.parts:
+                last, last_test = column + labelled.columns.shape[1], test + len(labelled.tests)
+                tables = labelled.of_sums(sums[:, place, column:last])
+                out[at, test:last_test] = labelled.values(statistic, tables)
                 column, test = last, last_test
         return out
 
@@ -197,18 +197,18 @@ class Permutations(ReplicateTask):
         """Yield rows, labels, strata and statistics, and the statistics of the observed labels."""
         for permuted in self.sets:
             yield len(permuted.parts)
-            for statistic, each in permuted.parts:
+            for statistic, labelled in permuted.parts:
                 yield from (statistic.name, statistic.code)
-                yield from (each.rows, each.scale, each.sizes, repr(each.tests))
-                yield each.observed(statistic)
+                yield from (labelled.rows, labelled.scale, labelled.sizes, repr(labelled.tests))
+                yield labelled.observed(statistic)
 
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return the statistics of all tests, set by set."""
-        found = [
+        statistics = [
             permuted.random_values(child(seed, i), numbers, n_threads)
             for i, permuted in enumerate(self.sets)
         ]
-        return {"statistic": np.concatenate(found, axis=1)}
+        return {"statistic": np.concatenate(statistics, axis=1)}
 
 
 def check_pairs(labels: Labels, n_columns: int, n: int, scope: str) -> None:

@@ -194,23 +194,25 @@ def permutation_test(
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
     check_every(checkpoint, checkpoint_every, resume)
-    found = Units.of(model, groups, units, strata, scale)
-    labels = found.groups
-    check_pairs(labels, found.rows.shape[1] + 1, n_permutations, scope)
+    design = Units.of(model, groups, units, strata, scale)
+    labels = design.groups
+    check_pairs(labels, design.rows.shape[1] + 1, n_permutations, scope)
     members = [tuple(range(len(labels.names)))]
     if len(labels.names) > 2:
         members += combinations(range(len(labels.names)), 2)
-    sets = labelled_sets(chosen, found.rows, labels, found.strata, members, scope)
-    spread = _dispersions(found, members, scope)
-    of_spread = [(LOG_VARIANCES, each.labelled) for each in spread]
+    sets = labelled_sets(chosen, design.rows, labels, design.strata, members, scope)
+    spread = _dispersions(design, members, scope)
+    of_spread = [(LOG_VARIANCES, members_of_test.labelled) for members_of_test in spread]
     smallest = _smallest(sets, chosen, members, scope)
-    names = [" - ".join(str(labels.names[g]) for g in each) for each in members]
+    names = [
+        " - ".join(str(labels.names[g]) for g in members_of_test) for members_of_test in members
+    ]
     whole = "units" if units is not None else "samples"
     warn_few_labellings(smallest, alpha, ["all groups", *names[1:]], whole)
     observed = _observed(chosen, sets, members, labels.names)
-    found.warn_of_depth()
+    design.warn_of_depth()
     if statistic == "hellinger":
-        found.warn_of_roots(statistic)
+        design.warn_of_roots(statistic)
     nulls, exact, interrupted = null_distributions(
         chosen, sets, n_permutations, of_spread, random_state=random_state, batch_size=batch_size,
         n_threads=n_threads, client=client, checkpoint=checkpoint,
@@ -261,7 +263,7 @@ def _smallest(
 ) -> list[float]:
     """Return the smallest p-value that all labellings can give, for each test."""
     if scope == "pair":
-        return [smallest_pvalue(each.sizes, symmetric=statistic.symmetric) for each in sets]
+        return [smallest_pvalue(labelled.sizes, symmetric=statistic.symmetric) for labelled in sets]
     sizes, out = sets[0].sizes, []
     for test in members:
         others = np.delete(sizes, test, axis=1).sum(axis=1, keepdims=True)
@@ -280,18 +282,20 @@ def _observed(
 ) -> list[float]:  # fmt: skip
     """Return the statistic of the data for each test."""
     if statistic.check is not None:
-        tables = (each.table()[list(test)] for each in sets for test in each.tests)
+        tables = (labelled.table()[list(test)] for labelled in sets for test in labelled.tests)
         for table, test in zip(tables, members, strict=True):
             statistic.check(table, [names[g] for g in test])
-    found: list[float] = np.concatenate([each.observed(statistic) for each in sets]).tolist()
-    for value, test in zip(found, members, strict=True):
+    statistics: list[float] = np.concatenate(
+        [labelled.observed(statistic) for labelled in sets]
+    ).tolist()
+    for value, test in zip(statistics, members, strict=True):
         if not np.isfinite(value):
             raise ValueError(
                 f"statistic={statistic.name!r} of groups {' - '.join(str(names[g]) for g in test)} "
                 "is not a finite number: amounts of their units differ too much. Pass "
                 "scale='proportions', or rescale what is given."
             )
-    return found
+    return statistics
 
 
 def null_distributions(
@@ -301,42 +305,44 @@ def null_distributions(
 
     `beside` has one more part for each set, with the same labellings; its tests come last.
     """
-    of_sets: list[list[Part]] = [[(statistic, each)] for each in sets]
+    of_sets: list[list[Part]] = [[(statistic, labelled)] for labelled in sets]
     for parts, other in zip(of_sets, beside, strict=False):
         parts.append(other)
     few = [log10_labellings(of.sizes) < 15 and n_labellings(of.sizes) <= n for of in sets]
     drawn = [parts for parts, is_few in zip(of_sets, few, strict=True) if not is_few]
     columns, interrupted = [], False
     if drawn:
-        found = run_replicates(Permutations(drawn), n, **options)
-        interrupted = found.interrupted
-        if not len(found):
+        replicates = run_replicates(Permutations(drawn), n, **options)
+        interrupted = replicates.interrupted
+        if not len(replicates):
             raise KeyboardInterrupt
-        columns = list(found["statistic"].T)
+        columns = list(replicates["statistic"].T)
     nulls: list[list[Array]] = [[], []]
     exact: list[list[bool]] = [[], []]
     for parts, is_few in zip(of_sets, few, strict=True):
-        for place, (of, each) in enumerate(parts):
+        for place, (of, labelled) in enumerate(parts):
             if is_few:
-                of_tests = list(each.all_values(of).T)
+                of_tests = list(labelled.all_values(of).T)
             else:
-                of_tests, columns = columns[: len(each.tests)], columns[len(each.tests) :]
+                of_tests, columns = columns[: len(labelled.tests)], columns[len(labelled.tests) :]
             nulls[place] += [np.ascontiguousarray(null) for null in of_tests]
-            exact[place] += [is_few] * len(each.tests)
+            exact[place] += [is_few] * len(labelled.tests)
     return sum(nulls, []), sum(exact, []), interrupted
 
 
 def _dispersions(units: Units, members: list[tuple[int, ...]], scope: str) -> list[Dispersion]:
     """Return the tests of spread, for the same sets of units as the tests of means."""
-    found = [
+    dispersions = [
         Dispersion.of(
             units.rows, units.groups, units.strata, members if scope == "all" else members[:1]
         )
     ]
     for pair in members[1:] if scope == "pair" else ():
         of = np.isin(units.groups.codes, pair)
-        found.append(Dispersion.of(units.rows[of], units.groups.of(of), units.strata[of], [(0, 1)]))
-    return found
+        dispersions.append(
+            Dispersion.of(units.rows[of], units.groups.of(of), units.strata[of], [(0, 1)])
+        )
+    return dispersions
 
 
 def _with_dispersions(
@@ -344,15 +350,15 @@ def _with_dispersions(
     nulls: list[Array], exact: list[bool],
 ) -> list[GroupTest]:  # fmt: skip
     """Return the tests with the results of the tests of spread added."""
-    observed = [value for each in spread for value in each.observed]
-    found = []
+    observed = [value for dispersion in spread for value in dispersion.observed]
+    tests_of_spread = []
     for test, groups, value, null, is_exact in zip(
         tests, members, observed, nulls, exact, strict=True
     ):
         p = pvalue(n_as_extreme(null, value, "greater"), null.size, "", is_exact)
         roots = tuple(spread[0].spread[list(groups)].tolist())
-        found.append(replace(test, dispersions=roots, dispersion_pvalue=p))
-    return found
+        tests_of_spread.append(replace(test, dispersions=roots, dispersion_pvalue=p))
+    return tests_of_spread
 
 
 def _tests(
@@ -361,8 +367,14 @@ def _tests(
 ) -> list[GroupTest]:  # fmt: skip
     """Return the result of each test."""
     side = statistic.alternative
-    n_extreme = [n_as_extreme(*each, side) for each in zip(nulls, observed, strict=True)]
-    z = [standardized(*each, side) for each in zip(nulls, observed, strict=True)]
+    n_extreme = [
+        n_as_extreme(*null_and_observed, side)
+        for null_and_observed in zip(nulls, observed, strict=True)
+    ]
+    z = [
+        standardized(*null_and_observed, side)
+        for null_and_observed in zip(nulls, observed, strict=True)
+    ]
     p = [
         pvalue(b, null.size, side, all_of_them)
         for b, null, all_of_them in zip(n_extreme, nulls, exact, strict=True)

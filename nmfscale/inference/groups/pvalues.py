@@ -112,8 +112,8 @@ def _n_at_least(ordered: Array, observed: Array) -> Array:
     """Count the values of a sorted null distribution that are at least `observed` (n,)."""
     largest = _largest(ordered[np.isfinite(ordered)])
     slack = _TIE * np.maximum(1e-300, np.maximum(np.abs(observed), largest))
-    found: Array = ordered.size - np.searchsorted(ordered, observed - slack, "left")
-    return found
+    n_at_least: Array = ordered.size - np.searchsorted(ordered, observed - slack, "left")
+    return n_at_least
 
 
 def _rising(pvalues: Array, order: Array) -> Array:

@@ -56,8 +56,8 @@ class Statistic:
         # one matrix product for each table, so that bits do not depend on the batch size
         if not self.of_products:
             return tables
-        found: Array = dense.products(tables, tables.transpose(0, 2, 1))
-        return found
+        products: Array = dense.products(tables, tables.transpose(0, 2, 1))
+        return products
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
         """Return the statistic of some of the groups, one for each table."""
@@ -94,10 +94,10 @@ def between(products: Array, sizes: Array) -> Array:
 
 def balanced(tables: Array, sizes: Array) -> Array:
     """Sum of squared deviations of balanced tables from 1/sqrt(T), which is neutral."""
-    found = balance_tables(tables.transpose(0, 2, 1))
-    deviations = found.tables - 1 / np.sqrt(tables.shape[2])
+    balance = balance_tables(tables.transpose(0, 2, 1))
+    deviations = balance.tables - 1 / np.sqrt(tables.shape[2])
     out = (deviations * deviations).sum(axis=(1, 2))
-    return np.where(found.status <= LIMIT, out, np.inf)
+    return np.where(balance.status <= LIMIT, out, np.inf)
 
 
 def most_balanced(n_groups: int) -> float:
@@ -204,8 +204,8 @@ def within_strata(rows: Array, strata: Array) -> Array:
     _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     sums = np.zeros((sizes.size, rows.shape[1]))
     np.add.at(sums, stratum.reshape(-1), rows)
-    found: Array = rows - (sums / sizes[:, None])[stratum.reshape(-1)]
-    return found
+    centred: Array = rows - (sums / sizes[:, None])[stratum.reshape(-1)]
+    return centred
 
 
 STATISTICS = {
@@ -224,17 +224,17 @@ STATISTICS = {
 def checked_statistic(statistic: Any, alternative: str | None) -> Statistic:
     """Return the statistic with this name, or wrap the user's function."""
     if alternative is not None and alternative not in get_args(Alternative):
-        known = ", ".join(get_args(Alternative))
-        raise ValueError(f"alternative={alternative!r}: choose from {known}.")
+        allowed = ", ".join(get_args(Alternative))
+        raise ValueError(f"alternative={alternative!r}: choose from {allowed}.")
     if isinstance(statistic, str) and statistic in STATISTICS:
-        found = STATISTICS[statistic]
-        if alternative not in (None, found.alternative):
+        chosen = STATISTICS[statistic]
+        if alternative not in (None, chosen.alternative):
             raise ValueError(
                 f"alternative={alternative!r}: groups that differ make statistic={statistic!r} "
-                f"{_DIRECTIONS[found.alternative]}, so leave it out or pass "
-                f"{found.alternative!r}."
+                f"{_DIRECTIONS[chosen.alternative]}, so leave it out or pass "
+                f"{chosen.alternative!r}."
             )
-        return found
+        return chosen
     if not callable(statistic):
         raise ValueError(
             f"statistic={statistic!r}: choose from {', '.join(STATISTICS)}, or pass a function of "
@@ -253,13 +253,14 @@ def _code_of(function: Any) -> str:
         return repr((_code_of(function.func), function.args, function.keywords))
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    plain = [repr(each) for each in held if isinstance(each, (int, float, str, tuple))]
+    plain = [repr(value) for value in held if isinstance(value, (int, float, str, tuple))]
     return repr((None if code is None else _parts_of(code), plain))
 
 
 def _parts_of(code: CodeType) -> tuple[Any, ...]:
     constants = [
-        _parts_of(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts
+        _parts_of(constant) if isinstance(constant, CodeType) else repr(constant)
+        for constant in code.co_consts
     ]
     return code.co_code.hex(), code.co_names, constants
 
@@ -276,11 +277,11 @@ class _OfTables:
     def __call__(self, tables: Array, sizes: Array) -> Array:
         values = np.asarray(self.function(tables), np.float64)
         if values.shape != (len(tables),) or not np.isfinite(values).all():
-            found = (
+            returned = (
                 values.shape if values.shape != (len(tables),) else "numbers that are not finite"
             )
             raise ValueError(
-                f"the statistic returned {found} for tables of shape {tables.shape}: one finite "
+                f"the statistic returned {returned} for tables of shape {tables.shape}: one finite "
                 f"number for each table, ({len(tables)},), is needed."
             )
         return values

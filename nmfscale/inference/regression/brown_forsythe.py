@@ -74,20 +74,20 @@ class EachTopic(Statistic):
         between = (w * (mean - s.sum(axis=1, keepdims=True) / whole) ** 2).sum(axis=1)
         expected = ((1 - w / whole) * variance * n / w).sum(axis=1)
         both = between + expected
-        found: Array = np.divide(between, both, out=np.zeros_like(both), where=both > 0)
-        return found
+        shares: Array = np.divide(between, both, out=np.zeros_like(both), where=both > 0)
+        return shares
 
     def _variances(self, within: Array, n: Array) -> Array:
         """Return variances of units in groups (n_tables, R, T), times n / (n - 1)."""
         spare = np.maximum(n - 1, 1)
         # a group with a single unit gets the pooled spread of all groups
         pooled = within.sum(axis=1, keepdims=True) / max(1.0, float((n - 1).sum()))
-        found = np.where(n == 1, pooled, within / spare * (n / spare))
+        variances = np.where(n == 1, pooled, within / spare * (n / spare))
         if self.shares is None:
-            return found
+            return variances
         prior = PRIOR / (PRIOR + n - 1)
-        shared = np.array(self.shares) * found.sum(axis=2, keepdims=True)
-        moderated: Array = (1 - prior) * found + prior * shared
+        shared = np.array(self.shares) * variances.sum(axis=2, keepdims=True)
+        moderated: Array = (1 - prior) * variances + prior * shared
         return moderated
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:

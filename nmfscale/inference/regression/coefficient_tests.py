@@ -170,13 +170,13 @@ class FreedmanLane(CoefficientTests):
         """Weights (n,) of the topic's and of pooled squared residuals, for each test."""
         free, rest = free_rows(self.fit)
         prior = np.zeros(len(rest)) if self.shares is None else prior_of_rows(self.fit)
-        found = []
-        for each in self._directions:
+        weights = []
+        for direction in self._directions:
             w = np.where(
-                free, (dense.product(self.fit.basis, each) ** 2).sum(axis=1) / rest**2, 0.0
+                free, (dense.product(self.fit.basis, direction) ** 2).sum(axis=1) / rest**2, 0.0
             )
-            found.append((w * (1 - prior), w * prior))
-        return found
+            weights.append((w * (1 - prior), w * prior))
+        return weights
 
     @cached_property
     def _pooled(self) -> list[float]:
@@ -184,15 +184,16 @@ class FreedmanLane(CoefficientTests):
         free, _ = free_rows(self.fit)
         Q = self.fit.basis[~free]
         return [
-            float((dense.product(Q, each) ** 2).sum()) / self.fit.freedom
-            for each in self._directions
+            float((dense.product(Q, direction) ** 2).sum()) / self.fit.freedom
+            for direction in self._directions
         ]
 
     @cached_property
     def _without(self) -> list[Array]:
         fit = self.fit
         return [
-            fit.residuals + dense.product(fit.basis, fit.inside(each)) for each in self._directions
+            fit.residuals + dense.product(fit.basis, fit.inside(direction))
+            for direction in self._directions
         ]
 
     def statistics(self, moves: Array) -> Array:
@@ -284,7 +285,7 @@ class SignFlips(CoefficientTests):
     def _parts(self) -> list[tuple[Array, Array, Array, Array]]:
         """Return the terms that `statistics` sums over units, for each test."""
         errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
-        scores, B, found = errors.scores(), errors.squares(), []
+        scores, B, parts = errors.scores(), errors.squares(), []
         rest = np.eye(B.shape[1]) - B
         for turn in self._directions:
             r = scores + dense.products(B, self.fit.inside(turn))
@@ -292,11 +293,11 @@ class SignFlips(CoefficientTests):
             own = dense.products(K.transpose(0, 2, 1), r)  # (n_units, k, T)
             C = dense.products(K.transpose(0, 2, 1), B)  # (n_units, k, P)
             cross = dense.products(C.transpose(0, 2, 1), own)  # (n_units, P, T)
-            found.append((
+            parts.append((
                 r.reshape(len(r), -1), cross.reshape(len(r), -1), (own**2).sum(axis=(0, 1)),
                 dense.cross(C.reshape(-1, C.shape[2])),
             ))  # fmt: skip
-        return found
+        return parts
 
     def statistics(self, moves: Array) -> Array:
         """Return statistics (n, n_tests, T) of scores multiplied by these signs."""
@@ -311,8 +312,9 @@ class SignFlips(CoefficientTests):
             if self.shares is not None:
                 prior = PRIOR / (PRIOR + self._freedom[j])
                 left, squares = (
-                    (1 - prior) * each + prior * self.shares * each.sum(axis=-1, keepdims=True)
-                    for each in (np.maximum(left, 0), squares)
+                    (1 - prior) * variances
+                    + prior * self.shares * variances.sum(axis=-1, keepdims=True)
+                    for variances in (np.maximum(left, 0), squares)
                 )
             out[:, j] = _ratio((dense.products(turn.T, v) ** 2).sum(axis=1), left, squares)
         return out
@@ -328,12 +330,12 @@ class SignFlips(CoefficientTests):
 def _of_orders(rows: Array, e: Array) -> Array:
     """Return products (m, P, T) of rows (P, m, n) with e (n, T), a single product."""
     P, m, n = rows.shape
-    found = dense.product(rows.reshape(-1, n), e).reshape(P, m, -1)
-    return np.ascontiguousarray(found.transpose(1, 0, 2))
+    products = dense.product(rows.reshape(-1, n), e).reshape(P, m, -1)
+    return np.ascontiguousarray(products.transpose(1, 0, 2))
 
 
 def _ratio(between: Array, left: Array, squares: Array) -> Array:
     """Divide sums of squares; return infinity where the divisor is 0, and 0 for 0 / 0."""
-    known = left > _NOTHING * squares
+    positive = left > _NOTHING * squares
     out = np.where(between > _NOTHING * squares, np.inf, 0.0)
-    return np.divide(between, left, out=out, where=known)
+    return np.divide(between, left, out=out, where=positive)

@@ -246,13 +246,13 @@ def group_effects(
 
 def _warn_of_unequal_spread(values: Array, labels: Labels) -> None:
     """Warn if the units of one group vary far more than those of another."""
-    known = np.flatnonzero(labels.sizes >= _ENOUGH_FOR_SPREAD)
-    if known.size < 2:
+    large = np.flatnonzero(labels.sizes >= _ENOUGH_FOR_SPREAD)
+    if large.size < 2:
         return
-    spread = np.array([values[labels.codes == r].var(axis=0, ddof=1).sum() for r in known])
+    spread = np.array([values[labels.codes == r].var(axis=0, ddof=1).sum() for r in large])
     wide, narrow = int(spread.argmax()), int(spread.argmin())
     if spread[wide] > _UNEQUAL * spread[narrow]:
-        names = [shown(labels.names[known[r]]) for r in (wide, narrow)]
+        names = [shown(labels.names[large[r]]) for r in (wide, narrow)]
         warn_caller(
             f"proportions vary more in group {names[0]} (variance {spread[wide]:.2g}) than in "
             f"group {names[1]} ({spread[narrow]:.2g}). In simulations with unequal spread and "
@@ -268,7 +268,10 @@ def _warn_of_unequal_spread(values: Array, labels: Labels) -> None:
 def _pvalues(nulls: list[Array], observed: Array, exact: bool) -> tuple[Array, Array]:
     """Return p-values of topics: unadjusted, and adjusted by the maximum over topics."""
     both = list(zip(nulls, observed.tolist(), strict=True))
-    p = [pvalue(n_as_extreme(*each, "greater"), each[0].size, "", exact) for each in both]
+    p = [
+        pvalue(n_as_extreme(*null_and_observed, "greater"), null_and_observed[0].size, "", exact)
+        for null_and_observed in both
+    ]
     maxt = joint_max_t(nulls, observed.tolist(), exact)
     return np.array(p), np.maximum(maxt, p)
 

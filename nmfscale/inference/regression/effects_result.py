@@ -173,8 +173,8 @@ class GroupEffects(Result):
         else:
             lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
             errors = spread(self.replicates)
-        for name, each in ("lower", lower), ("upper", upper), ("std_error", errors):
-            object.__setattr__(self, name, each)
+        for name, values in ("lower", lower), ("upper", upper), ("std_error", errors):
+            object.__setattr__(self, name, values)
 
     def _of_replicates(
         self, replicates: Array, estimate: Array, along: Array
@@ -211,7 +211,7 @@ class GroupEffects(Result):
                 raise ValueError(f"reference={shown(reference)} is not one of the groups: {names}.")
             of = self.groups.index(reference)
             pairs = [(g, of) for g in range(R) if g != of]
-        one, other = (np.array(each) for each in zip(*pairs, strict=True))
+        one, other = (np.array(groups) for groups in zip(*pairs, strict=True))
         size = len(pairs)
         if self.replicates is not None:
             size = max(1, _REPLICATES // (len(self.replicates) * len(self.means)))
@@ -276,9 +276,9 @@ class GroupEffects(Result):
     def __repr__(self) -> str:
         """Sizes, and the number of topics that differ."""
         T, R = self.means.shape
-        found = np.count_nonzero(self.qvalue <= 0.05)
+        n_significant = np.count_nonzero(self.qvalue <= 0.05)
         once = counted_once(self.equal_weights, self.units)
         return (
             f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}, "
-            f"{found} topics with q <= 0.05 of {len(self.null):,} labellings>"
+            f"{n_significant} topics with q <= 0.05 of {len(self.null):,} labellings>"
         )

@@ -62,8 +62,8 @@ class LeastSquares:
     @property
     def dual(self) -> Array:
         """Columns d_j with ``d_j' x_k = 1`` for k = j and 0 otherwise."""
-        found: Array = dense.product(self.basis, self.turn)
-        return found
+        dual: Array = dense.product(self.basis, self.turn)
+        return dual
 
     @property
     def freedom(self) -> int:
@@ -73,8 +73,8 @@ class LeastSquares:
 
     def directions(self, columns: list[int]) -> Array:
         """Return an orthonormal basis (P, k) of what the other terms do not explain."""
-        found: Array = decompositions.qr(self.turn[:, columns])[0]
-        return found
+        directions: Array = decompositions.qr(self.turn[:, columns])[0]
+        return directions
 
     def inside(self, directions: Array) -> Array:
         """Return the part of Y that some terms explain, in the basis (P, T)."""
@@ -83,8 +83,8 @@ class LeastSquares:
         total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
         # set to 0 what is 0 up to rounding
         parts[:, (parts**2).sum(axis=0) <= NOTHING * total] = 0
-        found: Array = dense.product(directions, parts)
-        return found
+        projected: Array = dense.product(directions, parts)
+        return projected
 
 
 @dataclass(frozen=True)

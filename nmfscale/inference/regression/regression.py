@@ -270,7 +270,7 @@ def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: st
     For a term with two values, the units of the rarer value are counted. For other terms, all units
     are.
     """
-    stratum, found = design.strata.codes, {}
+    stratum, units_of_level = design.strata.codes, {}
     size, kept = design.strata.sizes, 1.0
     for name, column in [
         *zip(matrix.terms, matrix.values.T, strict=True),
@@ -278,14 +278,14 @@ def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: st
     ]:
         values = np.unique(column)
         if values.size > 2:
-            found[name] = design.n_units
+            units_of_level[name] = design.n_units
         for value in values[: 2 * (values.size == 2)]:
             has = np.zeros(design.n_units, bool)
             has[design.of_sample[column == value]] = True
-            found[name] = min(found.get(name, design.n_units), int(has.sum()))
+            units_of_level[name] = min(units_of_level.get(name, design.n_units), int(has.sum()))
             n_having = np.bincount(stratum[has], minlength=size.size)
             kept *= float(1 - np.prod(power(1 - n_having / size, size)))
-    names, n_units = tuple(found), np.array(list(found.values()), np.int64)
+    names, n_units = tuple(units_of_level), np.array(list(units_of_level.values()), np.int64)
     if kept < 0.5 and interval != "t":
         least = int(n_units.argmin())
         raise ValueError(

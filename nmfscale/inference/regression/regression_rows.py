@@ -94,5 +94,5 @@ class Rows:
         away[:, lengths <= 1e-9 * np.linalg.norm(self.X, axis=0)] = 0
         away /= np.where(lengths > 0, lengths, 1.0)
         others = np.delete(away, columns, axis=1)
-        rank, of_others = (np.linalg.matrix_rank(each, tol=1e-7) for each in (away, others))
+        rank, of_others = (np.linalg.matrix_rank(matrix, tol=1e-7) for matrix in (away, others))
         return bool(rank - of_others == len(columns))

@@ -45,12 +45,12 @@ class RobustErrors:
 
     def influences(self, along: Array) -> Array:
         """Return the contribution of each unit to a weighted sum of coefficients, (n_units, T)."""
-        found = self._influences(along)
+        influences = self._influences(along)
         if len(self.strata) > 2:
             for first, last in itertools.pairwise(self.strata):
                 if last - first > 1:
-                    found[first:last] -= found[first:last].mean(axis=0)
-        return found
+                    influences[first:last] -= influences[first:last].mean(axis=0)
+        return influences
 
     def _influences(self, along: Array) -> Array:
         raise NotImplementedError
@@ -115,8 +115,8 @@ class HC3(RobustErrors):
         E = fit.residuals
         spread = np.sqrt((E**2).sum(axis=0) / fit.freedom)
         E = np.where(free[:, None], E / rest[:, None], spread)
-        found: Array = _times(fit.basis, _times(fit.turn, along))[:, None] * E
-        return found
+        influences: Array = _times(fit.basis, _times(fit.turn, along))[:, None] * E
+        return influences
 
     def freedom(self, along: Array) -> float:
         """Return degrees of freedom of the standard error under equal variances."""
@@ -200,11 +200,11 @@ class OneWay:
         of_cells = np.column_stack([self.trace, self.lone])
         trace, lone = dense.cross(of_cells, squares)
         square = dense.cross(self.square[:, None], squares**2)[0] + lone**2 / self.n_free
-        found: Array = np.divide(
+        freedom: Array = np.divide(
             (trace + lone) ** 2, square, out=np.full(len(square), float(self.n_free)),
             where=square > 0,
         )  # fmt: skip
-        return found
+        return freedom
 
     def acceleration(self, along: Array) -> Array:
         """Return the acceleration (T, k) of BCa intervals of sums with weights (C, k)."""
@@ -229,8 +229,8 @@ class CR3(RobustErrors):
     def _influences(self, along: Array) -> Array:
         scores = self.scores()
         k = self._without(_times(self.fit.turn, along))
-        found: Array = dense.products(k[:, None, :], scores)[:, 0]
-        return found
+        influences: Array = dense.products(k[:, None, :], scores)[:, 0]
+        return influences
 
     def check(self) -> None:
         """Refuse a unit that alone determines a coefficient: its variance cannot be estimated."""
@@ -265,8 +265,8 @@ class CR3(RobustErrors):
         """Return ``(1 - Q_u' Q_u)^-1 t`` for vectors t (P,) or (P, k), one for each unit."""
         rest = np.eye(self.fit.basis.shape[1]) - self.squares()
         right = np.broadcast_to(turned.reshape(len(turned), -1), (len(rest), len(turned), 1))
-        found: Array = decompositions.solve(rest, right)[:, :, 0]
-        return found
+        solutions: Array = decompositions.solve(rest, right)[:, :, 0]
+        return solutions
 
     def freedom(self, along: Array) -> float:
         """Return degrees of freedom of the standard error under equal variances."""
@@ -292,19 +292,19 @@ def prior_of_rows(fit: LeastSquares) -> Array:
 
 def prior_of(leverage: Array) -> Array:
     """Return PRIOR / (PRIOR + n - 1) for a mean of n = 1 / leverage units."""
-    found: Array = PRIOR * leverage / (1 + (PRIOR - 1) * leverage)
-    return found
+    shrunk: Array = PRIOR * leverage / (1 + (PRIOR - 1) * leverage)
+    return shrunk
 
 
 def shares_of(values: Array, weights: Array | None) -> Array:
     """Return the share of each topic (T,) in the variance of Dirichlet proportions."""
     mean = np.average(values, axis=0, weights=weights)
-    found: Array = mean * (1 - mean)
+    variances: Array = mean * (1 - mean)
     # with a single topic nothing varies
-    return found / (found.sum() or 1.0)
+    return variances / (variances.sum() or 1.0)
 
 
 def _times(A: Array, x: Array) -> Array:
     """Return A x for a vector x."""
-    found: Array = (A * x).sum(axis=1)
-    return found
+    products: Array = (A * x).sum(axis=1)
+    return products

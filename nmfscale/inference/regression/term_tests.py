@@ -130,13 +130,13 @@ def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, s
     one = np.ones(len(rows.X)) / np.sqrt(len(rows.X))
     has_constant = np.linalg.norm(bare.basis.T @ one) > 1 - 1e-9
     away = np.abs(bare.dual.T @ one) / np.linalg.norm(bare.turn, axis=0)
-    found: dict[Any, str] = {}
+    reasons: dict[Any, str] = {}
     for j, name in enumerate(terms):
         if not (has_constant and away[j] < 1e-7):
-            found[name] = _CONSTANT if name == INTERCEPT else _NO_CONSTANT
+            reasons[name] = _CONSTANT if name == INTERCEPT else _NO_CONSTANT
         elif not _can_move(rows, [j], permuted):
-            found[name] = _IN_STRATA
-    return found
+            reasons[name] = _IN_STRATA
+    return reasons
 
 
 def _can_move(rows: Rows, columns: list[int], permuted: bool) -> bool:

@@ -65,7 +65,7 @@ class Folds:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the parts, which are as large as the counts and follow from them."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def in_this_process(self) -> Folds:
         """Return the same folds, with the parts that this process has made already."""
@@ -101,8 +101,8 @@ class Folds:
         """Number of the fold in which each unit is held out."""
         assert self.unit is not None
         rng = generator(self.seed, 1)
-        found: Array = rng.permutation(int(self.unit.max()) + 1) % self.n_folds
-        return found
+        fold: Array = rng.permutation(int(self.unit.max()) + 1) % self.n_folds
+        return fold
 
     @cached_property
     def sum_of_sample(self) -> Array:
@@ -123,11 +123,11 @@ class Folds:
             if n == 2:
                 return held
             rest = [[p for p in range(n) if p != f] for f in range(n)]
-            return [PartOfCounts(counts, None, thinning, each) for each in rest] + held
+            return [PartOfCounts(counts, None, thinning, part) for part in rest] + held
         fold = self.fold_of_unit[self.unit]
         rows = [np.flatnonzero(fold == f) for f in range(n)]
         train = [PartOfCounts(counts, np.flatnonzero(fold != f)) for f in range(n)]
-        halves = [PartOfCounts(counts, each, thinning, [i]) for i in (0, 1) for each in rows]
+        halves = [PartOfCounts(counts, part, thinning, [i]) for i in (0, 1) for part in rows]
         return train + halves
 
     @cached_property

@@ -173,11 +173,11 @@ def jackknife_fit(
             "bootstrap_fit."
         )
     counts = as_counts(X, integer="allow", subject="X", layer=layer, raw=raw)
-    counts, given = counts_of_fit(model, X, counts)
+    counts, fit_samples = counts_of_fit(model, X, counts)
     n, m = counts.shape
     feature_names = feature_names_of(model, counts)
     chosen = _checked_entries(entries, model, feature_names, m)
-    named: Any = {"sample_names": given.sample_names, "subject": "X"}
+    named: Any = {"sample_names": fit_samples.sample_names, "subject": "X"}
     labels = None if groups is None else checked_labels(groups, n, "groups", **named)
     if not len(chosen) and labels is None:
         raise ValueError("nothing to estimate: give entries, groups or both.")
@@ -199,12 +199,12 @@ def jackknife_fit(
         solver = _Solver(hessian, tol, max_iter, advance)
         components = None
         if len(chosen):
-            found = [_frequency(solver, F, *entry) for entry in chosen]
-            components = _estimates(found, (len(chosen),), design, level)
+            estimates = [_frequency(solver, F, *entry) for entry in chosen]
+            components = _estimates(estimates, (len(chosen),), design, level)
         means = None
         if labels is not None:
-            found = list(_group_means(solver, L, F, labels, in_means))
-            means = _estimates(found, (F.shape[1], len(labels.names)), design, level)
+            estimates = list(_group_means(solver, L, F, labels, in_means))
+            means = _estimates(estimates, (F.shape[1], len(labels.names)), design, level)
     _warn(solver, hessian, chosen)
     return JackknifeFit(
         components, means, chosen, feature_names, None if labels is None else labels.names,
@@ -280,14 +280,14 @@ def _group_means(solver: _Solver, L: Array, F: Array, labels: Labels, weights: A
 
 
 def _estimates(
-    found: Sequence[tuple[float, Array]], shape: tuple[int, ...], design: Design, level: float
+    values: Sequence[tuple[float, Array]], shape: tuple[int, ...], design: Design, level: float
 ) -> JackknifeEstimates:
     """Return estimates of this shape, given each value and its influences (n,)."""
-    estimate = np.array([value for value, _ in found])
-    influences = design.sum_over_units(np.stack([each for _, each in found], axis=1))
+    estimate = np.array([value for value, _ in values])
+    influences = design.sum_over_units(np.stack([influence for _, influence in values], axis=1))
     strata = design.strata
     means = np.stack([
-        np.bincount(strata.codes, each, len(strata.names)) for each in influences.T
+        np.bincount(strata.codes, influence, len(strata.names)) for influence in influences.T
     ], axis=1) / strata.sizes[:, None]  # fmt: skip
     error = np.sqrt(((influences - means[strata.codes]) ** 2).sum(axis=0))
     inside = (estimate > 0) & (estimate < 1) & (error > 0)
@@ -330,7 +330,7 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
 
 def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> Array:
     """Return indices of topics and features (n_entries, 2)."""
-    found: list[tuple[int, int]] = []
+    checked: list[tuple[int, int]] = []
     if entries is not None and (isinstance(entries, str) or not np.iterable(entries)):
         raise ValueError(
             f"entries is {shown(entries)}: a list of pairs is needed, each of a topic and a "
@@ -353,8 +353,8 @@ def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> A
             raise ValueError(
                 f"entries: {shown(feature)} is not a feature: features are 0 to {n_features - 1}."
             )
-        found.append((topic_number(model, topic, "entries"), int(feature)))
-    return np.array(found, np.int64).reshape(-1, 2)
+        checked.append((topic_number(model, topic, "entries"), int(feature)))
+    return np.array(checked, np.int64).reshape(-1, 2)
 
 
 def _check_optimum(kkt: float, model: Any) -> None:

@@ -174,17 +174,17 @@ def bootstrap_fit(
     client = resolve_client(client)
     counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
     fitted = _fitted(estimator, counts, n_threads)
-    counts, given = counts_of_fit(fitted, X, counts)
+    counts, fit_samples = counts_of_fit(fitted, X, counts)
     feature_names = feature_names_of(fitted, counts)
     n, m = counts.shape
     design = checked_design(
         checked_labels(np.zeros(n, int), n, "X"), units, strata, nested=False,
-        sample_names=given.sample_names, subject="X",
+        sample_names=fit_samples.sample_names, subject="X",
     )  # fmt: skip
     check_resampled(design)
     labels = None
     if groups is not None:
-        labels = checked_labels(groups, n, "groups", given.sample_names, "X")
+        labels = checked_labels(groups, n, "groups", fit_samples.sample_names, "X")
     chosen = [
         _checked_indices(wanted, size, name, names)
         for wanted, size, name, names in (
@@ -193,26 +193,26 @@ def bootstrap_fit(
         )
     ]
     proportions, frequencies = shares_of(fitted)
-    proportions = proportions[given.rows]
+    proportions = proportions[fit_samples.rows]
     some = (counts.row_totals > 0) & proportions.any(axis=1)
-    in_means = sample_weights(equal_weights, design, labels, given.weights * some)
+    in_means = sample_weights(equal_weights, design, labels, fit_samples.weights * some)
     if labels is not None:
         check_groups(labels, in_means)
     drawing = Drawing.of(
         design, None if labels is None else labels.codes, in_means, features=chosen[0],
         samples=chosen[1],
     )  # fmt: skip
-    task = refit_task(fitted, counts, given, drawing)
+    task = refit_task(fitted, counts, fit_samples, drawing)
     job = run_replicates(
         task, n_replicates, random_state=random_state, n_threads=n_threads, client=client,
         checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
     )  # fmt: skip
     _warn(job["match"], ~job["converged"] & (job["n_iter"] >= fitted.max_iter))
-    known = drawing.numbers_of(proportions, frequencies, np.ones(n))
-    estimates = {name: Estimates.of(known[name], job[name], level) for name in known}
+    of_fit = drawing.numbers_of(proportions, frequencies, np.ones(n))
+    estimates = {name: Estimates.of(of_fit[name], job[name], level) for name in of_fit}
     if labels is not None:
         _warn_of_missing(job["group_means"], labels.names)
-    found = BootstrapFit(
+    result = BootstrapFit(
         estimates["components"], estimates.get("group_means"), estimates.get("proportions"),
         cosines=job["cosine"], matches=job["match"], n_iter=job["n_iter"],
         converged=job["converged"], features=chosen[0], samples=chosen[1],
@@ -221,8 +221,8 @@ def bootstrap_fit(
         units="samples" if units is None else "units", equal_weights=equal_weights,
         origin=Origin.of(topic_words(fitted), groups=groups, units=units, strata=strata),
     )  # fmt: skip
-    _warn_of_lost(found)
-    return found
+    _warn_of_lost(result)
+    return result
 
 
 def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
@@ -240,19 +240,23 @@ def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
     return fresh.fit(counts)
 
 
-def _checked_indices(given: Any, size: int, name: str, names: Any) -> Array:
+def _checked_indices(indices: Any, size: int, name: str, names: Any) -> Array:
     """Return positions of features or samples that are given by position or name."""
-    if given is None:
+    if indices is None:
         return np.arange(size if name == "features" else 0)
-    found = np.atleast_1d(np.asarray(given))
-    if found.ndim == 1 and found.dtype.kind in "iu" and np.isin(found, np.arange(size)).all():
-        return found.astype(np.int64)
-    if found.ndim == 1 and found.dtype.kind in "OUT" and names is not None:
-        place = {str(each): i for i, each in reversed(list(enumerate(names)))}
-        unknown = [str(each) for each in found if str(each) not in place]
+    requested = np.atleast_1d(np.asarray(indices))
+    if (
+        requested.ndim == 1
+        and requested.dtype.kind in "iu"
+        and np.isin(requested, np.arange(size)).all()
+    ):
+        return requested.astype(np.int64)
+    if requested.ndim == 1 and requested.dtype.kind in "OUT" and names is not None:
+        place = {str(value): i for i, value in reversed(list(enumerate(names)))}
+        unknown = [str(value) for value in requested if str(value) not in place]
         if unknown:
             raise ValueError(f"{name}: none is named {shown(unknown[0])}.")
-        return np.array([place[str(each)] for each in found])
+        return np.array([place[str(value)] for value in requested])
     remedy = "" if names is None else ", or names"
     raise ValueError(f"{name} must be whole numbers from 0 to {size - 1}{remedy}.")
 
@@ -268,14 +272,14 @@ def _warn_of_missing(means: Array, names: tuple[Any, ...]) -> None:
         )
 
 
-def _warn_of_lost(found: BootstrapFit) -> None:
-    missing = found.missing
+def _warn_of_lost(result: BootstrapFit) -> None:
+    missing = result.missing
     if missing.any():
         k = int(missing.argmax())
         warn_caller(
             f"some replicates drew no sample from which {np.count_nonzero(missing)} of "
             f"{len(missing)} anchors can be told: the topics of these anchors, such as "
-            f"{shown(found.topic_names[k])}, which {missing[k]:.1%} of the replicates lack, have "
+            f"{shown(result.topic_names[k])}, which {missing[k]:.1%} of the replicates lack, have "
             "intervals from the other replicates only."
         )
 

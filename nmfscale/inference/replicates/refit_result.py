@@ -49,19 +49,19 @@ class Estimates:
         _, which = np.unique(np.packbits(lost, axis=0), axis=1, return_inverse=True)
         for pattern in range(which.max() + 1):
             alike = np.flatnonzero(which.ravel() == pattern)
-            known = ~lost[:, alike[0]]
-            if known.any():
-                ends[:, alike] = percentile(values[np.ix_(known, alike)], level)
+            observed = ~lost[:, alike[0]]
+            if observed.any():
+                ends[:, alike] = percentile(values[np.ix_(observed, alike)], level)
         lower, upper = ends.reshape(2, *estimate.shape)
         return cls(estimate, replicates, lower, upper)
 
     @property
     def std_error(self) -> Array:
         """Standard deviation of the replicates, ignoring NaN."""
-        known = ~np.isnan(self.replicates)
-        n = known.sum(axis=0)
-        mean = np.sum(self.replicates, axis=0, dtype=float, where=known) / np.maximum(n, 1)
-        squares = np.sum((self.replicates - mean) ** 2, axis=0, dtype=float, where=known)
+        observed = ~np.isnan(self.replicates)
+        n = observed.sum(axis=0)
+        mean = np.sum(self.replicates, axis=0, dtype=float, where=observed) / np.maximum(n, 1)
+        squares = np.sum((self.replicates - mean) ** 2, axis=0, dtype=float, where=observed)
         return np.where(n > 0, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
 
 
@@ -152,8 +152,8 @@ class BootstrapFit(Result):
     @property
     def missing(self) -> Array:
         """Share of the replicates that lack each topic, (K,)."""
-        found: Array = np.isnan(self.cosines).mean(axis=0)
-        return found
+        missing: Array = np.isnan(self.cosines).mean(axis=0)
+        return missing
 
     _hint = "; group_means need groups=, proportions samples= in bootstrap_fit"
 
@@ -176,7 +176,9 @@ class BootstrapFit(Result):
         if what == "proportions":  # whose rows are samples
             rows, columns = columns, rows
         estimates = getattr(self, what)
-        table = tidy_columns(rows, columns, {each: getattr(estimates, each) for each in numbers})
+        table = tidy_columns(
+            rows, columns, {number: getattr(estimates, number) for number in numbers}
+        )
         return {column: table[column] for column in ("topic", name, *numbers)}
 
     def _feature_labels(self) -> Any:

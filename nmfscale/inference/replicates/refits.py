@@ -60,8 +60,8 @@ def shares_of(model: Any, loadings: Any = None) -> tuple[Array, Array]:
     The proportions are those of `loadings`, by default of the fitted samples.
     """
     if hasattr(model, "poisson_factors"):
-        found: tuple[Array, Array] = model._multinomial()
-        return found
+        shares: tuple[Array, Array] = model._multinomial()
+        return shares
     loadings = model.loadings_ if loadings is None else loadings
     if model.loadings_are_proportions:
         return loadings, model.components_.T
@@ -105,33 +105,39 @@ class Drawing:
 
         `shares` (n, K) are proportions of samples; samples without topics have none.
         """
-        found = {"components": frequencies.T[:, self.features]}
+        numbers = {"components": frequencies.T[:, self.features]}
         if self.groups is not None:
             R, weights = int(self.groups.max()) + 1, self.in_means * times * shares.any(axis=1)
             sums = np.stack([
-                np.bincount(self.groups, weights * each, minlength=R) for each in shares.T
+                np.bincount(self.groups, weights * share, minlength=R) for share in shares.T
             ])  # fmt: skip
             size = np.bincount(self.groups, weights, minlength=R)
             # a group without drawn units has no mean
-            found["group_means"] = np.where(size > 0, sums / np.where(size > 0, size, 1.0), np.nan)
+            numbers["group_means"] = np.where(
+                size > 0, sums / np.where(size > 0, size, 1.0), np.nan
+            )
         if self.samples.size:
-            found["proportions"] = shares[self.samples]
-        return found
+            numbers["proportions"] = shares[self.samples]
+        return numbers
 
 
-def refit_task(fitted: Any, counts: CountMatrix, given: GivenToFit, drawing: Drawing) -> RefitTask:
+def refit_task(
+    fitted: Any, counts: CountMatrix, fit_samples: GivenToFit, drawing: Drawing
+) -> RefitTask:
     """Return the replicates of a fitted model; its loadings are matched with the counts."""
     how = AGAIN | {"validation_fraction": None}  # a replicate ends by `tol`
     if hasattr(fitted, "poisson_factors"):
-        start = fitted._arguments_of_start(given.rows)
+        start = fitted._arguments_of_start(fit_samples.rows)
         L, F = start["loadings"], start["components"].T
         estimator = with_options(fitted, random_state=0, **how)
-        return WeightedRefits(estimator, counts, drawing, F, L, given.weights, given.fixed)
+        return WeightedRefits(
+            estimator, counts, drawing, F, L, fit_samples.weights, fit_samples.fixed
+        )
     F = np.ascontiguousarray(shares_of(fitted)[1], np.float64)
     if not starts_at_anchors(fitted):
         estimated = fitted.parameters_of_refits()
         estimator = with_options(fitted, random_state=0, **estimated, **how)
-        start, of_samples = fitted._arguments_of_start(given.rows), fitted._start_of_samples()
+        start, of_samples = fitted._arguments_of_start(fit_samples.rows), fitted._start_of_samples()
         return StartedRefits(estimator, counts, drawing, F, start, of_samples, estimated)
     # all anchors are given, so that nothing else plays a part in their choice
     estimator = with_options(
@@ -157,9 +163,9 @@ class RefitTask(ReplicateTask):
         yield from (counts.row_totals, counts.column_totals, self.F, how.unit, how.strata)
         yield from (np.zeros(0) if how.groups is None else how.groups, how.in_means)
         yield from (how.features, how.samples, type(self.estimator).__name__)
-        given: dict[str, Any] = self.estimator.get_params(deep=False)
-        names = [name for name in given if name not in ("n_threads", "memory_limit")]
-        yield repr({name: given[name] for name in names})
+        parameters: dict[str, Any] = self.estimator.get_params(deep=False)
+        names = [name for name in parameters if name not in ("n_threads", "memory_limit")]
+        yield repr({name: parameters[name] for name in names})
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the packed store that workers read, if counts are in one."""
@@ -170,8 +176,8 @@ class RefitTask(ReplicateTask):
         times = self.drawing.times(child_states(seed, numbers))
         with warnings.catch_warnings():
             self._ignore_warnings()
-            found = self._fits(times, n_threads)
-        return {name: np.stack([each[name] for each in found]) for name in found[0]}
+            fits = self._fits(times, n_threads)
+        return {name: np.stack([fit[name] for fit in fits]) for name in fits[0]}
 
     def _ignore_warnings(self) -> None:
         """Ignore warnings that repeat those of the fit."""
@@ -227,13 +233,13 @@ class WeightedRefits(RefitTask):
 
     def _fits(self, times: Array, n_threads: int) -> list[dict[str, Array]]:
         """Fit some replicates; several of them share each read of the counts."""
-        found = list[dict[str, Array]]()
+        fitted = list[dict[str, Array]]()
         self.counts.layout(n_threads)  # arranged once for all fits
         size = self._fits_per_read(n_threads)
         for first in range(0, len(times), size):
-            fits = [partial(self._fit, each) for each in times[first : first + size]]
-            found += fit_together(self.counts, fits, n_threads)
-        return found
+            fits = [partial(self._fit, weights) for weights in times[first : first + size]]
+            fitted += fit_together(self.counts, fits, n_threads)
+        return fitted
 
     def _fit(
         self, times: Array, n_threads: int, counts: CountMatrix, **options: Any
@@ -243,8 +249,8 @@ class WeightedRefits(RefitTask):
         model.fit(counts, **start, row_weights=self.weights * times, **self.fixed)
         shares, frequencies = shares_of(model)
         match, cosine = match_columns(self.F, model._held()[0])
-        found = self.drawing.numbers_of(shares[:, match], frequencies[:, match], times)
-        return self._result(model, found, match, cosine)
+        numbers = self.drawing.numbers_of(shares[:, match], frequencies[:, match], times)
+        return self._result(model, numbers, match, cosine)
 
 
 @dataclass(frozen=True)
@@ -260,7 +266,7 @@ class DrawnRefits(RefitTask):
         """Return the topics that match those of the fit, and their cosines."""
 
     def _fits(self, times: Array, n_threads: int) -> list[dict[str, Array]]:
-        return [self._fit(each, n_threads) for each in times]
+        return [self._fit(weights, n_threads) for weights in times]
 
     def _fit(self, times: Array, n_threads: int) -> dict[str, Array]:
         estimator = with_options(self.estimator, n_threads=n_threads)
@@ -282,12 +288,12 @@ class DrawnRefits(RefitTask):
             if samples.size:  # some were not drawn
                 loadings = model.transform(self._reported)
                 reported[:, kept] = shares_of(model, loadings)[0][:, order]
-        found = self.drawing.numbers_of(shares, frequencies, times)
-        if "group_means" in found:
-            found["group_means"][~kept] = np.nan
+        numbers = self.drawing.numbers_of(shares, frequencies, times)
+        if "group_means" in numbers:
+            numbers["group_means"][~kept] = np.nan
         if samples.size:
-            found["proportions"] = reported
-        return self._result(model, found, match, cosine)
+            numbers["proportions"] = reported
+        return self._result(model, numbers, match, cosine)
 
     @cached_property
     def _reported(self) -> CountMatrix:

@@ -104,10 +104,10 @@ class Replicates:
         rows = self.rows[name]
         return rows if self.done.all() else rows[self.done]
 
-    def keep(self, first: int, found: dict[str, Array]) -> int:
+    def keep(self, first: int, arrays: dict[str, Array]) -> int:
         """Store the results of a batch; return its number of replicates."""
         size = 0
-        for name, values in found.items():
+        for name, values in arrays.items():
             values = np.asarray(values)
             if name not in self.rows:
                 self.rows[name] = np.zeros((self.n_asked, *values.shape[1:]), values.dtype)
@@ -153,8 +153,8 @@ def run_replicates(
         hint = _HINT if checkpoint is None else _HINT_OF_FOLDER.format(folder)
         run = _run_here if client is None else partial(_run_on, client, hint)
 
-        def keep(first: int, found: dict[str, Array]) -> None:
-            advance(job.keep(first, found))
+        def keep(first: int, arrays: dict[str, Array]) -> None:
+            advance(job.keep(first, arrays))
             if place is not None and place.due():
                 _save(job, place)
 
@@ -195,12 +195,12 @@ def check_positive(name: str, value: Any) -> None:
 
 def _begin(n: int, random_state: Any, place: Checkpoint | None) -> Replicates:
     """Return the replicates of the last checkpoint, or none."""
-    found = None if place is None else place.load()
+    checkpoint = None if place is None else place.load()
     job = Replicates(int(n), SeedSequence(0), np.zeros(n, bool))
-    if found is None:
+    if checkpoint is None:
         job.seed = seed_of(random_state)
         return job
-    numbers, arrays = found
+    numbers, arrays = checkpoint
     saved = SeedSequence(numbers["entropy"], spawn_key=tuple(numbers["spawn_key"]))
     job.seed = saved if random_state is None else seed_of(random_state)
     if (_entropy(job.seed), job.seed.spawn_key) != (_entropy(saved), saved.spawn_key):
@@ -226,7 +226,7 @@ def _save(job: Replicates, place: Checkpoint) -> None:
 def _entropy(seed: SeedSequence) -> Any:
     """Return the entropy of a seed in the form that JSON stores."""
     entropy: Any = seed.entropy
-    return [int(each) for each in entropy] if hasattr(entropy, "__len__") else int(entropy)
+    return [int(word) for word in entropy] if hasattr(entropy, "__len__") else int(entropy)
 
 
 def _interrupt(job: Replicates) -> None:
@@ -237,8 +237,8 @@ def _interrupt(job: Replicates) -> None:
 class _Sizes:
     """Chooses the number of replicates of a batch."""
 
-    def __init__(self, given: int | None, least: int = 1):
-        self.size, self.settled, self.least = given or least, given is not None, least
+    def __init__(self, size: int | None, least: int = 1):
+        self.size, self.settled, self.least = size or least, size is not None, least
 
     def note(self, n: int, seconds: float) -> None:
         """Update the estimate from the seconds of a batch of n replicates."""
@@ -269,20 +269,20 @@ def _run_here(
         while not job.interrupted and not job.done.all():
             numbers = next(sizes.cut(job.done))
             begin = time.perf_counter()
-            found = task.run(numbers, job.seed, threads)
+            arrays = task.run(numbers, job.seed, threads)
             sizes.note(len(numbers), time.perf_counter() - begin)
-            keep(numbers.start, found)
+            keep(numbers.start, arrays)
 
 
 def run_batch(
-    numbers: range, seed: SeedSequence, n_threads: int, level: str, given: dict[str, Any]
+    numbers: range, seed: SeedSequence, n_threads: int, level: str, settings: dict[str, Any]
 ) -> tuple[float, dict[str, Array]]:
     """Run a batch of replicates on a worker; return its seconds and results."""
     take_level(level)
     begin = time.perf_counter()
     with single_blas_thread():
-        found = given["task"].run(numbers, seed, n_threads)
-    return time.perf_counter() - begin, found
+        arrays = settings["task"].run(numbers, seed, n_threads)
+    return time.perf_counter() - begin, arrays
 
 
 def _check_file(task: ReplicateTask, infos: dict[str, WorkerInfo]) -> None:
@@ -318,14 +318,14 @@ def _run_on(
             # one replicate for each worker until their duration is known
             pieces = pieces if sizes.settled else pieces[:slots]
             tasks = [
-                Task(f"{task.name} {each.start} to {each.stop - 1}", (each, *args), i, ("task",))
-                for i, each in enumerate(pieces)
+                Task(f"{task.name} {piece.start} to {piece.stop - 1}", (piece, *args), i, ("task",))
+                for i, piece in enumerate(pieces)
             ]
 
             def note(i: int, result: Any, pieces: list[range] = pieces) -> None:
-                seconds, found = result
+                seconds, arrays = result
                 sizes.note(len(pieces[i]), seconds)
-                keep(pieces[i].start, found)
+                keep(pieces[i].start, arrays)
                 if job.interrupted:
                     raise _Interrupted
 

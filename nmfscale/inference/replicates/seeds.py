@@ -91,9 +91,9 @@ def child_states(seed: SeedSequence, numbers: range) -> NDArray[np.uint64]:
 
 def _n_words(seed: SeedSequence) -> int:
     """Return the 32-bit words of a seed, followed by the prefix of the keys of its children."""
-    given: Any = seed.entropy
-    entropy = given if hasattr(given, "__len__") else [given]
-    of_entropy = sum(max(1, -(-int(each).bit_length() // 32)) for each in entropy)
+    entropy_of_seed: Any = seed.entropy
+    entropy = entropy_of_seed if hasattr(entropy_of_seed, "__len__") else [entropy_of_seed]
+    of_entropy = sum(max(1, -(-int(integer).bit_length() // 32)) for integer in entropy)
     return max(_POOL, of_entropy) + sum(
-        max(1, -(-int(each).bit_length() // 32)) for each in seed.spawn_key
+        max(1, -(-int(integer).bit_length() // 32)) for integer in seed.spawn_key
     )

@@ -50,9 +50,9 @@ AGAIN: dict[str, Any] = {"n_init": 1, "n_moves": 0, "verbose": 0, "callback": No
 
 def with_options(estimator: Any, **options: Any) -> Any:
     """Return a copy with those of the parameters that it has."""
-    known = estimator.get_params(deep=False)
+    parameters = estimator.get_params(deep=False)
     return clone(estimator).set_params(
-        **{name: value for name, value in options.items() if name in known}
+        **{name: value for name, value in options.items() if name in parameters}
     )
 
 
@@ -78,11 +78,13 @@ class SelectionTask(ReplicateTask):
 
     def about(self) -> Iterable[Any]:
         """Return the inputs of the fits, from which a checkpoint is recognised."""
-        folds, given = self.folds, self.estimator.get_params(deep=False)
-        names = [name for name in given if name not in ("n_threads", "memory_limit", "verbose")]
+        folds, parameters = self.folds, self.estimator.get_params(deep=False)
+        names = [
+            name for name in parameters if name not in ("n_threads", "memory_limit", "verbose")
+        ]
         yield from (folds.counts.row_totals, folds.counts.column_totals, folds.n_folds)
         yield np.zeros(0) if folds.unit is None else folds.unit
-        yield from (type(self.estimator).__name__, repr({name: given[name] for name in names}))
+        yield from (type(self.estimator).__name__, repr({name: parameters[name] for name in names}))
         yield from (str(folds.seed.entropy), str(folds.seed.spawn_key))
         yield from (self.n_init, *self.numbers)
 
@@ -107,7 +109,7 @@ class SelectionTask(ReplicateTask):
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Return scores and topics of each fit; those of a fold share each read of its counts."""
         folds = self.folds.in_this_process()
-        found: dict[int, dict[str, Array]] = {}
+        scores: dict[int, dict[str, Array]] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for at in range(folds.n_folds):
@@ -120,8 +122,8 @@ class SelectionTask(ReplicateTask):
                     some = mine[first : first + size]
                     fits = [partial(self._fit, folds, r, seed) for r in some]
                     results = fit_together(fold.train, fits, n_threads)
-                    found |= zip(some, results, strict=True)
-        return {name: np.stack([found[r][name] for r in numbers]) for name in found[numbers[0]]}
+                    scores |= zip(some, results, strict=True)
+        return {name: np.stack([scores[r][name] for r in numbers]) for name in scores[numbers[0]]}
 
     def _fit(
         self, folds: Folds, number: int, seed: SeedSequence, n_threads: int, counts: CountMatrix,
@@ -134,10 +136,10 @@ class SelectionTask(ReplicateTask):
             self.estimator, n_components=self.numbers[at], n_init=1, verbose=0, callback=None,
             random_state=state_of_fit(seed, place), n_threads=n_threads, **options,
         )  # fmt: skip
-        found = scores_of(model.fit(counts), fold, folds.n_sums, n_threads)
+        scores = scores_of(model.fit(counts), fold, folds.n_sums, n_threads)
         missing = max(self.numbers) - self.numbers[at]
-        found["topics"] = np.pad(found["topics"], ((0, 0), (0, missing)))
-        return found
+        scores["topics"] = np.pad(scores["topics"], ((0, 0), (0, missing)))
+        return scores
 
 
 def loadings_of(model: Any, counts: CountMatrix) -> Array:

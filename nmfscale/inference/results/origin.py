@@ -27,7 +27,7 @@ class Origin:
     @classmethod
     def of(cls, topic_words: tuple[str, ...] | None = None, **labels: Any) -> Origin:
         """Return the origin of a result, given the arguments `groups`, `units` and `strata`."""
-        names = {which: _name_of(each) for which, each in labels.items()}
+        names = {which: _name_of(labels_of_kind) for which, labels_of_kind in labels.items()}
         return cls(topic_words=topic_words, **names)
 
     def __str__(self) -> str:

@@ -134,8 +134,8 @@ def _silhouettes(roots: Array, fits: dict[int, Clusters], seed: int) -> dict[int
     some = np.arange(len(roots))
     if len(roots) > _SAMPLES:
         some = np.sort(np.random.default_rng(seed).choice(len(roots), _SAMPLES, replace=False))
-    found = mean_silhouettes(roots[some], [fit.labels[some] for fit in fits.values()])
-    return dict(zip(fits, found, strict=True))
+    silhouettes = mean_silhouettes(roots[some], [fit.labels[some] for fit in fits.values()])
+    return dict(zip(fits, silhouettes, strict=True))
 
 
 def _order(centers: Array) -> Array:
@@ -144,5 +144,5 @@ def _order(centers: Array) -> Array:
 
     if len(centers) < 3:
         return np.arange(len(centers))
-    found: Array = leaves_list(linkage(centers, "average", optimal_ordering=True))
-    return found
+    order: Array = leaves_list(linkage(centers, "average", optimal_ordering=True))
+    return order

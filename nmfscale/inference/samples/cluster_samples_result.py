@@ -59,8 +59,8 @@ class SampleClusters(Result):
     @property
     def sizes(self) -> Array:
         """Number of samples of each cluster."""
-        found: Array = np.bincount(self.labels[self.labels >= 0], minlength=self.n_clusters)
-        return found
+        sizes: Array = np.bincount(self.labels[self.labels >= 0], minlength=self.n_clusters)
+        return sizes
 
     @property
     def groups(self) -> Array:

@@ -85,14 +85,14 @@ def find_samples(
     words: Any = texts
     if texts is None and hasattr(first, "build_analyzer"):
         words = X
-    model, given = model_and_input(model, X)
+    model, counts_of_samples = model_and_input(model, X)
     names: Any
-    if given is None:
-        found = topics_of_samples(model, warn=False)
-        rows, totals, names = found.rows, found.totals, found.sample_names
-        labels = found.topic_names
+    if counts_of_samples is None:
+        topics_of_fit = topics_of_samples(model, warn=False)
+        rows, totals, names = topics_of_fit.rows, topics_of_fit.totals, topics_of_fit.sample_names
+        labels = topics_of_fit.topic_names
     elif hasattr(model, "components_"):
-        counts, rows = counts_and_proportions(model, given, layer=layer, raw=raw)
+        counts, rows = counts_and_proportions(model, counts_of_samples, layer=layer, raw=raw)
         totals, names = counts.row_totals, counts.sample_names
         labels = tuple(getattr(model, "topic_names_", range(rows.shape[1])))
     else:
@@ -106,18 +106,18 @@ def find_samples(
     leading = leading_samples(rows[:, chosen], rows[:, chosen] * totals[:, None], int(n_top))
     return LeadingSamples(
         tuple(labels[k] for k in chosen), tuple(leading),
-        tuple(rows[each, k] for each, k in zip(leading, chosen, strict=True)),
-        tuple(totals[each] for each in leading), names, of_samples,
+        tuple(rows[samples, k] for samples, k in zip(leading, chosen, strict=True)),
+        tuple(totals[samples] for samples in leading), names, of_samples,
     )  # fmt: skip
 
 
-def _checked_topics(given: Any, names: tuple[Any, ...]) -> list[int]:
+def _checked_topics(topics: Any, names: tuple[Any, ...]) -> list[int]:
     """Return the numbers of the topics."""
-    if given is None:
+    if topics is None:
         return list(range(len(names)))
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        given = [given]
-    return [number_of_topic(each, names, "topics") for each in given]
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        topics = [topics]
+    return [number_of_topic(topic, names, "topics") for topic in topics]
 
 
 def _checked_texts(texts: Any, names: Any, n_samples: int) -> Array | None:
@@ -128,8 +128,8 @@ def _checked_texts(texts: Any, names: Any, n_samples: int) -> Array | None:
         raise ValueError(f"texts is {shown(texts)}: a text for each sample is needed.")
     if hasattr(texts, "__iter__") and not hasattr(texts, "__len__"):
         texts = list(texts)
-    found = matched(texts, names, "texts", subject="the model")
-    found = np.array([*found, None], object)[:-1]
-    if len(found) != n_samples:
-        raise ValueError(f"there are {len(found):,} texts for {n_samples:,} samples.")
-    return np.array(["" if text is None else str(text) for text in found], object)
+    checked = matched(texts, names, "texts", subject="the model")
+    checked = np.array([*checked, None], object)[:-1]
+    if len(checked) != n_samples:
+        raise ValueError(f"there are {len(checked):,} texts for {n_samples:,} samples.")
+    return np.array(["" if text is None else str(text) for text in checked], object)

@@ -35,7 +35,7 @@ def mean_silhouettes(points: Array, labelings: Sequence[Array]) -> list[float]:
         away += squares + squares[here, np.newaxis]
         away[here - first, here] = 0.0
         sums[here] = dense.product(np.sqrt(np.maximum(away, 0.0)), together)
-    ends = np.cumsum([each.shape[1] for each in members])[:-1]
+    ends = np.cumsum([memberships.shape[1] for memberships in members])[:-1]
     parts = zip(codes, members, np.split(sums, ends, axis=1), strict=True)
     return [_mean_silhouette(*part) for part in parts]
 
@@ -47,5 +47,5 @@ def _mean_silhouette(code: Array, members: Array, sums: Array) -> float:
     inside = sums[own] / np.maximum(sizes[code] - 1.0, 1.0)
     outside = np.where(own, np.inf, sums / sizes).min(axis=1)
     larger = np.maximum(inside, outside)
-    found = np.divide(outside - inside, larger, out=np.zeros(len(code)), where=larger > 0.0)
-    return float(np.where(sizes[code] > 1.0, found, 0.0).mean())
+    silhouettes = np.divide(outside - inside, larger, out=np.zeros(len(code)), where=larger > 0.0)
+    return float(np.where(sizes[code] > 1.0, silhouettes, 0.0).mean())

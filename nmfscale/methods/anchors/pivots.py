@@ -83,8 +83,8 @@ class Pivots:
     def combination(self, products: Array) -> Array:
         """Return coefficients (k,) of the combination of chosen columns with these products."""
         R = self.triangle()
-        found: Array = decompositions.solve(R, decompositions.solve(R.T, products[:, None]))[:, 0]
-        return found
+        weights: Array = decompositions.solve(R, decompositions.solve(R.T, products[:, None]))[:, 0]
+        return weights
 
     def triangle(self) -> Array:
         """Return the upper triangular factor of the chosen columns."""
@@ -118,10 +118,10 @@ class GramOfCounts:
     def columns(self, features: Sequence[int]) -> Array:
         """Return x_j'x_p for these features p, (p, m)."""
         ((_, sums),) = self._executor.run(GramColumns(self.order, self.lanes[list(features)]))
-        found = self.weigh(sums[0])
+        columns = self.weigh(sums[0])
         if self._features is not None:
-            found *= self._features[list(features), None]
-        return found
+            columns *= self._features[list(features), None]
+        return columns
 
     def distance(self, features: Sequence[int], combination: Array) -> tuple[float, Array]:
         """Return |x_p - A a|^2 for the last feature p, and its products with earlier ones, A."""
@@ -129,8 +129,8 @@ class GramOfCounts:
         if self._features is not None:
             w = self._features[names]
         step = Distance(len(self.order), self.lanes[names], combination * w[:-1] / w[-1])
-        ((found, _),) = self._executor.run(step)
-        return found["square"] * w[-1] * w[-1], found["products"] * w[:-1] * w[-1]
+        ((sums, _),) = self._executor.run(step)
+        return sums["square"] * w[-1] * w[-1], sums["products"] * w[:-1] * w[-1]
 
 
 class GramOfProjection:
@@ -141,8 +141,8 @@ class GramOfProjection:
 
     def squares(self) -> Array:
         """Return |y_j|^2, (m,)."""
-        found: Array = (self._Y * self._Y).sum(axis=1)
-        return found
+        squares: Array = (self._Y * self._Y).sum(axis=1)
+        return squares
 
     def columns(self, features: Sequence[int]) -> Array:
         """Return y_j'y_p for these features p, (p, m)."""

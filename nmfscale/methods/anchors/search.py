@@ -80,11 +80,11 @@ class AnchorSearch(Method):
     residual_name, result_name = "largest distance from the anchors", "anchors"
 
     def __init__(
-        self, counts: CountMatrix, executor: Executor, n_components: int, given: Sequence[int],
+        self, counts: CountMatrix, executor: Executor, n_components: int, anchors: Sequence[int],
         weights: Weights, n_directions: int | None, sketch_size: int | None, rng: Any, dtype: Any,
     ):  # fmt: skip
         self.counts, self.executor, self.n_components = counts, executor, n_components
-        self._given, self._weights, self._n_directions = list(given), weights, n_directions
+        self._given, self._weights, self._n_directions = list(anchors), weights, n_directions
         self._sketch_size, self._rng, self._dtype, self._seed = sketch_size, rng, dtype, 0
         self._checked: set[int] = set()
 
@@ -123,9 +123,9 @@ class AnchorSearch(Method):
 
     def _record(self, iteration: int) -> dict[str, Any]:
         k = min(iteration, len(self.pivots.chosen))
-        found = self.pivots.trace[k - 1]
-        seen = {name: found[name] for name in ("spanned", "residual")}
-        return seen | {"bytes_read": self.executor.bytes_read, "blind": found["residual"] > 0}
+        distances = self.pivots.trace[k - 1]
+        seen = {name: distances[name] for name in ("spanned", "residual")}
+        return seen | {"bytes_read": self.executor.bytes_read, "blind": distances["residual"] > 0}
 
     def update(self, iteration: int, ending: bool) -> None:
         """Choose the next anchor."""
@@ -155,7 +155,7 @@ class AnchorSearch(Method):
         end = self._record(len(chosen))
         self._end = {
             "anchors": np.array(chosen, np.int64),
-            "diagonal": np.array([each["diagonal"] for each in trace]),
+            "diagonal": np.array([step["diagonal"] for step in trace]),
         }
         del self.pivots, self._gram  # as large as the arrays that follow
         order, lanes = self._exact.order, self._exact.lanes[chosen]
@@ -279,7 +279,7 @@ def anchor_loadings(
     return RowsPass(
         counts, (TakeColumns(m, lanes[anchors], str(type_of_counts(counts))),), "anchors", K,
         needs=loadings_needs(counts, K), n_threads=n_threads,
-        finish=(lambda rows, found: found / weights,),
+        finish=(lambda rows, loadings: loadings / weights,),
     )  # fmt: skip
 
 

@@ -56,14 +56,14 @@ class Squares(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the contribution of a block."""
         unit, n_lanes = self.weights is not None, (len(block.counts.offset) - 1) * LANES
-        found = block.get("scales")
+        scales = block.get("scales")
         if unit:
-            found = block.empty("scales", np.empty(n_lanes))
-        elif found is None:
-            found = np.ones(n_lanes)
+            scales = block.empty("scales", np.empty(n_lanes))
+        elif scales is None:
+            scales = np.ones(n_lanes)
         kernels.squares(
             *columns_of(block.counts), self.weights if unit else np.ones(len(self.order)),
-            self.order, sums[0], found, n_threads=n_threads, unit=unit,
+            self.order, sums[0], scales, n_threads=n_threads, unit=unit,
         )  # fmt: skip
         return {}
 
@@ -112,9 +112,9 @@ class TakeColumns(Step):
         """Copy the counts of a block."""
         n_slices = len(block.counts.offset) - 1
         like = np.broadcast_to(np.zeros((), self.dtype), (n_slices * LANES, len(self.lanes)))
-        found = block.empty("anchors", like)
-        found[:] = 0
-        add_columns(block.counts, self.n_features, self.lanes, 0, n_slices, found)
+        columns = block.empty("anchors", like)
+        columns[:] = 0
+        add_columns(block.counts, self.n_features, self.lanes, 0, n_slices, columns)
         progress.advance(block.n_rows)
         return {}
 
@@ -158,12 +158,12 @@ class Distance(Step):
         square, products = 0.0, np.zeros(len(self.combination))
         for first in range(0, n_slices, _SLICES):
             last = min(first + _SLICES, n_slices)
-            found = np.zeros(((last - first) * LANES, len(self.lanes)))
-            add_columns(block.counts, self.n_features, self.lanes, first, last, found)
-            left = found[:, -1] - (found[:, :-1] * self.combination).sum(axis=1)
+            columns = np.zeros(((last - first) * LANES, len(self.lanes)))
+            add_columns(block.counts, self.n_features, self.lanes, first, last, columns)
+            left = columns[:, -1] - (columns[:, :-1] * self.combination).sum(axis=1)
             weighted = left if scales is None else left * scales[first * LANES : last * LANES]
             square += float((left * weighted).sum())
-            products += (found[:, :-1] * weighted[:, None]).sum(axis=0)
+            products += (columns[:, :-1] * weighted[:, None]).sum(axis=0)
         return {"square": square, "products": products}
 
 
@@ -214,9 +214,9 @@ class Project(Step):
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(number,)))
         for first in range(0, n_slices, _SLICES):
             n_rows = (min(first + _SLICES, n_slices) - first) * LANES
-            found = rng.standard_normal((n_rows, self.n_directions))
-            found /= np.sqrt(self.n_directions)
-            yield first, found
+            directions = rng.standard_normal((n_rows, self.n_directions))
+            directions /= np.sqrt(self.n_directions)
+            yield first, directions
 
 
 @dataclass(frozen=True)

@@ -129,19 +129,19 @@ class Hals(PointMethod):
         if momentum:
             ahead = aligned_empty(F.shape, F.dtype)
             extrapolated(F, self._F("before"), momentum, self.counts.shape[1], ahead, n_threads)
-        (_, (found, sums)) = self.executor.run(
+        (_, (of_rows, sums)) = self.executor.run(
             self._rows_step(ahead, SWEEPS, momentum=momentum), SumColumns(len(F) // LANES, K)
         )
         explained = np.zeros(len(F))
         problem = problem_of(
-            ahead, _raised(found["gram"], penalties.l2_F), _linear(penalties.l1_F, K), SWEEPS
+            ahead, _raised(of_rows["gram"], penalties.l2_F), _linear(penalties.l1_F, K), SWEEPS
         )
         kernels.step(
             problem, sums[0], ahead, out, wanted=kernels.SUM_GRADIENT, first=0,
             n_threads=n_threads, scale=self._w, loglik_end=explained,
         )  # fmt: skip
         self._decide(
-            out, (self.square - sum_lanes(explained)) / 2 + self._penalty_L(found), momentum
+            out, (self.square - sum_lanes(explained)) / 2 + self._penalty_L(of_rows), momentum
         )
 
     def _decide(self, F: Array, loss: float, momentum: float) -> None:
@@ -179,9 +179,9 @@ class Hals(PointMethod):
         design = F if self._w is None else aligned_copy(F * self._w.astype(F.dtype)[:, None])
         return rows_step(design, gram, self.penalties, n_sweeps, **how)
 
-    def _penalty_L(self, found: dict[str, Any]) -> float:
-        squares = self.penalties.l2_L / 2 * math.fsum(np.diag(found["gram"]))
-        return squares + self.penalties.l1_L * math.fsum(found["total"])
+    def _penalty_L(self, of_rows: dict[str, Any]) -> float:
+        squares = self.penalties.l2_L / 2 * math.fsum(np.diag(of_rows["gram"]))
+        return squares + self.penalties.l1_L * math.fsum(of_rows["total"])
 
     def _F(self, point: str) -> Array:
         return self.points[point]["F"]
@@ -194,13 +194,13 @@ class Hals(PointMethod):
         little = max(_LITTLE, (_ROUNDINGS * float(np.finfo(self.dtype).eps)) ** 2)
         tolerance = little * self.square / self.counts.shape[0]
         step = self._rows_step(F, _SWEEPS_END, tolerance=tolerance)
-        _, (found, sums) = self.executor.run(step, SumColumns(len(F) // LANES, K))
+        _, (of_rows, sums) = self.executor.run(step, SumColumns(len(F) // LANES, K))
         self.executor.copy("next", "L")
         self.executor.drop("next")
         if any(self.penalties):  # a topic that no sample has
-            F = aligned_copy(F * np.pad(found["total"] > 0, (0, F.shape[1] - K)))
+            F = aligned_copy(F * np.pad(of_rows["total"] > 0, (0, F.shape[1] - K)))
             self.points["L"] = {"F": F}
-        loss = self._loss(F[:, :K].astype(np.float64), found, rows_of_sums(sums[0], len(F)))
+        loss = self._loss(F[:, :K].astype(np.float64), of_rows, rows_of_sums(sums[0], len(F)))
         self._all_zero = loss > self.square / 2
         if self._all_zero:  # with penalties, there are local optima above the loss of no topics
             loss, self._error = self.square / 2, math.sqrt(self.square)
@@ -208,18 +208,18 @@ class Hals(PointMethod):
             "minus_loss": -loss, "loss": loss, "bytes_read": self.executor.bytes_read,
         }  # fmt: skip
 
-    def _loss(self, F: Array, found: dict[str, Any], num: Array) -> float:
+    def _loss(self, F: Array, of_rows: dict[str, Any], num: Array) -> float:
         """Return the loss from ``X'^T L``, without w, and the Gram matrix of L, in float64."""
         own, penalties = dense.cross(F), self.penalties
         if self._w is not None:
             num = num * self._w[:, None]
-        square = self.square + float((own * found["gram"]).sum())
+        square = self.square + float((own * of_rows["gram"]).sum())
         square = max(square - 2 * math.fsum((num * F).sum(axis=0)), 0.0)
         self._error = math.sqrt(square)
         of_F = penalties.l2_F / 2 * math.fsum(np.diag(own)) + penalties.l1_F * math.fsum(
             F.sum(axis=0)
         )
-        return square / 2 + of_F + self._penalty_L(found)
+        return square / 2 + of_F + self._penalty_L(of_rows)
 
     def result(self) -> dict[str, Array]:
         """Return L (n, K) and F (m, K), in the order of the counts, and the norm of the errors."""

@@ -75,10 +75,10 @@ class Alternating(FactorModel):
     keeps_state = False
 
     def __init__(
-        self, *given: Any, solver: str, inner_iter: int | None = None, extrapolate: bool = True,
+        self, *arguments: Any, solver: str, inner_iter: int | None = None, extrapolate: bool = True,
         **options: Any,
     ):  # fmt: skip
-        super().__init__(*given, **options)
+        super().__init__(*arguments, **options)
         self.how = update_of(solver, inner_iter)
         self.pairs = ("best", "plain", "ahead") if extrapolate else ("best",)
         self.extrapolating, self.rescaling = extrapolate, self.constraints.free
@@ -165,8 +165,8 @@ class Alternating(FactorModel):
         rows, _ = state.update_rows(self.how, reports=("kkt_start",))
         step = ExtrapolateRows(self.n_components, Momentum(beta), before=plain, target=start)
         Fn = aligned_copy(state.F.values)
-        ((found, _),) = self.executor.run(step)
-        changes = state.note_rows(found)
+        ((sums, _),) = self.executor.run(step)
+        changes = state.note_rows(sums)
         self.executor.copy(start, "L")
         columns = state.update_columns(self.how, Fn, reports=_ENDS)
         changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])
@@ -201,10 +201,10 @@ class Alternating(FactorModel):
         ratio: Any = 1.0
         F = Factor(self.F[name], state.F.n_rows, K)
         if self.rescaling:
-            ((found, _),) = self.executor.run(ColumnSums(K, name))
+            ((sums, _),) = self.executor.run(ColumnSums(K, name))
             weights = state.weights
             n = state.n_rows if weights is None else weights.sum()
-            ratio = np.sqrt((F.column_sums()[:K] / F.n_rows) / (found["sums"][:K] / n))
+            ratio = np.sqrt((F.column_sums()[:K] / F.n_rows) / (sums["sums"][:K] / n))
             F.values[:, :K] /= ratio.astype(F.values.dtype)
         if least is not None:
             convert(F, least=least)

@@ -101,14 +101,14 @@ class JointEM(FactorModel):
         """Compute the new F from the old L, and move to the new L and F."""
         state, K = self.state, self.n_components
         self.executor.copy("L", "before")
-        (found,), sums = state.advance(ExtrapolateRows(K), columns=EM, source="before")
+        (of_rows,), sums = state.advance(ExtrapolateRows(K), columns=EM, source="before")
         F = state.F.values
         if self._moved is None:  # fresh memory in every iteration would cost a tenth of it
             self._moved = aligned_empty(F.shape, F.dtype)
         kkt = state.move_columns(EM, self._moved, sums, source="before")
         columns = state.extrapolate_factor(self._moved, F, Momentum(), F)
         self._normalise(F, self._column_scales())
-        rows = state.note_rows(found)
+        rows = state.note_rows(of_rows)
         self.pending = {"kkt_factors": kkt / self.objective.scale_F, **rows, **columns}
 
     def _normalise(self, F: Array, by: Array) -> None:

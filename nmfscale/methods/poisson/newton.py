@@ -218,8 +218,8 @@ class Newton(FactorModel):
     record = HISTORY
     ends_with_update = True
 
-    def __init__(self, *given: Any, max_iter: int, momentum: bool = True, **options: Any):
-        super().__init__(*given, **options)
+    def __init__(self, *arguments: Any, max_iter: int, momentum: bool = True, **options: Any):
+        super().__init__(*arguments, **options)
         counts, K, constraints = self.counts, self.n_components, self.constraints
         self.begin_dtype = np.dtype(
             first_type(self.dtype, counts, K, constraints, max_iter, self.executor.n_threads)
@@ -292,10 +292,10 @@ class Newton(FactorModel):
             best = self.best_F
         momentum = Momentum(schedule.beta, scale, MOMENTUM_LEAVES)
         # 3. extrapolate L, and add up what the columns need
-        (found,), sums = state.advance(
+        (of_rows,), sums = state.advance(
             ExtrapolateRows(self.n_components, momentum), columns=self._columns
         )
-        rows = state.note_rows(found)
+        rows = state.note_rows(of_rows)
         self.executor.copy("next", "before")
         # 4. columns
         kkt, columns = state.extrapolate_columns(
@@ -333,13 +333,13 @@ class Newton(FactorModel):
         Updates of one factor at a time would approach the best scale very slowly. Momentum lets the
         means drift apart, so far that the floor of one factor matters in products with the other.
         """
-        schedule, state, given = self.schedule, self.state, self.constraints
+        schedule, state, constraints = self.schedule, self.state, self.constraints
         scale: Array = np.ones(self.n_components)
-        if given.free and late and not schedule.balanced:
+        if constraints.free and late and not schedule.balanced:
             schedule.balanced = True
             scale = scale_of_means(state)
             schedule.curvature_age = FRESH_EVERY
-        elif given.movable and not given.free:
+        elif constraints.movable and not constraints.free:
             scale = scale_of_priors(state)
         if (scale == 1).all():
             return
@@ -360,7 +360,7 @@ class Newton(FactorModel):
 
     def finish(self, settled: bool) -> Values:
         """Restore exact zeros."""
-        known = self.schedule.best[-1]
+        best = self.schedule.best[-1]
         self.executor.drop("next", "before", "best")
         del self.best_F, self.lag_F  # no longer needed
         if self.state.dtype != self.dtype:
@@ -369,7 +369,7 @@ class Newton(FactorModel):
             floors = np.full(self.n_components, 2 * MINVAL)
             self.executor.apply(Convert("L", "L", self.n_components, least=floors))
             convert(self.state.F, least=floors)
-        return self.record_end(self.pending, known)
+        return self.record_end(self.pending, best)
 
     def row_arrays(self) -> dict[str, str]:
         """Return the row arrays of a snapshot other than L."""
@@ -413,7 +413,7 @@ def first_type(
     dtype: Any,
     counts: CountMatrix,
     n_components: int,
-    given: Constraints,
+    constraints: Constraints,
     max_iter: int,
     n_threads: int,
 ) -> Any:
@@ -421,7 +421,7 @@ def first_type(
 
     Float32 would disturb K = 1, which starts at its optimum, and fixed parameters.
     """
-    fixed = given.topics, given.features, given.samples
+    fixed = constraints.topics, constraints.features, constraints.samples
     if max_iter <= 4 or n_components == 1 or any(mask is not None for mask in fixed):
         return dtype
     if np.dtype(dtype) == np.float32 or beyond_float32(counts, n_threads):

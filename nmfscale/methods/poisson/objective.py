@@ -49,8 +49,8 @@ class Objective:
         self, counts: CountMatrix, layout: Any, totals: Array, weights: Array | None,
         of_entries: tuple[Array, Array] | None = None,
     ):  # fmt: skip
-        found = count_constants(counts, layout, weights, of_entries)
-        self._log_factorials, self._x_log_x = found
+        constants = count_constants(counts, layout, weights, of_entries)
+        self._log_factorials, self._x_log_x = constants
         self.total = weighted_sum(totals, weights)
         self._log_total_factorials = weighted_sum(log_gamma(totals + 1), weights)
         self.scale_L = sum_lanes(totals) / counts.shape[0] or 1.0  # the rows of L are not weighted
@@ -105,7 +105,7 @@ class FactorModel(DeclaredMethod):
         )
         return state
 
-    def record_end(self, pending: dict[str, Any], known: float) -> dict[str, Any]:
+    def record_end(self, pending: dict[str, Any], loglik: float) -> dict[str, Any]:
         """Restore exact zeros, and return the record of the final point.
 
         `known` is the log-likelihood that was reached. In a fit that ended early, a parameter at
@@ -114,7 +114,7 @@ class FactorModel(DeclaredMethod):
         """
         self.state.restore_zeros()
         end = self._look_at_both()
-        fell = end["loglik"] < known - FELL * abs(known)
+        fell = end["loglik"] < loglik - FELL * abs(loglik)
         # if a count is so large that rounding hides the fall, the residual overflows
         if fell or not np.isfinite(end["kkt_factors"]):
             self.state.lift_zeros()
@@ -195,9 +195,9 @@ def beyond_float32(counts: CountMatrix, n_threads: int) -> bool:
     Rounding errors add up like the square root of sum (x log x)^2. The log-likelihood is
     approximately that of the saturated model, which is small if counts are large.
     """
-    found = counts.layout(n_threads).count_values()
-    if found is not None:
-        values, times = (array.astype(np.float64) for array in found)
+    count_values = counts.layout(n_threads).count_values()
+    if count_values is not None:
+        values, times = (array.astype(np.float64) for array in count_values)
         squares = (times * xlogy(values, values) ** 2).sum()
         saturated = (times * _saturated(values)).sum()
     else:
@@ -218,11 +218,11 @@ def count_constants(
 
     `of_rows` are the sums over each row (n,), if they are not those of the counts.
     """
-    found = layout.count_values() if weights is None and of_rows is None else None
-    if found is not None:
-        values, times = (array.astype(np.float64) for array in found)
+    count_values = layout.count_values() if weights is None and of_rows is None else None
+    if count_values is not None:
+        values, times = (array.astype(np.float64) for array in count_values)
         logs = log_gamma(values + 1), xlogy(values, values)
         return float((times * logs[0]).sum()), float((times * logs[1]).sum())
     of_rows = of_rows or (counts.row_log_factorials, counts.row_x_log_x)
-    sums = [weighted_sum(per_lane(each, layout.row_order), weights) for each in of_rows]
+    sums = [weighted_sum(per_lane(terms, layout.row_order), weights) for terms in of_rows]
     return sums[0], sums[1]

@@ -40,8 +40,8 @@ from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum
 class PenalisedEM(JointEM):
     """Joint EM with a penalty; row arrays ``L``, ``next``, ``pseudo`` and ``rate``."""
 
-    def __init__(self, *given: Any, penalty: Penalty):
-        super().__init__(*given)
+    def __init__(self, *arguments: Any, penalty: Penalty):
+        super().__init__(*arguments)
         self._penalty = penalty
 
     @property
@@ -115,20 +115,20 @@ class SparseLoadings(PenalisedEM):
 
     def kkt_factors(self) -> float:
         """Return the residual of F at the current point, in one pass over the columns."""
-        (found,), sums = self.state.advance(self._powers("L"), columns=EM)
-        return self._em_step_of_F(self._slope_of_other(found["sums"]), sums, "L")[0]
+        (powers,), sums = self.state.advance(self._powers("L"), columns=EM)
+        return self._em_step_of_F(self._slope_of_other(powers["sums"]), sums, "L")[0]
 
     def update(self, iteration: int, ending: bool) -> None:
         """Compute the new F from the old L, and move to the new L and F."""
         state, K = self.state, self.n_components
         self.executor.copy("L", "before")
-        (before, found, after), sums = state.advance(
+        (before, of_rows, after), sums = state.advance(
             self._powers("before"), ExtrapolateRows(K), self._powers("next"), columns=EM,
             source="before",
         )  # fmt: skip
         slope = self._slope_of_other(before["sums"])
         kkt, numerators = self._em_step_of_F(slope, sums, "before")
-        rows = state.note_rows(found)
+        rows = state.note_rows(of_rows)
         moved = self._normalised_factor(numerators, after["sums"])
         columns = state.extrapolate_factor(moved, state.F.values, Momentum(), state.F.values)
         scales = self._column_scales()
@@ -143,13 +143,13 @@ class SparseLoadings(PenalisedEM):
         state, K = self.state, self.n_components
         assert self._moved is not None
         if self._penalty.p == 1:
-            found = numerators * (self.size / numerators[: state.F.n_rows].sum(axis=0))
+            factor = numerators * (self.size / numerators[: state.F.n_rows].sum(axis=0))
         else:
             curvature = self._slope_of_other(powers).coefficient
-            found = minimiser(numerators, state.total_L[:K], curvature)
+            factor = minimiser(numerators, state.total_L[:K], curvature)
         # an EM step leaves zeros at the floor; their numerators would move them off it
-        found[at_floor(self._moved[:, :K])] = MINVAL
-        self._moved[:, :K] = np.maximum(found, MINVAL)
+        factor[at_floor(self._moved[:, :K])] = MINVAL
+        self._moved[:, :K] = np.maximum(factor, MINVAL)
         return self._moved
 
     def finish(self, settled: bool) -> Values:
@@ -169,8 +169,8 @@ class SparseLoadings(PenalisedEM):
 class SparseComponents(PenalisedEM):
     """A penalty on F; columns of L have the norm `size`."""
 
-    def __init__(self, *given: Any, penalty: Penalty):
-        super().__init__(*given, penalty=penalty)
+    def __init__(self, *arguments: Any, penalty: Penalty):
+        super().__init__(*arguments, penalty=penalty)
         check_whole_columns(
             self.executor, self.n_components, "SparsityPenalty(on='components') ends with steps",
             "on='loadings'",
@@ -187,8 +187,8 @@ class SparseComponents(PenalisedEM):
     def _norms(self, source: str) -> Array:
         """Return the norms of the columns of loadings, divided by `size`."""
         p = self._penalty.p
-        ((found, _),) = self.executor.run(ColumnSums(self.n_components, source, p))
-        sums = found["sums"][: self.n_components]
+        ((sums_of_rows, _),) = self.executor.run(ColumnSums(self.n_components, source, p))
+        sums = sums_of_rows["sums"][: self.n_components]
         norms: Array = (sums if p == 1 else np.sqrt(sums)) / self.size
         return norms
 
@@ -218,10 +218,10 @@ class SparseComponents(PenalisedEM):
             self.executor.apply(MinimiseRows(total, state.total_F[:K], curvature))
         scales = 1 / self._norms("next")
         self._scale_rows("next", scales)
-        ((found, _),) = self.executor.run(ExtrapolateRows(K))
+        ((of_rows, _),) = self.executor.run(ExtrapolateRows(K))
         if self._penalty.p == 2:
             self._normalise(F, scales)
-        self.pending = {"kkt_factors": kkt, **state.note_rows(found), **columns}
+        self.pending = {"kkt_factors": kkt, **state.note_rows(of_rows), **columns}
 
     def finish(self, settled: bool) -> Values:
         """Move F to its optimum with L held, which EM only approaches where it is zero; end."""

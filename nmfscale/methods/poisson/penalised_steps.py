@@ -18,8 +18,8 @@ from ..slices import sliced_counts
 
 def minimiser(numerators: Array, total: Array, curvature: Array) -> Array:
     """Return v >= 0 that minimises ``total v - numerators log v + curvature v^2 / 2``."""
-    found: Array = 2 * numerators / (total + np.sqrt(total * total + 4 * curvature * numerators))
-    return found
+    minimum: Array = 2 * numerators / (total + np.sqrt(total * total + 4 * curvature * numerators))
+    return minimum
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class MinimiseRows(Step):
         """Move the rows of a block."""
         moved, K = block["next"], len(self.total)
         numerators = moved[:, :K] * (self.total + block["rate"][:, :K])
-        found = minimiser(numerators, self.new_total, self.curvature)
-        found[at_floor(moved[:, :K])] = MINVAL
+        rows_at_minimum = minimiser(numerators, self.new_total, self.curvature)
+        rows_at_minimum[at_floor(moved[:, :K])] = MINVAL
         out = block.empty("next", moved)
         out[:, K:] = 0
-        out[:, :K] = found
+        out[:, :K] = rows_at_minimum
         return {}
 
 

@@ -40,7 +40,7 @@ def real_numbers(values: Any, name: str) -> Array:
 
 
 def gamma_prior(
-    given: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0,
+    prior: Any, shape: tuple[int, int], name: str, *, unit: Array | float = 1.0,
     names: Any = None, topics: Any = None,
 ) -> tuple[Array, Array] | None:  # fmt: skip
     """Return pseudo-counts alpha - 1 and rates of a Gamma prior, given alpha or (alpha, rate).
@@ -48,11 +48,11 @@ def gamma_prior(
     They refer to the parameters times `unit`, which is broadcast. Rows of tables are matched with
     the `names` of samples or features, and columns with `topics`.
     """
-    if given is None:
+    if prior is None:
         return None
-    if isinstance(given, tuple) and len(given) != 2:
-        raise ValueError(f"{name} is a tuple of {len(given)}; pass alpha or (alpha, rate).")
-    alpha, rate = given if isinstance(given, tuple) else (given, None)
+    if isinstance(prior, tuple) and len(prior) != 2:
+        raise ValueError(f"{name} is a tuple of {len(prior)}; pass alpha or (alpha, rate).")
+    alpha, rate = prior if isinstance(prior, tuple) else (prior, None)
     alpha, rate = (of_topics(value, topics) for value in (alpha, rate))
     alpha, rate = (
         matched(value, names, f"{name}: {what}", of="rows", subject="the factor")
@@ -211,8 +211,8 @@ def logposterior_poisson(
     topics = names_of_topics(L, F)
     counts, L, F = checked_factors(X, L, F)
     priors = [
-        (values, gamma_prior(given, values.shape, name, names=names, topics=topics))
-        for name, values, given, names in (
+        (values, gamma_prior(argument, values.shape, name, names=names, topics=topics))
+        for name, values, argument, names in (
             ("prior_factors", F, prior_factors, counts.feature_names),
             ("prior_loadings", L, prior_loadings, counts.sample_names),
         )
@@ -284,9 +284,9 @@ def logposterior_multinomial(
     return total
 
 
-def _checked_alpha(given: ArrayLike) -> tuple[Array, Array]:
+def _checked_alpha(values: ArrayLike) -> tuple[Array, Array]:
     """Return alpha (m, K) in float64, and the positive pseudo-counts of each component."""
-    alpha = non_negative(given, "alpha", (None, None)).astype(np.float64)
+    alpha = non_negative(values, "alpha", (None, None)).astype(np.float64)
     counts = (alpha - 1).sum(axis=0)
     if (alpha < 1).any() or not counts.all():
         where = "a number" if (alpha < 1).any() else f"all of column {int(counts.argmin())}"
@@ -297,9 +297,11 @@ def _checked_alpha(given: ArrayLike) -> tuple[Array, Array]:
     return alpha, counts
 
 
-def _positive(given: ArrayLike, name: str, n_components: int) -> Array:
+def _positive(parameter: ArrayLike, name: str, n_components: int) -> Array:
     """Check and return one positive number for each component."""
-    found = non_negative(np.atleast_1d(given), name, (1 if np.ndim(given) == 0 else n_components,))
-    if not found.all():
-        raise ValueError(f"{name} is {shown(given)}; positive numbers are needed.")
-    return np.broadcast_to(found.astype(np.float64), (n_components,))
+    values = non_negative(
+        np.atleast_1d(parameter), name, (1 if np.ndim(parameter) == 0 else n_components,)
+    )
+    if not values.all():
+        raise ValueError(f"{name} is {shown(parameter)}; positive numbers are needed.")
+    return np.broadcast_to(values.astype(np.float64), (n_components,))

@@ -145,15 +145,15 @@ class ProfileHessian:
         by dl.
         """
         both = np.hstack([self._F, V])
-        found = np.zeros((kernels.PROFILE_PIECES, *V.shape))
+        changes = np.zeros((kernels.PROFILE_PIECES, *V.shape))
         for part in self._counts.chunks():
             rows = slice(part.first, part.first + len(part.indptr) - 1)
             kernels.profile_product(
                 part.indptr, part.indices.astype(np.int32, copy=False), part.data.astype(float),
-                self._L[rows], both, self._inverse[rows], moved[rows], found,
+                self._L[rows], both, self._inverse[rows], moved[rows], changes,
                 least=LEAST, n_threads=self._n_threads,
             )  # fmt: skip
-        change: Array = found.sum(axis=0) + moved.sum(axis=0)
+        change: Array = changes.sum(axis=0) + moved.sum(axis=0)
         return change
 
     def product(self, Z: Array) -> Array:
@@ -208,8 +208,8 @@ class ProfileHessian:
         return self.scale * Z, residual, n_products
 
     def _precondition(self, left: Array) -> Array:
-        found = (self._preconditioner * left[:, None]).sum(axis=2)
-        return self._without_scales(found)
+        moved = (self._preconditioner * left[:, None]).sum(axis=2)
+        return self._without_scales(moved)
 
     def _without_scales(self, values: Array) -> Array:
         """Project out the scale of each topic, with respect to logarithms of F."""
@@ -222,8 +222,8 @@ class ProfileHessian:
 
 def _dots(A: Array, rows: Array, B: Array, columns: Array) -> Array:
     """Return ``a_i . b_j`` at pairs of rows."""
-    found: Array = dense.dots(A, rows, B, columns)
-    return found
+    dots: Array = dense.dots(A, rows, B, columns)
+    return dots
 
 
 def _at(matrix: Any, factor: Array | float) -> Any:

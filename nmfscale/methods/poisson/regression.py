@@ -118,10 +118,10 @@ def poisson_regression(
     design = matched(A, samples, "A", subject="y")
     design = non_negative(design, "A", (counts.shape[1], None)).astype(np.float64)
     _check_explained(counts, design)
-    found = np.zeros((counts.shape[0], design.shape[1]))
+    coefficients = np.zeros((counts.shape[0], design.shape[1]))
     if counts.nnz:
         n_threads = resolve_threads(n_threads, counts.nnz * design.shape[1])
-        found, unfinished = _fitted(counts, design, solver, max_iter, tol, n_threads)
+        coefficients, unfinished = _fitted(counts, design, solver, max_iter, tol, n_threads)
         if unfinished:
             warn_caller(
                 f"{unfinished} of {counts.shape[0]} responses are not fitted after {max_iter} "
@@ -129,7 +129,7 @@ def poisson_regression(
                 "solver='auto'.",
                 ConvergenceWarning,
             )
-    return found if several else found[0]
+    return coefficients if several else coefficients[0]
 
 
 def _responses(y: Any) -> tuple[CountMatrix, bool]:
@@ -164,16 +164,16 @@ def _fitted(
     counts: CountMatrix, A: Array, solver: str, max_iter: int, tol: float, n_threads: int
 ) -> tuple[Array, int]:
     """Return the coefficients of every row, and the number of rows that are not fitted."""
-    found = projection(
+    rows_pass = projection(
         counts, A, n_steps=max_iter, tol=tol, n_threads=n_threads, how=_UPDATES.get(solver)
     )
     layout = counts.layout(n_threads)
     executor = LocalExecutor(layout, n_threads)
-    for name, array in found.inputs.items():
+    for name, array in rows_pass.inputs.items():
         executor.put(name, array)
-    ((values, _),) = executor.run(*found.steps)
+    ((values, _),) = executor.run(*rows_pass.steps)
     n_rows, K = counts.shape[0], A.shape[1]
-    coefficients = from_lanes(executor.get(found.output), layout.row_order, n_rows, K)
-    for function in found.finish:
+    coefficients = from_lanes(executor.get(rows_pass.output), layout.row_order, n_rows, K)
+    for function in rows_pass.finish:
         coefficients = function(slice(0, n_rows), coefficients)
     return coefficients, int(values["unfinished"])

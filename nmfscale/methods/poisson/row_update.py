@@ -97,9 +97,9 @@ def correlations(sliced: Any, problem: Any, start: Array, K: int, n_threads: int
     room = np.empty((SAMPLED_TOGETHER, len(total)))
     for i in range(0, len(sampled), SAMPLED_TOGETHER):
         some = sampled[i : i + SAMPLED_TOGETHER]
-        found = room[: len(some)]
+        sums = room[: len(some)]
         kernels.correlations(
-            sliced, problem, start, found, first=some[0], every=every, n_threads=n_threads
+            sliced, problem, start, sums, first=some[0], every=every, n_threads=n_threads
         )
-        kernels.sum_slices(found, total)
+        kernels.sum_slices(sums, total)
     return total

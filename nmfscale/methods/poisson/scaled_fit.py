@@ -62,12 +62,12 @@ class ScaledFit:
     @property
     def measured(self) -> Measured | PoissonWeights | None:
         """Features of each group of samples, or weights of entries, if they are not all 1."""
-        given = self.constraints
-        if given.entries is not None:
-            return PoissonWeights(given.entries)
-        if given.groups is None or given.measured is None:
+        constraints = self.constraints
+        if constraints.entries is not None:
+            return PoissonWeights(constraints.entries)
+        if constraints.groups is None or constraints.measured is None:
             return None
-        return Measured(given.groups, given.measured)
+        return Measured(constraints.groups, constraints.measured)
 
     def finish(
         self, arrays: dict[str, Array], history: Array, solver: str, penalty: Penalty
@@ -76,10 +76,10 @@ class ScaledFit:
 
         Apply the `penalty`, if it only rescales them.
         """
-        given, counts, scales = self.constraints, self._counts, self._scales
+        constraints, counts, scales = self.constraints, self._counts, self._scales
         if solver == "joint-em":  # its F sums to one at any scale of the start
             if penalty.weight and penalty.only_rescales:
-                weights, name = given.weights, "L"
+                weights, name = constraints.weights, "L"
                 total = (
                     counts.total if weights is None else float((weights * counts.row_totals).sum())
                 )
@@ -88,16 +88,16 @@ class ScaledFit:
                     _normalise(arrays["L"], arrays["F"], weights)
                 penalise(arrays[name], history, penalty.weight, total)
         elif not (scales == 1).all():
-            history["loglik"] += given.log_scales(scales)
+            history["loglik"] += constraints.log_scales(scales)
             for name, by in (("L", 1 / scales), ("F", scales)):
                 arrays[name] = arrays[name] * by.astype(arrays[name].dtype)
-        if self.measured is not None and given.prior_loadings is None:
+        if self.measured is not None and constraints.prior_loadings is None:
             self.measured.clear(arrays["L"], arrays["F"])
         if self._sizes is not None:
             arrays["L"] = arrays["L"] / self._sizes
-        if given.samples is not None and self._given is not None:
+        if constraints.samples is not None and self._given is not None:
             # exactly as given: neither rounded nor raised to the floor
-            arrays["L"][given.samples] = self._given[given.samples]
+            arrays["L"][constraints.samples] = self._given[constraints.samples]
 
 
 def _normalise(L: Array, F: Array, weights: Array | None) -> None:

@@ -56,8 +56,8 @@ def scale_of_priors(state: PoissonState) -> Array:
         pseudo = F.pseudo[: F.n_rows, :K].sum(axis=0, dtype=np.float64)
         b = replace(F, values=F.values * F.rate).column_sums()[:K]
     if state.constraints.prior_loadings is not None:
-        ((found, _),) = state.executor.run(PriorSums(K))
-        pseudo, c = pseudo - found["pseudo"][:K], found["rate"][:K]
+        ((sums, _),) = state.executor.run(PriorSums(K))
+        pseudo, c = pseudo - sums["pseudo"][:K], sums["rate"][:K]
     # the root of b D^2 - pseudo D - c, without cancellation
     root = np.sqrt(pseudo**2 + 4 * b * c)
     over = np.where(pseudo > 0, pseudo + root, 2 * c)
@@ -76,8 +76,8 @@ class PriorSums(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the rows of a block."""
-        known = {"pseudo": block["pseudo"], "rate": block["L"] * block["rate"]}
+        terms = {"pseudo": block["pseudo"], "rate": block["L"] * block["rate"]}
         return {
             name: Factor(values, block.n_rows, self.n_components).column_sums(block.get("weights"))
-            for name, values in known.items()
+            for name, values in terms.items()
         }

@@ -80,11 +80,11 @@ def start_of(
     if F is None:
         if measured is not None and isinstance(init, str):
             init = "random"
-        found, F = initialize(
+        initial, F = initialize(
             counts, n_components, init, random_state=rng, dtype=dtype, fit_rows=few_steps,
             n_threads=executor.n_threads,
         )  # fmt: skip
-        return found if L is None else L, F
+        return initial if L is None else L, F
     F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
     equal = counts.row_totals[:, None] / (n_components * F.sum(axis=0))
     return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
@@ -101,9 +101,9 @@ def factors_of(
     iteration = begin(model, monitor)
     progress.stage("iterations of a topic model")
     fit(model, monitor, iteration=iteration)
-    found = model.result()
+    factors = model.result()
     model.release()
-    return found["L"], found["F"]
+    return factors["L"], factors["F"]
 
 
 def poisson_needs(

@@ -68,21 +68,31 @@ class PoissonState:
         constraints: Constraints | None = None,
     ):  # fmt: skip
         self.counts, self.executor = counts, executor
-        self.constraints = given = constraints or Constraints()
+        self.constraints = constraints_of_fit = constraints or Constraints()
         self.layout, self.n_threads = executor.layout, executor.n_threads
         self.n_rows, self.n_components, self.dtype = counts.shape[0], F.shape[1], np.dtype(dtype)
         self.stride = kernels.row_stride(self.n_components)
         self.total_L = self.total_L_before = self.total_F = self.total_F_before = np.zeros(0)
         rows, columns = self.layout.row_order, self.layout.column_order
         self.totals = per_lane(counts.row_totals, rows)
-        self.weights = None if given.weights is None else per_lane(given.weights, rows)
+        self.weights = (
+            None
+            if constraints_of_fit.weights is None
+            else per_lane(constraints_of_fit.weights, rows)
+        )
         self.measured: Array | None = None  # (n_groups, lanes)
-        if given.measured is not None:
-            self.measured = np.array([per_lane(mask, columns) for mask in given.measured])
+        if constraints_of_fit.measured is not None:
+            self.measured = np.array(
+                [per_lane(mask, columns) for mask in constraints_of_fit.measured]
+            )
         self._put_samples()
         values = to_lanes(F, columns, self.stride, dtype, least=MINVAL)
-        fixed = None if given.features is None else per_lane(given.features, columns)
-        pseudo, rate = self._prior(given.prior_factors, columns)
+        fixed = (
+            None
+            if constraints_of_fit.features is None
+            else per_lane(constraints_of_fit.features, columns)
+        )
+        pseudo, rate = self._prior(constraints_of_fit.prior_factors, columns)
         self.F = Factor(values, len(F), self.n_components, fixed, pseudo, rate)
         if L is not None:
             folder = self.executor.folder
@@ -96,22 +106,22 @@ class PoissonState:
 
     def _put_samples(self) -> None:
         """Put weights, priors and masks of samples into the executor."""
-        order, given = self.layout.row_order, self.constraints
-        pseudo, rate = self._prior(given.prior_loadings, order)
-        fixed = None if given.samples is None else per_lane(given.samples, order)
-        groups = None if given.groups is None else per_lane(given.groups, order)
-        known: dict[str, Any] = {"totals": self.totals, "weights": self.weights, "fixed": fixed,
+        order, constraints = self.layout.row_order, self.constraints
+        pseudo, rate = self._prior(constraints.prior_loadings, order)
+        fixed = None if constraints.samples is None else per_lane(constraints.samples, order)
+        groups = None if constraints.groups is None else per_lane(constraints.groups, order)
+        arrays: dict[str, Any] = {"totals": self.totals, "weights": self.weights, "fixed": fixed,
                                  "pseudo": pseudo, "rate": rate, "groups": groups}  # fmt: skip
-        if given.entries is not None:
-            known |= row_inputs(PoissonWeights(given.entries), self.layout)
-        for name, array in known.items():
+        if constraints.entries is not None:
+            arrays |= row_inputs(PoissonWeights(constraints.entries), self.layout)
+        for name, array in arrays.items():
             if array is not None:
                 self.executor.put(name, array)
 
     def _prior(self, prior: Any, order: Array) -> tuple[Array | None, Array | None]:
         if prior is None:
             return None, None
-        pseudo, rate = (to_lanes(each, order, self.stride, self.dtype, 0) for each in prior)
+        pseudo, rate = (to_lanes(values, order, self.stride, self.dtype, 0) for values in prior)
         return pseudo, rate
 
     # L ------------------------------------------------------------------------------------------
@@ -129,18 +139,18 @@ class PoissonState:
             self._correlation("L", how), self.F.n_rows,
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
-        (found, _), *of_samples = self.executor.run(update, *terms)
+        (of_rows, _), *of_samples = self.executor.run(update, *terms)
         if how.refresh:
-            self._share("L", found["correlations"])
-        seen = Seen(found.get("log_mu", np.nan), found.get("max_kkt", np.nan))
+            self._share("L", of_rows["correlations"])
+        seen = Seen(of_rows.get("log_mu", np.nan), of_rows.get("max_kkt", np.nan))
         return seen, of_samples[0].values if of_samples else {}
 
-    def _share(self, side: str, found: Array) -> None:
+    def _share(self, side: str, correlations: Array) -> None:
         """Use these correlations in the next steps."""
         K = self.n_components
         shared = np.empty((K, K))
         lower = np.tril_indices(K)
-        shared[lower] = shared.T[lower] = found[:-1] / max(found[-1], 1e-300)
+        shared[lower] = shared.T[lower] = correlations[:-1] / max(correlations[-1], 1e-300)
         np.fill_diagonal(shared, SHARED_MARGIN)
         self._shared[side] = shared
 
@@ -154,16 +164,16 @@ class PoissonState:
             return self.total_F
         return np.array([self.F.column_sums(mask) for mask in self.measured])
 
-    def note_rows(self, found: Values) -> dict[str, float]:
+    def note_rows(self, of_rows: Values) -> dict[str, float]:
         """Store the column sums of L after an extrapolation; return its columns of the history."""
-        self.total_L, self.total_L_before = found["sums"], found["sums_before"]
-        return self._changes(found, "loadings", self.n_rows)
+        self.total_L, self.total_L_before = of_rows["sums"], of_rows["sums_before"]
+        return self._changes(of_rows, "loadings", self.n_rows)
 
-    def _changes(self, found: Values, name: str, n_rows: int) -> dict[str, float]:
+    def _changes(self, sums: Values, name: str, n_rows: int) -> dict[str, float]:
         """Return the largest change of a factor relative to its mean, and its share of zeros."""
-        n, total = n_rows * self.n_components, float(found["sums"][: self.n_components].sum())
-        change = found["max_change"] * n / total if total > 0 else 0.0
-        return {f"change_{name}": change, f"zeros_{name}": found["zeros"] / n}
+        n, total = n_rows * self.n_components, float(sums["sums"][: self.n_components].sum())
+        change = sums["max_change"] * n / total if total > 0 else 0.0
+        return {f"change_{name}": change, f"zeros_{name}": sums["zeros"] / n}
 
     # F ------------------------------------------------------------------------------------------
 
@@ -193,11 +203,11 @@ class PoissonState:
             return totals_of_columns(self.total_L, more, weightless, order, never)
         assert self.measured is not None
         step = GroupSums(self.n_components, len(self.measured), source)
-        ((found, _),) = self.executor.run(step)
+        ((of_rows, _),) = self.executor.run(step)
         own = np.zeros((len(self.F.values), self.stride))
-        for measured, sums in zip(self.measured, found["sums"], strict=True):
+        for measured, sums in zip(self.measured, of_rows["sums"], strict=True):
             own[measured] += sums
-        return np.where(own > 0, own, found["sums"].sum(axis=0))
+        return np.where(own > 0, own, of_rows["sums"].sum(axis=0))
 
     def problem_of_F(self, how: RowUpdate, design: Array) -> Any:
         """Return the row problem of F, with column sums of L unless `prior_of_F` has them."""
@@ -272,7 +282,7 @@ class PoissonState:
 
         Return the largest KKT residual at the previous F. `arrays` are arguments of the kernels.
         """
-        F, kkt, found = self.F.values, np.zeros(len(self.F.values)), None
+        F, kkt, shared = self.F.values, np.zeros(len(self.F.values)), None
         arrays |= {"kkt_start": kkt, **self.prior_of_F(source)}
         if how.mode is not None:
             arrays |= {"curvature": self.curvature_F(), "curvature_mode": how.mode}
@@ -281,7 +291,7 @@ class PoissonState:
             problem = self.problem_of_F(how, L)
             sliced = self.whole_columns()
             if how.refresh:
-                found = correlations(sliced, problem, F, self.n_components, self.n_threads)
+                shared = correlations(sliced, problem, F, self.n_components, self.n_threads)
             kernels.update_rows(sliced, problem, F, out, n_threads=self.n_threads, **arrays)
         else:
             problem = self.problem_of_F(how, F)
@@ -290,9 +300,9 @@ class PoissonState:
                     problem, numbers, F, out, wanted=part.wanted, first=part.first,
                     n_threads=self.n_threads, **arrays,
                 )  # fmt: skip
-            found = sums[-1] if how.refresh else None
-        if found is not None:
-            self._share("F", found)
+            shared = sums[-1] if how.refresh else None
+        if shared is not None:
+            self._share("F", shared)
         if out is not None and self.F.fixed is not None:
             out[self.F.fixed] = F[self.F.fixed]
         return self.F.largest(kkt)
@@ -302,9 +312,9 @@ class PoissonState:
     ) -> tuple[list[Values], Sums | None]:
         """Run steps; if there are several blocks, sum the statistics of F in the same pass."""
         if self.executor.one_block:
-            return [found.values for found in self.executor.run(*steps)] if steps else [], None
-        *found, sums = self.executor.run(*steps, self.sum_step(columns, source))
-        return [each.values for each in found], sums.sums
+            return [results.values for results in self.executor.run(*steps)] if steps else [], None
+        *results, sums = self.executor.run(*steps, self.sum_step(columns, source))
+        return [result.values for result in results], sums.sums
 
     def extrapolate_columns(
         self, how: RowUpdate, sums: Sums | None, lag: Array, best: Array | None, momentum: Momentum
@@ -320,27 +330,27 @@ class PoissonState:
             factor.n_rows, factor.values, momentum, start=factor.values, lag=lag, best=best
         )
         kkt = self.move_columns(how, None, sums, extrapolation=to.operand)
-        found = to.found()
+        changes = to.found()
         if stay is not None:
             factor.values[factor.fixed], lag[factor.fixed] = stay, 0
             now = factor.values - (lag.astype(np.uint32) << 16).view(np.float32)
-            found["sums"] = factor.column_sums()
-            found["sums_before"] = replace(factor, values=now).column_sums()
-        return kkt, self.note_columns(found)
+            changes["sums"] = factor.column_sums()
+            changes["sums_before"] = replace(factor, values=now).column_sums()
+        return kkt, self.note_columns(changes)
 
-    def note_columns(self, found: Values) -> dict[str, float]:
+    def note_columns(self, sums: Values) -> dict[str, float]:
         """Store the column sums of F; return the columns of the history on its change."""
-        self.total_F, self.total_F_before = found["sums"], found["sums_before"]
-        return self._changes(found, "factors", self.F.n_rows)
+        self.total_F, self.total_F_before = sums["sums"], sums["sums_before"]
+        return self._changes(sums, "factors", self.F.n_rows)
 
     def extrapolate_factor(
         self, now: Array, before: Array, momentum: Momentum, target: Array
     ) -> dict[str, float]:
         """Extrapolate F from `now` away from `before` into `target`, which becomes F."""
         self.set_factor(now)
-        found = extrapolate(self.F, before, target, momentum, None, self.n_threads)
+        sums = extrapolate(self.F, before, target, momentum, None, self.n_threads)
         self.set_factor(target)
-        return self.note_columns(found)
+        return self.note_columns(sums)
 
     def update_columns(self, how: RowUpdate, out: Array, *, reports: tuple[str, ...] = ()) -> Seen:
         """Update every row of F in several steps, by the row kernel on the transposed counts."""
@@ -348,11 +358,13 @@ class PoissonState:
             self.F.values, self._total_of_F(), self.n_components, how, reports, self._moves_of_F(),
             self.F.fixed, **self.prior_of_F(), room=self._room,
         )  # fmt: skip
-        found = self.executor.run_columns(step)
-        np.copyto(out, found["values"])
+        updated = self.executor.run_columns(step)
+        np.copyto(out, updated["values"])
         # lanes without a row have no counts and add nothing
-        log_mu = sum_lanes(found["loglik_end"]) if "loglik_end" in found else np.nan
-        return Seen(log_mu, self.F.largest(found["kkt_start"]) if "kkt_start" in found else np.nan)
+        log_mu = sum_lanes(updated["loglik_end"]) if "loglik_end" in updated else np.nan
+        return Seen(
+            log_mu, self.F.largest(updated["kkt_start"]) if "kkt_start" in updated else np.nan
+        )
 
     # Both ---------------------------------------------------------------------------------------
 
@@ -367,8 +379,8 @@ class PoissonState:
 
     def sum_columns(self) -> None:
         """Compute the column sums of both factors."""
-        ((found, _),) = self.executor.run(ColumnSums(self.n_components))
-        self.total_L, self.total_F = found["sums"], self.F.column_sums()
+        ((of_rows, _),) = self.executor.run(ColumnSums(self.n_components))
+        self.total_L, self.total_F = of_rows["sums"], self.F.column_sums()
         self.total_L_before, self.total_F_before = self.total_L, self.total_F
 
     def restore_zeros(self) -> None:
@@ -384,12 +396,12 @@ class PoissonState:
         convert(self.F, zeros=zeros)
         # restore fixed parameters of F that were raised to the floor
         order, fixed = self.layout.column_order, self.F.fixed
-        given: Any = self.constraints.factors
+        factors: Any = self.constraints.factors
         if self.constraints.topics is not None:
             lanes, topics = np.flatnonzero(order >= 0), np.flatnonzero(self.constraints.topics)
-            self.F.values[np.ix_(lanes, topics)] = given[np.ix_(order[lanes], topics)]
+            self.F.values[np.ix_(lanes, topics)] = factors[np.ix_(order[lanes], topics)]
         if fixed is not None:
-            self.F.values[fixed, : self.n_components] = given[order[fixed]]
+            self.F.values[fixed, : self.n_components] = factors[order[fixed]]
         self.sum_columns()
 
     def as_type(self, dtype: Any, *names: str) -> None:

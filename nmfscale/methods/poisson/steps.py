@@ -33,8 +33,10 @@ SAMPLES = "weights", "fixed", "pseudo", "rate", "groups", ENTRIES
 
 def rows_of(block: Block, name: str, n_components: int) -> Factor:
     """Return the loadings of a block and their constraints."""
-    known = {each: block.get(each) for each in ("fixed", "pseudo", "rate")}
-    return Factor(block[name], block.n_rows, n_components, **known)
+    options = {
+        name_of_array: block.get(name_of_array) for name_of_array in ("fixed", "pseudo", "rate")
+    }
+    return Factor(block[name], block.n_rows, n_components, **options)
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ class UpdateRows(Step):
                 stored = room_for_curvature(np.diff(block.counts.offset), self.n_components)
                 block.put("curvature", stored)
             arrays |= {"curvature": stored, "curvature_mode": self.how.mode}
-        found: Values = {}
+        of_block: Values = {}
         if self.how.refresh:
-            found["correlations"] = correlations(
+            of_block["correlations"] = correlations(
                 sliced, problem, rows.values, self.n_components, n_threads
             )
         out = None if self.target is None else block.empty(self.target, rows.values)
@@ -98,10 +100,10 @@ class UpdateRows(Step):
         if out is not None and rows.fixed is not None:
             out[rows.fixed] = rows.values[rows.fixed]
         if "loglik_start" in seen:
-            found["log_mu"] = weighted_sum(seen["loglik_start"], block.get("weights"))
+            of_block["log_mu"] = weighted_sum(seen["loglik_start"], block.get("weights"))
         if "kkt_start" in seen:
-            found["max_kkt"] = rows.largest(seen["kkt_start"])
-        return found
+            of_block["max_kkt"] = rows.largest(seen["kkt_start"])
+        return of_block
 
 
 @dataclass(frozen=True)
@@ -131,17 +133,17 @@ class SampleTerms(Step):
         """Add the terms of a block."""
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
         L = rows.values
-        found: Values = {"log_prior": rows.log_prior(weights)}
+        terms: Values = {"log_prior": rows.log_prior(weights)}
         own = totals_of_rows(block, self.total, self.F, self.n_features, len(L))
         if own is not None:
             sizes = (L.astype(np.float64) * own).sum(axis=1)
-            found["expected"] = weighted_sum(sizes, weights)
+            terms["expected"] = weighted_sum(sizes, weights)
         else:
             sizes = (L * self.total.astype(L.dtype)).sum(axis=1).astype(np.float64)
         np.maximum(sizes, LEAST, out=sizes)
         kernels.log(sizes, sizes, n_threads=n_threads)
         np.multiply(block["totals"], sizes, out=sizes)
-        return {"log_sizes": weighted_sum(sizes, weights), **found}
+        return {"log_sizes": weighted_sum(sizes, weights), **terms}
 
 
 class Momentum(NamedTuple):
@@ -161,14 +163,14 @@ class Extrapolation:
     `given` holds the points of `kernels.Extrapolation` and the weights of rows in the sums.
     """
 
-    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **given: Array | None):
+    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **options: Array | None):
         n_slices, stride = len(target) // LANES, target.shape[1]
         self._sums = np.empty((n_slices, 2, stride))
         self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
         scale = np.ones(stride) if momentum.scale is None else momentum.scale
         self.operand = kernels.Extrapolation(
             n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
-            self._zeros, leaves=momentum.leaves, **given,
+            self._zeros, leaves=momentum.leaves, **options,
         )  # fmt: skip
 
     def found(self) -> Values:
@@ -195,11 +197,11 @@ def extrapolate(
     target[rows.n_rows :] = now[rows.n_rows :]
     if rows.fixed is not None:
         target[rows.fixed] = now[rows.fixed]
-    found = to.found()
+    sums = to.found()
     if rows.fixed is not None:  # which the kernel ignores
         after = Factor(target, rows.n_rows, rows.n_components)
-        found["sums"], found["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
-    return found
+        sums["sums"], sums["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -252,12 +254,12 @@ class WeighColumns(Step):
 def weighted_columns(block: Block, dtype: Any, n_threads: int, room: list[Array]) -> SellBlock:
     """Return the columns of a block, weighted if samples have weights; stored or computed."""
     counts: SellBlock = block.counts
-    weights, known = block.get("weights"), block.get("weighted")
+    weights, weighted = block.get("weights"), block.get("weighted")
     if weights is None:
         return counts
-    if known is None:
+    if weighted is None:
         return counts.weighted(weights, dtype, n_threads, room)
-    return replace(counts, count=known)
+    return replace(counts, count=weighted)
 
 
 @dataclass(frozen=True)

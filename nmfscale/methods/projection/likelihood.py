@@ -189,8 +189,8 @@ def checked_factors(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Ar
     counts = as_counts(X, integer="allow")
     warn_of_surplus(F, counts.feature_names, "F")
     factors = [
-        non_negative(given, name, (n_rows, None)).astype(np.float64, order="C", copy=False)
-        for name, given, n_rows in (
+        non_negative(factor, name, (n_rows, None)).astype(np.float64, order="C", copy=False)
+        for name, factor, n_rows in (
             ("L", of_samples(L, counts, "L"), counts.shape[0]),
             ("F", same_topics(L, of_features(F, counts, "F")), counts.shape[1]),
         )

@@ -129,11 +129,11 @@ class ProjectRows(Step):
         unfinished = 0
         for piece in pieces(block.counts, self.n_components, n_threads, whole):
             lanes = lanes_of(piece)
-            given = (
+            problem = (
                 sliced_counts(block.counts.slices(piece), len(self.F)), values[lanes],
                 totals[lanes], {name: array[lanes] for name, array in with_own.items()},
             )  # fmt: skip
-            unfinished += self._move(projector, block.get("L") is None, *given)
+            unfinished += self._move(projector, block.get("L") is None, *problem)
             progress.advance(max(0, min(lanes.stop, block.n_rows) - lanes.start))
         if own is not None:
             best = np.zeros_like(values)
@@ -171,8 +171,8 @@ def _own_totals(block: Block, total: Array, F: Array, n_features: int, n_lanes: 
     if block.get(ENTRIES) is None:
         return totals_of_rows(block, total, F, n_features, n_lanes)
     # sums of factors at the floor, which are zeros, are 0
-    found = totals_of_rows(block, total, np.where(F > MINVAL, F, 0), n_features, n_lanes)
-    return np.where(found > LEAST, found, 0)
+    totals = totals_of_rows(block, total, np.where(F > MINVAL, F, 0), n_features, n_lanes)
+    return np.where(totals > LEAST, totals, 0)
 
 
 def fit_rows(
@@ -191,8 +191,8 @@ def fit_rows(
     inputs["L"] = LaneBlocks(layout, start, design.shape[1], dtype, least=MINVAL)
     step = ProjectRows(design, total, K, n_steps, n_features=len(F))
     n_threads = executor.n_threads
-    found = RowsPass(counts, (step,), "projected", K, inputs, n_threads=n_threads)
-    loadings = found.gather_on(executor)
+    rows_pass = RowsPass(counts, (step,), "projected", K, inputs, n_threads=n_threads)
+    loadings = rows_pass.gather_on(executor)
     loadings /= scales.astype(loadings.dtype)
     return loadings
 
@@ -232,18 +232,18 @@ def projection(
         inputs["pseudo"] = lanes(plain=prior[0], empty=0)
         inputs["rate"] = lanes(plain=prior[1] / scales, empty=0)
     step = ProjectRows(design, sums, K, n_steps, tol, len(F), how, penalty)
-    found = RowsPass(
+    rows_pass = RowsPass(
         counts, (step,), "projected", K, inputs, projection_needs(counts, K), n_threads,
         (lambda rows, loadings: (loadings / scales).astype(dtype, copy=False),),
     )  # fmt: skip
     if not scored:
-        return found
+        return rows_pass
     sizes = F.sum(axis=0, dtype=np.float64) if total is None else total
     sizes = measured.group_sums(F) if isinstance(measured, Measured) else sizes
     log_mu = LogMu.of(F, layout.column_order, "projected")
     lanes_of_F = log_mu.F if isinstance(measured, PoissonWeights) else None
-    steps = (*found.steps, log_mu, LogShares(sizes, "projected", lanes_of_F, len(F)))
-    return replace(found, steps=steps, output="log_shares", width=1, finish=())
+    steps = (*rows_pass.steps, log_mu, LogShares(sizes, "projected", lanes_of_F, len(F)))
+    return replace(rows_pass, steps=steps, output="log_shares", width=1, finish=())
 
 
 def row_sizes(L: Array, u: Array) -> Array:
@@ -308,11 +308,11 @@ class LogMu(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Sum over the rows of a block."""
         L = aligned_copy(block[self.source], np.float64)
-        found = np.zeros(len(L))
+        logliks = np.zeros(len(L))
         problem = kernels.RowProblem(self.F, np.zeros(self.F.shape[1]), self.n_components)
         sliced = sliced_counts(block.counts, len(self.F))
-        kernels.update_rows(sliced, problem, L, None, loglik_end=found, n_threads=n_threads)
-        block.put("log_mu", found)
+        kernels.update_rows(sliced, problem, L, None, loglik_end=logliks, n_threads=n_threads)
+        block.put("log_mu", logliks)
         return {}
 
 

@@ -91,8 +91,8 @@ class CoordinateDescent(SemiSupervised):
             return super()._numerators()
         H, out = sums[0], np.zeros(A.shape)
         pairs = zip(*np.tril_indices(A.shape[1]), strict=True)
-        for (k, other), each in zip(pairs, H.transpose(1, 0, 2), strict=True):
-            per_row = each.reshape(-1)[: len(A)]
+        for (k, other), curvature in zip(pairs, H.transpose(1, 0, 2), strict=True):
+            per_row = curvature.reshape(-1)[: len(A)]
             out[:, k] += per_row * A[:, other]
             if k != other:
                 out[:, other] += per_row * A[:, k]
@@ -103,9 +103,9 @@ class CoordinateDescent(SemiSupervised):
         if self.losses.data == "frobenius":
             num, G, own = sums[0], values["gram"], None
             if self._weightless is not None:
-                found, added = entries.curvature_left_of_columns(G, sums[2], self._weightless)
+                curvature, added = entries.curvature_left_of_columns(G, sums[2], self._weightless)
                 # the addition to the curvature pulls the minimum towards A
-                num, own = num + added * A, _packed(found)
+                num, own = num + added * A, _packed(curvature)
             return self._least_squares(A, num, G, own)
         total, rate = values["total"], np.zeros(A.shape)
         if self._weightless is not None:
@@ -196,8 +196,8 @@ class DescendRows(MoveRows):
         B[:, :K] = np.where(self.B > FLOOR, self.B, 0)
         up, down = labels.in_slices(block, len(B), n_slices, self.scale, before.dtype)
         own: dict[str, Any] = {}
-        if (found := block.get("entries")) is not None:
-            here = BlockEntries(found, rows_in_float64(block, K), self.A, data)
+        if (entries_of_block := block.get("entries")) is not None:
+            here = BlockEntries(entries_of_block, rows_in_float64(block, K), self.A, data)
             if data == "frobenius":
                 curvature, added = here.curvature_left_of_rows(G)
                 own = {
@@ -222,14 +222,14 @@ class DescendRows(MoveRows):
 
 
 def descent_needs(
-    counts: CountMatrix, n_components: int, known: Supervision, dtype: Any, losses: Losses,
+    counts: CountMatrix, n_components: int, supervision: Supervision, dtype: Any, losses: Losses,
     n_threads: int, plain: Needs, *, weighted: bool = False,
 ) -> Needs:  # fmt: skip
     """Return the memory of a fit, given that of multiplicative updates.
 
     `weighted`: entries have weights, so that each row has its own curvature even for a norm.
     """
-    K, T, itemsize = n_components, known.n_targets, np.dtype(dtype).itemsize
+    K, T, itemsize = n_components, supervision.n_targets, np.dtype(dtype).itemsize
     packed, lanes = kernels.packed_size(K), -(-counts.shape[1] // LANES) * LANES
     longest = 0 if losses.data == "frobenius" else int(counts.row_nnz.max())
     own = packed * 8 * 3 if weighted and losses.data == "frobenius" else 0

@@ -66,8 +66,8 @@ def wide(values: Array, n_targets: int) -> Array:
 
 def predicted(S: Array, B: Array) -> Array:
     """Return S B^T."""
-    found: Array = dense.product(S, B.T)
-    return found
+    targets: Array = dense.product(S, B.T)
+    return targets
 
 
 def terms(targets: Array, weights: Array, mu: Array, loss: str) -> tuple[Array, Array]:
@@ -81,11 +81,11 @@ def terms(targets: Array, weights: Array, mu: Array, loss: str) -> tuple[Array, 
 def loss_of(targets: Array, weights: Array, mu: Array, loss: str) -> float:
     """Return the loss of some samples."""
     if loss == "frobenius":
-        each = (targets - mu) ** 2
+        losses = (targets - mu) ** 2
     else:
         mu = np.maximum(mu, LEAST)
-        each = xlogy(targets, targets / mu) - targets + mu
-    return float((each * (weights if weights.ndim == 2 else weights[:, None])).sum())
+        losses = xlogy(targets, targets / mu) - targets + mu
+    return float((losses * (weights if weights.ndim == 2 else weights[:, None])).sum())
 
 
 def sums(
@@ -98,17 +98,17 @@ def sums(
     weights w y / mu^2 instead of w.
     """
     if block[WEIGHTS].ndim == 2:
-        found = _sums(block, S, B, loss)
+        of_block = _sums(block, S, B, loss)
     else:
-        found = _sums_of_rows(block, S, B, loss, n_threads)
+        of_block = _sums_of_rows(block, S, B, loss, n_threads)
     if curvature:
-        found["label_curvature"] = _curvature(block, S, B, loss)
+        of_block["label_curvature"] = _curvature(block, S, B, loss)
     held_out, score = block.get(HELD_OUT), 0.0
     if held_out is not None:
         for here in pieces(len(S), len(B)):
             which = here.start + np.flatnonzero(held_out[here])
             score += _score(block[TARGETS][which], predicted(S[which], B))
-    return found | {"validation": score}
+    return of_block | {"validation": score}
 
 
 def _sums(block: Block, S: Array, B: Array, loss: str) -> Values:
@@ -192,8 +192,8 @@ def of_rows(block: Block, S: Array, B: Array, loss: str, n_threads: int) -> tupl
             up *= _ratios_of_classes(S, B, targets)[:, None]
     up *= w[:, None]
     up *= S
-    each = dense.product(S, dense.cross(B)) if loss == "frobenius" else B.sum(axis=0)
-    return up, w[:, None] * each
+    denominator = dense.product(S, dense.cross(B)) if loss == "frobenius" else B.sum(axis=0)
+    return up, w[:, None] * denominator
 
 
 def in_slices(

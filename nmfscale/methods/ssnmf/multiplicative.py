@@ -81,11 +81,11 @@ class SemiSupervised(PointMethod):
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
-        n_components: int, losses: Losses, supervision: float, known: Supervision, dtype: Any, *,
+        n_components: int, losses: Losses, supervision: float, targets: Supervision, dtype: Any, *,
         weights: EntryWeights | None = None, constant: float = 0.0, patience: int = 10,
     ):  # fmt: skip
         self.counts, self.executor, self.n_components = counts, executor, n_components
-        self.losses, self.supervision, self.known = losses, supervision, known
+        self.losses, self.supervision, self.known = losses, supervision, targets
         self.dtype, self.constant, self.patience = np.dtype(dtype), constant, patience
         self.weights, self._start = weights, start
         self._weightless = None if weights is None else weights.weightless()[self.feature_order]
@@ -112,18 +112,18 @@ class SemiSupervised(PointMethod):
 
     def put_known(self) -> None:
         """Put labels, their weights and the weights of entries into the executor."""
-        order, known = self.executor.layout.row_order, self.known
-        given = {labels.TARGETS: known.targets, labels.WEIGHTS: known.weights}
-        if known.held_out is not None:
-            given[labels.HELD_OUT] = known.held_out
-        for name, values in given.items():
+        order, supervision = self.executor.layout.row_order, self.known
+        arrays = {labels.TARGETS: supervision.targets, labels.WEIGHTS: supervision.weights}
+        if supervision.held_out is not None:
+            arrays[labels.HELD_OUT] = supervision.held_out
+        for name, values in arrays.items():
             of_lanes: Array = per_lane(values, order) if values.ndim == 1 else values[order]
             if values.ndim == 2:
                 of_lanes[order < 0] = 0
             self.executor.put(name, of_lanes)
         if self.weights is not None:
-            found = entries.in_blocks(self.weights.less_one, self.executor.layout)
-            self.executor.put("entries", found)
+            entries_of_blocks = entries.in_blocks(self.weights.less_one, self.executor.layout)
+            self.executor.put("entries", entries_of_blocks)
 
     def _held(self) -> tuple[Array, Array, Array]:
         """Return A, A in lane order, and A^T A, zeros if the loss of the data is a divergence."""
@@ -210,12 +210,18 @@ class SemiSupervised(PointMethod):
     @property
     def _targets_known(self) -> Array:
         """Return a mask (T,) of targets with a label of positive weight in some sample."""
-        known = self.known
-        if known.targets.ndim == 2:
-            wide = known.weights if known.weights.ndim == 2 else known.weights[:, None]
-            return np.broadcast_to((wide > 0).any(axis=0), known.n_targets)
-        found = np.bincount(known.targets.astype(np.intp), known.weights, known.n_targets)
-        return found > 0
+        supervision = self.known
+        if supervision.targets.ndim == 2:
+            wide = (
+                supervision.weights
+                if supervision.weights.ndim == 2
+                else supervision.weights[:, None]
+            )
+            return np.broadcast_to((wide > 0).any(axis=0), supervision.n_targets)
+        weights = np.bincount(
+            supervision.targets.astype(np.intp), supervision.weights, supervision.n_targets
+        )
+        return weights > 0
 
     def finish(self, settled: bool) -> dict[str, Any]:
         """Move to the last point, or to the one with the best validation, with exact zeros."""
@@ -224,15 +230,15 @@ class SemiSupervised(PointMethod):
             if last["validation"] <= self.best:
                 self.copy("best", "S")
             self.executor.drop("best")
-        known = self.look()
+        at_end = self.look()
         before = self.points["S"]
         self.executor.copy("S", "before")
         self.executor.apply(Clean("S", FLOOR))
         self.points["S"] = {name: np.where(a > FLOOR, a, 0) for name, a in before.items()}
         seen = self.look()
-        if not seen["loss"] <= known["loss"] + _FELL * abs(known["loss"]):
+        if not seen["loss"] <= at_end["loss"] + _FELL * abs(at_end["loss"]):
             self.executor.copy("before", "S")
-            self.points["S"], seen = before, known
+            self.points["S"], seen = before, at_end
         self.executor.drop("before")
         seen |= {"decrease": self._decrease(seen["loss"])}
         if settled:
@@ -283,25 +289,25 @@ class RelativeError(SemiSupervised):
 
 def _multiplied(values: Array, up: Array, down: Array) -> Array:
     """Return values * up / down, at least the floor; values with `down` 0 stay."""
-    found = values * up
-    np.divide(found, down, out=found, where=down > 0)
-    np.copyto(found, values, where=~(down > 0))
-    return np.maximum(found, FLOOR, out=found)
+    updated = values * up
+    np.divide(updated, down, out=updated, where=down > 0)
+    np.copyto(updated, values, where=~(down > 0))
+    return np.maximum(updated, FLOOR, out=updated)
 
 
 def multiplicative_needs(
-    counts: CountMatrix, n_components: int, known: Supervision, dtype: Any,
+    counts: CountMatrix, n_components: int, supervision: Supervision, dtype: Any,
     weights: EntryWeights | None,
 ) -> Needs:  # fmt: skip
     """Return the memory of a fit; `weights` are those of entries, if they have any."""
     K, stride, itemsize = n_components, kernels.row_stride(n_components), np.dtype(dtype).itemsize
     lanes = -(-counts.shape[1] // LANES) * LANES
-    of_labels = 16 * (known.n_targets if known.targets.ndim == 2 else 1)
+    of_labels = 16 * (supervision.n_targets if supervision.targets.ndim == 2 else 1)
     # S before and after, and the result or the start; the point with the best validation
-    n_points = 2 if known.held_out is None else 3
+    n_points = 2 if supervision.held_out is None else 3
     # of a block: S, its terms in float64, and the terms in lane order
     of_block = 3 * K * 8 + 2 * stride * itemsize
-    more = 4 * known.n_targets * (K + LANES) * 8  # B transposed, its sums, and their results
+    more = 4 * supervision.n_targets * (K + LANES) * 8  # B transposed, its sums, and their results
     if weights is not None:
         of_block += 3 * K * 8
         more += entries.memory_of_entries(weights.less_one)

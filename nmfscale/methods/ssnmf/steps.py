@@ -48,8 +48,8 @@ class Losses(NamedTuple):
 
 def gram(values: Array) -> Array:
     """Return values^T values, in float64."""
-    found: Array = dense.cross(values)
-    return found
+    products: Array = dense.cross(values)
+    return products
 
 
 def problem_of(
@@ -111,26 +111,26 @@ class SumSamples(Step):
         K, S, how = self.A.shape[1], block["S"], {}
         sliced, plain = sliced_counts(block.counts, len(S)), rows_in_float64(block, K)
         if self.losses.data == "frobenius":
-            found: Values = {"gram": gram(plain)}
+            of_block: Values = {"gram": gram(plain)}
         else:
             how["loglik"] = np.zeros(len(self.design))
-            found = {"total": plain.sum(axis=0)}
-        problem = problem_of(S, K, self.losses.data, found.get("gram"), np.ones(K))
+            of_block = {"total": plain.sum(axis=0)}
+        problem = problem_of(S, K, self.losses.data, of_block.get("gram"), np.ones(K))
         wanted = kernels.SUM_GRADIENT if self.sums_numerators else kernels.SUM_FULL
         kernels.sums(
             sliced, problem, self.design, sums[0], wanted=wanted, first=0, last=len(sums[0]),
             n_threads=n_threads, **how,
         )  # fmt: skip
-        found |= labels.sums(block, plain, self.B, self.losses.labels, n_threads, self.curvature)
+        of_block |= labels.sums(block, plain, self.B, self.losses.labels, n_threads, self.curvature)
         if how:
-            found["log_mu"] = sum_lanes(how["loglik"])
+            of_block["log_mu"] = sum_lanes(how["loglik"])
         if self.weighs_entries:
             here = BlockEntries(block["entries"], plain, self.A, self.losses.data)
             sums[1] += here.of_columns()
             if len(sums) > 2:
                 sums[2] += here.curvature_of_columns()
-            found["loss_entries"] = here.loss
-        return found
+            of_block["loss_entries"] = here.loss
+        return of_block
 
 
 @dataclass(frozen=True)
@@ -159,20 +159,20 @@ class MoveRows(Step):
         pseudo, rate = labels.of_rows(block, S, self.B, self.losses.labels, n_threads)
         pseudo *= self.scale
         rate *= self.scale
-        given, left = rate, None
-        if (found := block.get("entries")) is not None:
+        rate_of_rows, left = rate, None
+        if (entries_of_block := block.get("entries")) is not None:
             # rows have their own sums: the common sum of the kernel is 0
-            left = BlockEntries(found, S, self.A, self.losses.data).rows_left(
+            left = BlockEntries(entries_of_block, S, self.A, self.losses.data).rows_left(
                 dense.product(S, G) if self.losses.data == "frobenius" else total
             )
-            given, G, total = np.maximum(rate + left, LEAST), 0 * G, 0 * total
+            rate_of_rows, G, total = np.maximum(rate + left, LEAST), 0 * G, 0 * total
         problem = problem_of(self.design, K, self.losses.data, G, total, em_steps=1)
         out = block.empty("S", before)
         empty = 0.0 if left is None else 1.0
         kernels.update_rows(
             sliced_counts(block.counts, len(self.design)), problem, before, out,
             n_threads=n_threads, pseudo=in_lanes(pseudo, before),
-            rate=in_lanes(given, before, empty),
+            rate=in_lanes(rate_of_rows, before, empty),
         )  # fmt: skip
         if self.losses.data != self.losses.labels:
             down = G if self.losses.data == "frobenius" else total
@@ -271,36 +271,36 @@ class Represent(Step):
         how: dict[str, Any] = {"em_steps": self.n_steps}
         if self.loss == "frobenius":
             how = {"newton_steps": 1, "qp_sweeps": _SWEEPS, "qp_tolerance": _LITTLE}
-        given, more = block.get("entries"), {}
-        if given is not None and self.loss == "kl":
+        entries_of_block, more = block.get("entries"), {}
+        if entries_of_block is not None and self.loss == "kl":
             ones = np.ones((block.n_rows, K))
-            rate = BlockEntries(given, ones, self.A, "kl").rows_left(total)
+            rate = BlockEntries(entries_of_block, ones, self.A, "kl").rows_left(total)
             nothing, total = np.zeros((block.n_rows, K)), 0 * total
             rate = in_lanes(np.maximum(rate, LEAST), start, 1.0)
             more = {"pseudo": in_lanes(nothing, start), "rate": rate}
         problem = problem_of(self.design, K, self.loss, G, total, **how)
         out = block.empty("represented", start)
         kernels.update_rows(sliced, problem, start, out, n_threads=n_threads, **more)
-        if given is not None and self.loss == "frobenius":
+        if entries_of_block is not None and self.loss == "frobenius":
             num = np.zeros((n_lanes // LANES, K, LANES))
             kernels.sums(
                 sliced, problem, start, num, wanted=kernels.SUM_GRADIENT, first=0, last=len(num),
                 n_threads=n_threads,
             )  # fmt: skip
-            _weighted_squares(out, rows_of_sums(num, n_lanes), G, self.A, given)
+            _weighted_squares(out, rows_of_sums(num, n_lanes), G, self.A, entries_of_block)
         out[out <= FLOOR * (1 + 1e-6)] = 0
         progress.advance(block.n_rows)
         return {}
 
 
-def _weighted_squares(out: Array, num: Array, G: Array, A: Array, given: Array) -> None:
+def _weighted_squares(out: Array, num: Array, G: Array, A: Array, linear: Array) -> None:
     """Find the loadings of rows with entry weights, each with its own Gram matrix."""
-    if not len(given):
+    if not len(linear):
         return
-    given, nobody, lower = given.copy(), np.zeros((1, len(G))), np.tril_indices(len(G))
-    lanes, first = np.unique(given["lane"], return_index=True)
-    for lane, begin, end in zip(lanes, first, np.append(first[1:], len(given)), strict=True):
-        here, b, g = given[begin:end], np.zeros(len(G)), -num[lane]
+    linear, nobody, lower = linear.copy(), np.zeros((1, len(G))), np.tril_indices(len(G))
+    lanes, first = np.unique(linear["lane"], return_index=True)
+    for lane, begin, end in zip(lanes, first, np.append(first[1:], len(linear)), strict=True):
+        here, b, g = linear[begin:end], np.zeros(len(G)), -num[lane]
         here["lane"] = 0
         H = np.zeros(G.shape)
         H[lower] = BlockEntries(here, nobody, A, "frobenius").curvature_left_of_rows(G)[0][0]

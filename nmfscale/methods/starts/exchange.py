@@ -49,7 +49,7 @@ def groups_of(ours: Factors, theirs: Factors) -> list[tuple[tuple[int, ...], tup
 
     The group of all topics that differ is left out, because the result would be the other fit.
     """
-    F, other = (each[1].astype(np.float64) for each in (ours, theirs))
+    F, other = (group[1].astype(np.float64) for group in (ours, theirs))
     _, there, _ = lift_pairs(F, other)
     sums = [np.maximum(A.sum(axis=0), MINVAL) for A in (F, other)]
     f, g = F / sums[0], other[:, there] / sums[1][there]
@@ -66,12 +66,12 @@ def groups_of(ours: Factors, theirs: Factors) -> list[tuple[tuple[int, ...], tup
     groups = {(k,) for k in partner} | {tuple(sorted({k, partner[k]})) for k in partner}
     connected: list[set[int]] = []
     for pair in partner.items():
-        touched = [each for each in connected if each & set(pair)]
-        connected = [each for each in connected if not each & set(pair)]
+        touched = [group for group in connected if group & set(pair)]
+        connected = [group for group in connected if not group & set(pair)]
         connected.append(set(pair).union(*touched))
-    groups |= {tuple(sorted(each)) for each in connected}
+    groups |= {tuple(sorted(group)) for group in connected}
     whole = tuple(differ.tolist())
-    return [(each, tuple(int(there[k]) for k in each)) for each in sorted(groups - {whole})]
+    return [(group, tuple(int(there[k]) for k in group)) for group in sorted(groups - {whole})]
 
 
 def ranked_exchanges(
@@ -108,13 +108,13 @@ def ranked_exchanges(
     of_rows = None if weights is None else weights[rows]
     best = best[0][rows], best[1]
     others = {source: (L[rows], F) for source, (L, F) in others.items()}
-    found = []
-    for place, each in enumerate(candidates):
-        L, F = exchanged(*best, *others[each.source], each)
+    ranked = []
+    for place, candidate in enumerate(candidates):
+        L, F = exchanged(*best, *others[candidate.source], candidate)
         scores = projection(sample, F, L=L, n_steps=_STEPS, scored=True).gather()
         scores = scores if of_rows is None else of_rows * scores
-        found.append((-float(scores.sum()), place))
-    return [candidates[place] for _, place in sorted(found)]
+        ranked.append((-float(scores.sum()), place))
+    return [candidates[place] for _, place in sorted(ranked)]
 
 
 def exchanged(L: Array, F: Array, L2: Array, F2: Array, move: Exchange) -> Factors:

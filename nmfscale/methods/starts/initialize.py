@@ -96,8 +96,10 @@ def initialize(
     if not isinstance(init, str):
         init = _cluster_numbers(init, counts, n_components)
     elif init not in get_args(PoissonStart):
-        known = ", ".join(map(repr, get_args(PoissonStart)))
-        raise ValueError(f"init={shown(init)} is not one of {known} or an array of cluster labels.")
+        allowed = ", ".join(map(repr, get_args(PoissonStart)))
+        raise ValueError(
+            f"init={shown(init)} is not one of {allowed} or an array of cluster labels."
+        )
     L, F = _start(counts, n_components, init, rng, n_threads)
     if L is None:
         F = _floored(F, dtype)

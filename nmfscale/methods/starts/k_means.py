@@ -47,9 +47,9 @@ def k_means(
     best = None
     for _ in range(n_init):
         seeds = _seeds(centred, n_clusters, weights, rng, n_threads)
-        found = _lloyd(centred, seeds, weights, max_iter, tolerance, n_threads)
-        if best is None or found.inertia < best.inertia * (1 - _SAME):
-            best = found
+        clusters = _lloyd(centred, seeds, weights, max_iter, tolerance, n_threads)
+        if best is None or clusters.inertia < best.inertia * (1 - _SAME):
+            best = clusters
     assert best is not None
     return best._replace(centers=best.centers + mean)
 
@@ -78,8 +78,8 @@ def _seeds(
         best = int(np.argmin(potentials))
         potential, closest = potentials[best], np.ascontiguousarray(left[:, best])
         seeds.append(int(candidates[best]))
-    found: Array = points[seeds]
-    return found
+    centers: Array = points[seeds]
+    return centers
 
 
 def _lloyd(
@@ -111,8 +111,8 @@ def _lloyd(
 
 def _away(points: Array, centers: Array, labels: Array) -> Array:
     """Return squared distances (n,) of points from the centres of their clusters."""
-    found: Array = ((points - centers[labels]) ** 2).sum(axis=1)
-    return found
+    squares: Array = ((points - centers[labels]) ** 2).sum(axis=1)
+    return squares
 
 
 def _fill(

@@ -184,8 +184,8 @@ def added(sample: _Sample) -> tuple[float, Array]:
 
 
 def _times(matrix: sp.csr_array, x: Array) -> Array:
-    found: Array = dense.of_sparse(matrix, x[:, None])[:, 0]
-    return found
+    product: Array = dense.of_sparse(matrix, x[:, None])[:, 0]
+    return product
 
 
 def halved(z: sp.csr_array, rng: np.random.RandomState) -> tuple[float, Array]:
@@ -256,7 +256,7 @@ def ranked_moves(
         gain, shares = halved(sample.expected(k), rng)
         more.append((gain, k, shares))
     gain, shares = added(sample)
-    more = sorted([*more, (gain, None, shares)], key=lambda each: -each[0])
+    more = sorted([*more, (gain, None, shares)], key=lambda ranked_move: -ranked_move[0])
     ranked: list[tuple[int, int, Move]] = []
     for p, (_, removed) in enumerate(less):
         ways = [(split, shares) for _, split, shares in more if split not in removed]
@@ -264,7 +264,7 @@ def ranked_moves(
             ways.append((removed[0], halved(sample.expected(*removed), rng)[1]))
         for s, (split, shares) in enumerate(ways):
             ranked.append(((p + 1) * (s + 1), p, Move(removed, split, shares)))
-    return [move for *_, move in sorted(ranked, key=lambda each: each[:2])]
+    return [move for *_, move in sorted(ranked, key=lambda ranked_move: ranked_move[:2])]
 
 
 def moved(L: Array, F: Array, move: Move) -> tuple[Array, Array]:
@@ -274,9 +274,11 @@ def moved(L: Array, F: Array, move: Move) -> tuple[Array, Array]:
     u = np.maximum(F.sum(axis=0, dtype=np.float64), MINVAL)
     if len(move.removed) == 2:
         a = move.removed[0]
-        amounts = [L[:, each] * u[each] for each in (a, b)]
-        sizes = [max(float(each.sum(dtype=np.float64)), MINVAL) for each in amounts]
-        shares = sum(size * F[:, each] / u[each] for size, each in zip(sizes, (a, b), strict=True))
+        amounts = [L[:, topic] * u[topic] for topic in (a, b)]
+        sizes = [max(float(topic.sum(dtype=np.float64)), MINVAL) for topic in amounts]
+        shares = sum(
+            size * F[:, topic] / u[topic] for size, topic in zip(sizes, (a, b), strict=True)
+        )
         F[:, a] = shares * (u[a] / sum(sizes))
         L[:, a] = (amounts[0] + amounts[1]) / u[a]
     else:
@@ -297,11 +299,11 @@ def moved(L: Array, F: Array, move: Move) -> tuple[Array, Array]:
 
 def _divide_loading(L: Array, u: Array, k: int) -> None:
     """Divide the loadings of topic k among the other topics, in place; u (K,) are column sums."""
-    given = L[:, k] * u[k]
+    loading = L[:, k] * u[k]
     L[:, k] = 0
     rest = (L * u).sum(axis=1)
-    equal = np.where(rest > 0, _EQUAL * given, given)
-    scale = np.divide(rest + given - equal, rest, out=np.zeros(len(rest)), where=rest > 0)
+    equal = np.where(rest > 0, _EQUAL * loading, loading)
+    scale = np.divide(rest + loading - equal, rest, out=np.zeros(len(rest)), where=rest > 0)
     L *= scale[:, None]
     L += equal[:, None] / ((len(u) - 1) * u)
     L[:, k] = 0

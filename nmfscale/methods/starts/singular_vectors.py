@@ -55,7 +55,7 @@ def singular_vectors(
     squares, turn = decompositions.eigh(dense.cross(B, n_threads=n_threads))
     values = np.sqrt(np.maximum(squares[::-1][:n_found], 0.0))
     turn, sizes = turn[:, ::-1][:, :n_found], np.where(values > 0.0, values, 1.0)
-    U, V = (dense.product(each, turn, n_threads=n_threads) for each in (Q, B))
+    U, V = (dense.product(basis, turn, n_threads=n_threads) for basis in (Q, B))
     V /= sizes
     if wide:
         # V computed again from U: precise values for rare features
@@ -68,20 +68,20 @@ def singular_vectors(
 def _orthonormal(Y: Array, n_threads: int) -> Array:
     """Return an orthonormal basis of the columns of Y, and zeros for dependent columns."""
     turn = decompositions.orthonormal_basis(dense.cross(Y, n_threads=n_threads))
-    found: Array = dense.product(Y, turn, n_threads=n_threads)
-    return found
+    basis: Array = dense.product(Y, turn, n_threads=n_threads)
+    return basis
 
 
 def _normal(rng: np.random.RandomState, shape: tuple[int, int]) -> Array:
     """Return what ``rng.normal(size=shape)`` returns, but with our logarithm (polar method)."""
     n_pairs = (shape[0] * shape[1] + 1) // 2
-    found = np.empty((0, 2))
-    while len(found) < n_pairs:
+    accepted = np.empty((0, 2))
+    while len(accepted) < n_pairs:
         # the share pi / 4 of the pairs is in the unit circle
-        drawn = 2.0 * rng.random_sample((int(1.3 * (n_pairs - len(found))) + 16, 2)) - 1.0
+        drawn = 2.0 * rng.random_sample((int(1.3 * (n_pairs - len(accepted))) + 16, 2)) - 1.0
         squared = drawn[:, 0] * drawn[:, 0] + drawn[:, 1] * drawn[:, 1]
         inside = (squared < 1.0) & (squared != 0.0)
         pairs, squared = drawn[inside, ::-1], squared[inside]
         pairs = pairs * np.sqrt(-2.0 * functions.log(squared) / squared)[:, np.newaxis]
-        found = np.concatenate([found, pairs])
-    return found.ravel()[: shape[0] * shape[1]].reshape(shape)
+        accepted = np.concatenate([accepted, pairs])
+    return accepted.ravel()[: shape[0] * shape[1]].reshape(shape)

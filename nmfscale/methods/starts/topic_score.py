@@ -138,12 +138,12 @@ def mixture_weights(points: Array, vertices: Array, n_threads: int = 1) -> Array
 
 def _squared_distances(points: Array) -> Array:
     """Return squared distances (n, n) of points (n, d) from each other."""
-    found = np.zeros((len(points), len(points)))
+    distances = np.zeros((len(points), len(points)))
     for values in points.T:
         away = values[:, np.newaxis] - values
         away *= away
-        found += away
-    return found
+        distances += away
+    return distances
 
 
 def _far_apart(centers: Array, n_candidates: int) -> Array:

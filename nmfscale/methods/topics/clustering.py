@@ -95,10 +95,10 @@ def clustering_score(
         np.divide(S, total[:, None], out=parts, where=total[:, None] > 0)
     else:
         parts[np.arange(len(S)), S.argmax(axis=1)] = total > 0
-    known, code = np.unique(of_samples, return_inverse=True)
-    shares = np.zeros((len(known), S.shape[1]))
+    clusters, code = np.unique(of_samples, return_inverse=True)
+    shares = np.zeros((len(clusters), S.shape[1]))
     np.add.at(shares, code, parts)
-    shares /= np.bincount(code, minlength=len(known))[:, None]
+    shares /= np.bincount(code, minlength=len(clusters))[:, None]
     best = shares.argmax(axis=0)
     scores = shares[best, np.arange(S.shape[1])]
-    return ClusteringScore(float(scores.mean()), scores, known[best])
+    return ClusteringScore(float(scores.mean()), scores, clusters[best])

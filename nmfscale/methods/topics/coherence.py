@@ -47,11 +47,11 @@ class Cooccurrences:
         Topics with fewer than n_top features have zeros for the others.
         """
         n_top = max(map(len, self._leading))
-        found = np.zeros((len(self._leading), n_top, n_top), np.int64)
-        for together, features in zip(found, self._leading, strict=True):
+        together_in = np.zeros((len(self._leading), n_top, n_top), np.int64)
+        for together, features in zip(together_in, self._leading, strict=True):
             chosen, size = self._place[features], len(features)
             together[:size, :size] = self._together[chosen][:, chosen].toarray()
-        return found
+        return together_in
 
 
 def coherences(together: Array, leading: Sequence[Array], n_samples: int) -> tuple[Array, Array]:
@@ -66,8 +66,10 @@ def coherences(together: Array, leading: Sequence[Array], n_samples: int) -> tup
     A pair with a feature in no sample contributes 0, as in a topic of a single feature.
     """
     shares = together / max(1, n_samples)
-    found = [_of_topic(p[: len(top), : len(top)]) for p, top in zip(shares, leading, strict=True)]
-    npmi, umass = np.array(found).reshape(-1, 2).T
+    of_topics = [
+        _of_topic(p[: len(top), : len(top)]) for p, top in zip(shares, leading, strict=True)
+    ]
+    npmi, umass = np.array(of_topics).reshape(-1, 2).T
     return npmi, umass
 
 

@@ -152,20 +152,22 @@ class Regressions:
         `totals` (m,) are the total counts of the features, n the number of samples that have
         counts.
         """
-        K, known = len(design.totals), totals > 0
-        parts = [np.where(known[:, None], numbers[:, i * K : (i + 1) * K], 0.0) for i in range(5)]
+        K, nonempty = len(design.totals), totals > 0
+        parts = [
+            np.where(nonempty[:, None], numbers[:, i * K : (i + 1) * K], 0.0) for i in range(5)
+        ]
         frequencies = parts[0]
         # sum (x - mu)^2 / sum mu
         mean_squares = np.zeros(len(totals))
         for k in range(K):
             mean_squares += frequencies[:, k] * (frequencies * design.gram[k]).sum(axis=1)
         residual = squares - 2 * numbers[:, 5 * K] + mean_squares
-        means = np.where(known, (frequencies * design.totals).sum(axis=1), 1.0)
-        dispersion = np.where(known, residual / means * (n / max(n - K, 1)), 1.0)
-        others = np.where(known[:, None], numbers[:, K : 2 * K], -1).astype(np.int32)
+        means = np.where(nonempty, (frequencies * design.totals).sum(axis=1), 1.0)
+        dispersion = np.where(nonempty, residual / means * (n / max(n - K, 1)), 1.0)
+        others = np.where(nonempty[:, None], numbers[:, K : 2 * K], -1).astype(np.int32)
         return cls(
             frequencies, others, parts[2], parts[3], parts[4], np.maximum(dispersion, 0.0),
-            known & (numbers[:, 5 * K + 1] > FOUND),
+            nonempty & (numbers[:, 5 * K + 1] > FOUND),
         )  # fmt: skip
 
 

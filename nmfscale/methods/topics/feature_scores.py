@@ -94,10 +94,10 @@ def frex_of(frequencies: Array, weight: float) -> Array:
     n_features = frequencies.shape[1]
     sums = frequencies.sum(axis=0)
     exclusivity = np.divide(frequencies, sums, out=np.zeros(frequencies.shape), where=sums > 0)
-    ranks = (rankdata(each, axis=1) / n_features for each in (exclusivity, frequencies))
+    ranks = (rankdata(values, axis=1) / n_features for values in (exclusivity, frequencies))
     of_exclusivity, of_frequency = ranks
-    found: Array = 1 / (weight / of_exclusivity + (1 - weight) / of_frequency)
-    return found
+    scores: Array = 1 / (weight / of_exclusivity + (1 - weight) / of_frequency)
+    return scores
 
 
 def _divergences(frequencies: Array) -> Array:
@@ -107,8 +107,8 @@ def _divergences(frequencies: Array) -> Array:
     # the lower bound of g keeps features of a single topic comparable with others
     rivals = np.maximum(largest_elsewhere(frequencies), 0.01 / frequencies.shape[1])
     ratio = np.maximum(frequencies / rivals, 1)
-    found: Array = rivals * (ratio * log(ratio) - ratio + 1)
-    return found
+    divergences: Array = rivals * (ratio * log(ratio) - ratio + 1)
+    return divergences
 
 
 def largest_elsewhere(frequencies: Array) -> Array:
@@ -127,5 +127,5 @@ def best_features(scores: Array, frequencies: Array, n_top: int) -> Array:
     if len(some) > n_top:  # sorting a million features would take long
         least = np.partition(scores[some], -n_top)[-n_top]
         some = some[scores[some] >= least]
-    found: Array = some[np.lexsort((-frequencies[some], -scores[some]))[:n_top]]
-    return found
+    best: Array = some[np.lexsort((-frequencies[some], -scores[some]))[:n_top]]
+    return best

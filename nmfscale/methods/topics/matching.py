@@ -43,10 +43,10 @@ def lift_correlations_of(F: Array, other: Array) -> Array:
     weight = np.divide(1, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
     centre = mean if min(f.shape[1], g.shape[1]) > 1 else 0 * mean
     here, there = (_directions((A - centre) * (A.any(axis=0) * weight)) for A in (f, g))
-    found = np.maximum(dense.cross(here, there), 0)
+    correlations = np.maximum(dense.cross(here, there), 0)
     # topics that equal the mean have no direction, and are similar to each other
     alike = np.outer(f.any(axis=0) & ~here.any(axis=0), g.any(axis=0) & ~there.any(axis=0))
-    return np.where(alike, 1.0, found)
+    return np.where(alike, 1.0, correlations)
 
 
 def _frequencies(F: Array) -> Array:

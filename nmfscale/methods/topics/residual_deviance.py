@@ -48,7 +48,7 @@ class ResidualDeviance:
         self, L: Array, F: Array, row_totals: Array, first: int = 0,
         batch: Array | None = None, measured: Array | None = None,
     ):  # fmt: skip
-        L, F = (np.ascontiguousarray(each, np.float64) for each in (L, F))
+        L, F = (np.ascontiguousarray(factor, np.float64) for factor in (L, F))
         self._F = F
         if batch is None or measured is None:
             batch, measured = np.zeros(len(L), np.int64), np.ones((1, len(F)), bool)

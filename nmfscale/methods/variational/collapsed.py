@@ -75,7 +75,7 @@ class Priors:
     def problem(self, design: Array, own: Array, held: Array | None, **how: Any) -> Any:
         """Return the row problem, with priors of the rows and of the held factor."""
         stride = design.shape[1]
-        alpha, total = (_padded(each, stride, design.dtype) for each in (own, self.scale))
+        alpha, total = (_padded(parameter, stride, design.dtype) for parameter in (own, self.scale))
         return kernels.RowProblem(
             design, total, len(self.alpha), step=kernels.COLLAPSED, alpha=alpha,
             held_prior=None if held is None else _padded(held, stride, design.dtype), **how,
@@ -87,9 +87,9 @@ class Priors:
 
 
 def _padded(values: Array, stride: int, dtype: Any) -> Array:
-    found = np.zeros(stride, dtype)
-    found[: len(values)] = values
-    return found
+    padded = np.zeros(stride, dtype)
+    padded[: len(values)] = values
+    return padded
 
 
 @dataclass(frozen=True)
@@ -211,12 +211,12 @@ def mean_digamma(counts: Array, squares: Array, prior: Any, n_threads: int) -> A
     some = np.empty_like(counts)
     kernels.nonzero(counts, squares, some, n_threads=n_threads)
     np.maximum(some, _LEAST, out=some)
-    found: Array = counts / some
-    found += prior
-    kernels.digamma(found, found, n_threads=n_threads)
-    found -= digamma(prior)
-    found *= some
-    return found
+    digammas: Array = counts / some
+    digammas += prior
+    kernels.digamma(digammas, digammas, n_threads=n_threads)
+    digammas -= digamma(prior)
+    digammas *= some
+    return digammas
 
 
 class CollapsedLDA(PointMethod):
@@ -298,12 +298,12 @@ class CollapsedLDA(PointMethod):
         shared = self.points["gamma"]
         rows = self._rows(shared)
         columns = ShareColumns(rows.design, rows.priors)
-        (found, _), (_, (sums,)) = self.executor.run(rows, columns)
+        (of_rows, _), (_, (sums,)) = self.executor.run(rows, columns)
         both = rows_of_sums(sums, self.counts.shape[1])
         topics, squares = (both[:, at : at + self.n_components] for at in (0, self.n_components))
         self.points["next"] = after = {
             "topics": np.ascontiguousarray(topics),
-            "alpha": self._next_alpha(shared["alpha"], found["excess"]),
+            "alpha": self._next_alpha(shared["alpha"], of_rows["excess"]),
             "eta": self._next_eta(shared["eta"], topics, squares),
         }
         moved = _shares(after) - _shares(shared)
@@ -311,9 +311,9 @@ class CollapsedLDA(PointMethod):
             float(np.abs(after[name] / shared[name] - 1).max()) for name in ("alpha", "eta")
         )
         return {
-            "leave_one_out": found["bound"] + self._of_sizes(shared["alpha"]),
+            "leave_one_out": of_rows["bound"] + self._of_sizes(shared["alpha"]),
             "change_components": float(np.abs(moved).sum(axis=0).max()) / 2,
-            "change_loadings": float(found["change"].sum()) / 2 / (self.counts.total or 1.0),
+            "change_loadings": float(of_rows["change"].sum()) / 2 / (self.counts.total or 1.0),
             "change_prior": change,
             "momentum": self.beta,
             "bytes_read": self.executor.bytes_read,
@@ -331,8 +331,8 @@ class CollapsedLDA(PointMethod):
             return alpha
         if self.estimate == "symmetric":
             excess = np.full_like(excess, excess.mean())
-        found: Array = np.clip(alpha * excess / below, LEAST_ALPHA, MOST_ALPHA)
-        return found
+        clipped: Array = np.clip(alpha * excess / below, LEAST_ALPHA, MOST_ALPHA)
+        return clipped
 
     def _next_eta(self, eta: Array, topics: Array, squares: Array) -> Array:
         m, n_threads = len(topics), self.executor.n_threads
@@ -342,8 +342,8 @@ class CollapsedLDA(PointMethod):
         excess = mean_digamma(
             np.ascontiguousarray(topics), np.ascontiguousarray(squares), eta, n_threads
         )
-        found: Array = np.clip(eta * (excess.sum(axis=0).sum() / below), LEAST_ETA, MOST_ETA)
-        return found
+        clipped: Array = np.clip(eta * (excess.sum(axis=0).sum() / below), LEAST_ETA, MOST_ETA)
+        return clipped
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Compute the next point, and on the way the record of the current point."""
@@ -373,9 +373,9 @@ class CollapsedLDA(PointMethod):
     def finish(self, settled: bool) -> dict[str, Any]:
         """Return the record of the last point."""
         self.executor.drop("before")
-        found = self._look()
+        numbers = self._look()
         self.executor.drop("next")
-        return found
+        return numbers
 
     def result(self) -> dict[str, Array]:
         """Return N_ik + alpha and its means (n, K), N_kj + eta (m, K), alpha, eta."""
@@ -428,7 +428,7 @@ def collapsed_inference(
     step = ShareRows(design, priors, n_steps, tolerance)
     worth = replace(step, n_steps=1, source="next", target=None)
     needs, sizes = inference_needs(counts, len(alpha)), counts.row_totals
-    found = RowsPass(counts, (step,), "next", len(alpha), needs=needs, n_threads=n_threads)
-    bounds = replace(found, steps=(step, worth), output="bound", width=1)
-    loadings = found.then(lambda rows, N: N + alpha)
+    rows_pass = RowsPass(counts, (step,), "next", len(alpha), needs=needs, n_threads=n_threads)
+    bounds = replace(rows_pass, steps=(step, worth), output="bound", width=1)
+    loadings = rows_pass.then(lambda rows, N: N + alpha)
     return Inference(loadings, bounds, 0.0, of_sizes(sizes, 1, alpha), 0.0)

@@ -21,11 +21,11 @@ LEAST_ALPHA, MOST_ALPHA = 1e-6, 1e6
 def expected_log(values: Array, axis: int, n_threads: int) -> Array:
     """Return E log x_k = psi(a_k) - psi(sum a) along an axis, in float64."""
     total = np.ascontiguousarray(values.sum(axis=axis, keepdims=True))
-    found, of_total = np.empty_like(values), np.empty_like(total)
-    kernels.digamma(values, found, n_threads=n_threads)
+    logs, of_total = np.empty_like(values), np.empty_like(total)
+    kernels.digamma(values, logs, n_threads=n_threads)
     kernels.digamma(total, of_total, n_threads=n_threads)
-    found -= of_total
-    return found
+    logs -= of_total
+    return logs
 
 
 def minus_divergence(values: Array, prior: Any, logs: Array, axis: int, n_threads: int) -> Array:
@@ -42,8 +42,8 @@ def minus_divergence(values: Array, prior: Any, logs: Array, axis: int, n_thread
         of_prior = log_gamma(prior.sum(axis=axis)) - log_gamma(prior).sum(axis=axis)
     else:
         of_prior = log_gamma(alike * np.sum(prior)) - alike * np.sum(log_gamma(prior))
-    found: Array = terms.sum(axis=axis) - log_gamma(values.sum(axis=axis)) + of_prior
-    return found
+    divergence: Array = terms.sum(axis=axis) - log_gamma(values.sum(axis=axis)) + of_prior
+    return divergence
 
 
 def estimate_alpha(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
@@ -79,11 +79,11 @@ def _newton_step(alpha: Array, mean_log: Array, symmetric: bool) -> Array:
         along = slope.sum() * alpha[0]
         bend = along + (len(alpha) ** 2 * curved + diagonal.sum()) * alpha[0] * alpha[0]
         log_step = -along / bend if bend < 0 else math.copysign(1.0, along)
-        found: Array = alpha * exp(min(max(log_step, -1.0), 1.0)) - alpha
-        return found
+        step: Array = alpha * exp(min(max(log_step, -1.0), 1.0)) - alpha
+        return step
     common = (slope / diagonal).sum() / (1 / curved + (1 / diagonal).sum())
-    found = -(slope - common) / diagonal
-    return found
+    step = -(slope - common) / diagonal
+    return step
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class InferDirichlet(InferRows):
         for first in range(0, n_rows, PIECE):
             here = slice(first, min(first + PIECE, n_rows))
             values = np.ascontiguousarray(gamma[here, :K], np.float64)
-            known = expected_log(values, 1, n_threads)
-            bounds[here] = minus_divergence(values, self.alpha, known, 1, n_threads)
+            expected = expected_log(values, 1, n_threads)
+            bounds[here] = minus_divergence(values, self.alpha, expected, 1, n_threads)
             if after is None:
                 continue
             moved = np.ascontiguousarray(after[here, :K], np.float64)

@@ -62,8 +62,8 @@ class GammaPrior:
             if not rises.any():
                 break
             u = np.where(rises, moved, u)
-        found: Array = u[:, None]
-        return found
+        of_rows: Array = u[:, None]
+        return of_rows
 
     def bound(self, values: Array, own: Array, sums: Array, n_threads: int) -> Array:
         """Return terms of rows, and of the sums, in the ELBO beyond the counts.
@@ -75,13 +75,13 @@ class GammaPrior:
         kernels.log_gamma(values, terms, n_threads=n_threads)
         kernels.digamma(values, logs, n_threads=n_threads)
         terms += (a - values) * logs - a * log(own + sums) - log_gamma(a)
-        found: Array = terms.sum(axis=1)
+        bounds: Array = terms.sum(axis=1)
         if self.drawn is None:
-            return found + float((a * log(own)).sum())
+            return bounds + float((a * log(own)).sum())
         (s, t), u = self.drawn, own[:, 0]
         after = s + a.sum()
         constant = s * log(t) - log_gamma(s) + log_gamma(after) - after * log(after) + after
-        return found + constant + after * log(u) - t * u
+        return bounds + constant + after * log(u) - t * u
 
 
 @dataclass(frozen=True)

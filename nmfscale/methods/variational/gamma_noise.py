@@ -63,8 +63,8 @@ class FreeNoise:
 
     def update(self, theta: Array, n: Array, m: Array) -> tuple[Array, Array]:
         """Return better parameters, from `theta`, and E u with them."""
-        found = best_theta(n, m, theta, self.n_threads).reshape(n.shape)
-        return found, (found + n) / (found + m)
+        shapes = best_theta(n, m, theta, self.n_threads).reshape(n.shape)
+        return shapes, (shapes + n) / (shapes + m)
 
     def feasible(self, theta: Array) -> Array:
         """Return parameters within their bounds."""
@@ -128,31 +128,31 @@ def _slope(theta: Array, log_theta: Any, n: Array, m: Array, n_threads: int) -> 
 
     The difference of logarithms is as precise as that of the two psi.
     """
-    rate, found, term = theta + m, theta + n, np.empty_like(theta)
-    kernels.digamma(found, found, n_threads=n_threads)
+    rate, slope, term = theta + m, theta + n, np.empty_like(theta)
+    kernels.digamma(slope, slope, n_threads=n_threads)
     kernels.digamma(theta, term, n_threads=n_threads)
-    found -= term
-    found += log_theta
-    found -= log(rate, n_threads=n_threads)
+    slope -= term
+    slope += log_theta
+    slope -= log(rate, n_threads=n_threads)
     np.subtract(m, n, out=term)
     term /= rate
-    found += term
-    return found
+    slope += term
+    return slope
 
 
 def _bend(theta: Array, n: Array, m: Array) -> Array:
     """Return g'', the derivative of `_slope`."""
-    found: Array = m / (theta * (theta + m)) - (m - n) / (theta + m) ** 2
-    found += _trigamma(theta + n) - _trigamma(theta)
-    return found
+    bend: Array = m / (theta * (theta + m)) - (m - n) / (theta + m) ** 2
+    bend += _trigamma(theta + n) - _trigamma(theta)
+    return bend
 
 
 def _trigamma(x: Array) -> Array:
     """Return psi' to eight digits: enough for a step, and ten times faster than SciPy."""
-    found = np.zeros_like(x)
+    sums = np.zeros_like(x)
     for i in range(6):
-        found += 1 / (x + i) ** 2
+        sums += 1 / (x + i) ** 2
     inverse = 1 / (x + 6)
     square = inverse * inverse
-    found += inverse + square / 2 + inverse * square * (1 / 6 - square / 30)
-    return found
+    sums += inverse + square / 2 + inverse * square * (1 / 6 - square / 30)
+    return sums

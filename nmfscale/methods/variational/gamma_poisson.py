@@ -161,12 +161,12 @@ class VariationalGammaPoisson(MeanFieldTopics):
         step = InferGamma(held.design, rows.shape, n_steps, self.tolerance, sums=sums, prior=rows)
         return held, step
 
-    def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
+    def arrive(self, shared: Shared, of_rows: Values, expected: Array) -> Shared:
         """Return factors and T after a plain step."""
         if self.of_columns is None:
             return {"topics": shares_of(expected, shared["topics"]), "totals": shared["totals"]}
         expected += self.of_columns.shape
-        return {"topics": expected, "totals": found["totals"]}
+        return {"topics": expected, "totals": of_rows["totals"]}
 
     def change(self, before: Shared, after: Shared) -> dict[str, float]:
         """Return the change of T."""
@@ -193,14 +193,14 @@ class VariationalGammaPoisson(MeanFieldTopics):
         """
         gamma, topics = self.plain_point()
         totals, rows, columns = self.points["gamma"]["totals"], self.of_rows, self.of_columns
-        found = {"gamma": gamma, "lambda": topics, "totals": totals}
+        arrays = {"gamma": gamma, "lambda": topics, "totals": totals}
         sums = np.ones(self.n_components)
         if columns is not None:
-            found["eta"] = columns.own_rates(topics, totals)
-            found["beta"] = topics / (found["eta"] + totals)
+            arrays["eta"] = columns.own_rates(topics, totals)
+            arrays["beta"] = topics / (arrays["eta"] + totals)
             of_point = self.points["gamma"]["topics"]  # summed in the order of the lanes
             sums = (of_point / (columns.own_rates(of_point, totals) + totals)).sum(axis=0)
-        found["theta"] = theta = aligned_empty(gamma.shape, gamma.dtype, self.executor.folder)
+        arrays["theta"] = theta = aligned_empty(gamma.shape, gamma.dtype, self.executor.folder)
         own = np.empty((len(gamma), 1))
         for first in range(0, len(gamma), PIECE):
             here = slice(first, first + PIECE)
@@ -209,7 +209,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
             theta[here] = values / (rates + sums)
             if rows.drawn is not None:
                 own[here] = rates
-        return found | {"xi": own[:, 0], "sums": sums}
+        return arrays | {"xi": own[:, 0], "sums": sums}
 
     def point_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the shared arrays of a point."""
@@ -228,14 +228,14 @@ def gamma_inference(
     """
     topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
     held, sums = hold(topics, totals, of_columns, n_lanes, np.float64, n_threads)
-    given: dict[str, Any] = {"sums": sums, "prior": of_rows}
-    step = InferGamma(held.design, of_rows.shape, n_steps, tolerance, n_rounds=_ROUNDS, **given)
-    worth = InferGamma(held.design, of_rows.shape, source="next", target=None, **given)
+    inputs: dict[str, Any] = {"sums": sums, "prior": of_rows}
+    step = InferGamma(held.design, of_rows.shape, n_steps, tolerance, n_rounds=_ROUNDS, **inputs)
+    worth = InferGamma(held.design, of_rows.shape, source="next", target=None, **inputs)
     constant = -count_constants(counts, counts.layout(n_threads), None)[0]
-    found = inference(counts, step, worth, held.shift, held.bound, n_threads, constant)
+    posterior = inference(counts, step, worth, held.shift, held.bound, n_threads, constant)
 
     def means(rows: slice, gamma: Array) -> Array:
         expected: Array = gamma / (of_rows.own_rates(gamma, sums) + sums)
         return expected
 
-    return found._replace(loadings=found.loadings.then(means))
+    return posterior._replace(loadings=posterior.loadings.then(means))

@@ -75,18 +75,18 @@ class ValidatedCollapsedLDA(CollapsedLDA):
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Compute the next point and the record of the current point, with its held-out score."""
-        found = super().observe(iteration)
+        numbers = super().observe(iteration)
         if iteration % EVERY == 0:
             self.score = self._score()
             if self.score > self.best:
                 self.best, self.best_iteration = self.score, iteration
                 self.copy("gamma", "best")
-        if found is None:
+        if numbers is None:
             return None
         if iteration - self.best_iteration >= self.patience:
             # ends the fit, whose last record is that of the best point
-            found = found | dict.fromkeys(self.residuals, 0.0)
-        return {"held_out": self.score, **found}
+            numbers = numbers | dict.fromkeys(self.residuals, 0.0)
+        return {"held_out": self.score, **numbers}
 
     def _score(self) -> float:
         shared = self.points["gamma"]

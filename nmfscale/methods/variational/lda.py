@@ -93,8 +93,8 @@ def find_start(
     if topics is not None:
         return Start(topics, gamma)
     if gamma is not None:
-        found = find_start(counts, executor, init, alpha, eta, rng, dtype, max_iter=max_iter)
-        return Start(found.topics, gamma)
+        start = find_start(counts, executor, init, alpha, eta, rng, dtype, max_iter=max_iter)
+        return Start(start.topics, gamma)
     K = len(alpha)
     if init == "random":
         return Start(random_topics(rng, (counts.shape[1], K), eta), rounds=RANDOM_ROUNDS)
@@ -156,11 +156,11 @@ class VariationalLDA(MeanFieldTopics):
         )
         return held, infer
 
-    def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
+    def arrive(self, shared: Shared, of_rows: Values, expected: Array) -> Shared:
         """Return topics and alpha after a plain step."""
         alpha = shared["alpha"]
         if self.estimate != "none":
-            mean = found["logs"] / self.counts.shape[0]
+            mean = of_rows["logs"] / self.counts.shape[0]
             alpha = estimate_alpha(alpha, mean, self.estimate == "symmetric")
         if has_prior(self.eta):
             expected += self._eta
@@ -188,10 +188,10 @@ class VariationalLDA(MeanFieldTopics):
         lambda <- (1 - weight) lambda + weight (eta + n_samples / n sum_i x_ij phi_ijk)
         """
         self.start()
-        found = self.plain_columns(self.points["next"]["topics"])
+        estimate = self.plain_columns(self.points["next"]["topics"])
         if has_prior(self.eta):
-            found = self.eta + n_samples / self.counts.shape[0] * (found - self.eta)
-        return (1 - weight) * topics + weight * found
+            estimate = self.eta + n_samples / self.counts.shape[0] * (estimate - self.eta)
+        return (1 - weight) * topics + weight * estimate
 
     def result(self) -> dict[str, Array]:
         """Return gamma and its means (n, K), lambda (m, K) in the order of the counts, alpha."""
@@ -238,8 +238,8 @@ def of_all_features(gamma: Array, alpha: Array, shares: Array) -> Array:
     whole = np.divide(counts, shares, out=np.zeros_like(counts), where=shares > 0)
     total = whole.sum(axis=1, keepdims=True)
     scale = np.divide(counts.sum(axis=1, keepdims=True), total, where=total > 0, out=total * 0)
-    found: Array = alpha + whole * scale
-    return found
+    parameters: Array = alpha + whole * scale
+    return parameters
 
 
 def dirichlet_inference(

@@ -98,9 +98,9 @@ class MeanField(PointMethod):
 
     def counts_of(self, sums: Sums, design: Array) -> Array:
         """Return expected counts (m, K) of each topic, in lane order, from the sums."""
-        found = rows_of_sums(sums[0], self.counts.shape[1])
-        found *= design[: len(found), : self.n_components]
-        return found
+        counts = rows_of_sums(sums[0], self.counts.shape[1])
+        counts *= design[: len(counts), : self.n_components]
+        return counts
 
     @abstractmethod
     def look(self) -> dict[str, Any]:
@@ -114,13 +114,13 @@ class MeanField(PointMethod):
         return min((count - 1) / (count + 2), MOST_MOMENTUM)
 
     def _looked(self) -> dict[str, Any]:
-        found = self.look()
-        if not math.isfinite(found["elbo"]):
+        numbers = self.look()
+        if not math.isfinite(numbers["elbo"]):
             raise FloatingPointError(
-                f"The evidence lower bound is {found['elbo']}: the start or a prior is too small "
+                f"The evidence lower bound is {numbers['elbo']}: the start or a prior is too small "
                 "or too large for the counts. Rescale these, or leave them at their defaults."
             )
-        return found | {"momentum": self.beta, "bytes_read": self.executor.bytes_read}
+        return numbers | {"momentum": self.beta, "bytes_read": self.executor.bytes_read}
 
     def observe(self, iteration: int) -> dict[str, Any] | None:
         """Take a plain step, and on the way compute the bound at the current point."""
@@ -152,13 +152,13 @@ class MeanField(PointMethod):
         self.copy("next", "before")
 
     def _extrapolate(self) -> None:
-        found: Shared = {}
+        point: Shared = {}
         for name, now in self.points["next"].items():
-            before, found[name] = self.points["before"][name], np.empty_like(now)
+            before, point[name] = self.points["before"][name], np.empty_like(now)
             kernels.extrapolate_log(
-                now, before, found[name], self.beta, n_threads=self.executor.n_threads
+                now, before, point[name], self.beta, n_threads=self.executor.n_threads
             )
-        self.points["gamma"] = shared = self.feasible(found)
+        self.points["gamma"] = shared = self.feasible(point)
         self.executor.apply(ExtrapolateLog(self.beta, self.least(shared)))
 
     def feasible(self, shared: Shared) -> Shared:
@@ -260,7 +260,7 @@ class MeanFieldTopics(MeanField):
         """
 
     @abstractmethod
-    def arrive(self, shared: Shared, found: Values, expected: Array) -> Shared:
+    def arrive(self, shared: Shared, of_rows: Values, expected: Array) -> Shared:
         """Return the shared arrays after a plain step.
 
         The inputs are the results of the step of the rows, and expected counts (m, K) of each
@@ -305,17 +305,17 @@ class MeanFieldTopics(MeanField):
     def _step(self, n_steps: int) -> dict[str, Any]:
         shared = self.points["gamma"]
         held, infer = self.hold(shared, n_steps)
-        (found, _), (_, sums) = self.executor.run(infer, self.sum_counts(held.design, "theta"))
+        (of_rows, _), (_, sums) = self.executor.run(infer, self.sum_counts(held.design, "theta"))
         topics, expected = shared["topics"], self.counts_of(sums, held.design)
-        self.points["next"] = arrived = self.arrive(shared, found, expected)
+        self.points["next"] = arrived = self.arrive(shared, of_rows, expected)
         after = arrived["topics"]
         moved = after / after.sum(axis=0)
         moved -= topics / topics.sum(axis=0)
-        elbo = found["bound"] + (self._totals * held.shift).sum() + held.bound
+        elbo = of_rows["bound"] + (self._totals * held.shift).sum() + held.bound
         return {
             "elbo": float(elbo + self.constant),
             "change_components": float(np.abs(moved, out=moved).sum(axis=0).max()) / 2,
-            "change_loadings": float(found["change"].sum()) / 2 / (self.counts.total or 1.0),
+            "change_loadings": float(of_rows["change"].sum()) / 2 / (self.counts.total or 1.0),
             **self.change(shared, arrived),
         }
 

@@ -38,19 +38,19 @@ def weights_of(shares: Array, n: Array, m: Array, n_threads: int) -> tuple[Array
 
     Also return ``log sum_g pi_g exp(g(theta_g))``.
     """
-    found = np.empty((len(GRID), *n.shape))
+    log_weights = np.empty((len(GRID), *n.shape))
     constants = GRID * log(GRID) - log_gamma(GRID) + log(shares)
-    for theta, constant, terms in zip(GRID, constants, found, strict=True):
+    for theta, constant, terms in zip(GRID, constants, log_weights, strict=True):
         shape = theta + n
         kernels.log_gamma(shape, terms, n_threads=n_threads)
         terms += constant
         terms -= shape * log(theta + m, n_threads=n_threads)
-    largest = found.max(axis=0)
-    found -= largest
-    found = exp(found, n_threads=n_threads)
-    total = found.sum(axis=0)
-    found /= total
-    return found, largest + log(total, n_threads=n_threads)
+    largest = log_weights.max(axis=0)
+    log_weights -= largest
+    log_weights = exp(log_weights, n_threads=n_threads)
+    total = log_weights.sum(axis=0)
+    log_weights /= total
+    return log_weights, largest + log(total, n_threads=n_threads)
 
 
 class MixtureNoise:
@@ -109,8 +109,8 @@ class MixtureNoise:
     def feasible(self, shares: Array) -> Array:
         """Return positive shares that sum to one."""
         raised = np.maximum(shares, LEAST_SHARE)
-        found: Array = raised / raised.sum()
-        return found
+        weights: Array = raised / raised.sum()
+        return weights
 
     def of_pairs(self, shares: Array, n: Array, m: Array) -> dict[str, Array]:
         """Return what a fit reports of each pair, (m, K).

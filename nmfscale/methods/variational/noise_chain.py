@@ -101,22 +101,23 @@ class NoiseChain:
 
     def _gamma(self, shapes: Array) -> Array:
         """Return Gamma numbers of rate one."""
-        found = np.empty(shapes.shape)
+        draws = np.empty(shapes.shape)
         key = int(self.rng.integers(2**64, dtype=np.uint64))
-        draw_gamma(shapes.ravel(), found.ravel(), key, n_threads=self.n_threads)
-        return found
+        draw_gamma(shapes.ravel(), draws.ravel(), key, n_threads=self.n_threads)
+        return draws
 
     def _split(self) -> Array:
         """Draw the components of single counts; return n (m, K), and keep the sums of samples."""
-        found = np.zeros(self.u.shape, np.int64)
+        draws = np.zeros(self.u.shape, np.int64)
         key = int(self.rng.integers(2**64, dtype=np.uint64))
         for rows in self.counts.chunks():
             here = slice(rows.first, rows.first + len(rows.indptr) - 1)
             split_counts(
-                *(np.ascontiguousarray(each, np.int64) for each in rows[1:]), self.L[here], self.u,
-                key, rows.first, self._of_samples[here], found, n_threads=self.n_threads,
+                *(np.ascontiguousarray(array, np.int64) for array in rows[1:]), self.L[here],
+                self.u,
+                key, rows.first, self._of_samples[here], draws, n_threads=self.n_threads,
             )  # fmt: skip
-        return found.astype(np.float64)
+        return draws.astype(np.float64)
 
     def _move_a(self, adapt: bool) -> None:
         """Move each parameter of the proportions by a Metropolis step on the log scale."""
@@ -139,8 +140,8 @@ class NoiseChain:
                 self._steps[k] *= _LONGER if accepted else _SHORTER
 
     def _log_gamma(self, x: Array) -> Array:
-        found: Array = log_gamma(x, n_threads=self.n_threads)
-        return found
+        values: Array = log_gamma(x, n_threads=self.n_threads)
+        return values
 
     def _draw_features(self, here: slice, n: Array, S: Array) -> Array:
         """Draw means, noise and its strengths of some features; return numbers of the strengths."""

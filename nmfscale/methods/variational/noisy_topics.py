@@ -78,7 +78,7 @@ class Movement(Step):
             moved = after[here, :K].astype(np.float64)
             moved -= before[here, :K]
             change += np.abs(moved, out=moved).sum(axis=0)
-        total, total_next = (Factor(each, n, K).column_sums()[:K] for each in (before, after))
+        total, total_next = (Factor(values, n, K).column_sums()[:K] for values in (before, after))
         return {"total": total, "total_next": total_next, "change": change}
 
 
@@ -177,10 +177,13 @@ class NoisyTopics(MeanField):
         self.put_rows("gamma", L, least=MINVAL)
         self.put_known()
         means, totals = mu[self.feature_order].astype(np.float64), L.sum(axis=0, dtype=np.float64)
-        found = means[:, None] * totals if counts is None else counts[self.feature_order]
+        counts_of_features = (
+            means[:, None] * totals if counts is None else counts[self.feature_order]
+        )
         self.points["gamma"] = {
-            "counts": np.ascontiguousarray(found, np.float64), "means": means, "totals": totals,
-            "noise": self.noise.start(*found.shape),
+            "counts": np.ascontiguousarray(counts_of_features, np.float64), "means": means,
+            "totals": totals,
+            "noise": self.noise.start(*counts_of_features.shape),
         }  # fmt: skip
         self.copy("gamma", "before")
         self.copy("gamma", "best")
@@ -201,8 +204,8 @@ class NoisyTopics(MeanField):
         move = UpdateRows(design, sizes, K, source="gamma", reports=("loglik_start",))
         add = self.sum_counts(design, "gamma")
         (seen, _), (moved, _), (_, sums) = self.executor.run(move, Movement(K), add)
-        found = self.counts_of(sums, design)
-        self.points["next"], factors_after = self._next(found, noise, moved["total_next"])
+        topic_counts = self.counts_of(sums, design)
+        self.points["next"], factors_after = self._next(topic_counts, noise, moved["total_next"])
         counts = xlogy(self._totals, np.maximum(mu, LEAST)) + self._totals * shift
         expected = math.fsum(moved["total"] * sizes[:K])
         elbo = seen["log_mu"] + float(counts.sum()) - expected - self._log_factorials + noise.bound
@@ -220,7 +223,7 @@ class NoisyTopics(MeanField):
         return shift, self.lanes_of_columns(shares, LEAST, least=LEAST)
 
     def _next(
-        self, found: Array, noise: Posterior, totals: Array
+        self, topic_counts: Array, noise: Posterior, totals: Array
     ) -> tuple[dict[str, Array], Array]:
         """Return the shared arrays after a plain step, and expected factors (m, K).
 
@@ -231,18 +234,18 @@ class NoisyTopics(MeanField):
         if self._fixed_features is not None:
             means[self._fixed_features] = point["means"][self._fixed_features]
         expected = np.outer(means, totals)
-        after, mean = self.noise.update(point["noise"], found, expected)
-        point = {"counts": found, "means": means, "totals": totals, "noise": after}
+        after, mean = self.noise.update(point["noise"], topic_counts, expected)
+        point = {"counts": topic_counts, "means": means, "totals": totals, "noise": after}
         return point, means[:, None] * mean
 
     def feasible(self, shared: dict[str, Array]) -> dict[str, Array]:
         """Return a feasible point, with the noise within its bounds."""
-        found = shared | {"noise": self.noise.feasible(shared["noise"])}
+        point = shared | {"noise": self.noise.feasible(shared["noise"])}
         if self._fixed_features is not None:
-            found["means"][self._fixed_features] = self.points["gamma"]["means"][
+            point["means"][self._fixed_features] = self.points["gamma"]["means"][
                 self._fixed_features
             ]
-        return found
+        return point
 
     def result(self) -> dict[str, Array]:
         """Return loadings (n, K), means (m,), theta, counts and expected counts (m, K), the noise.
@@ -255,12 +258,12 @@ class NoisyTopics(MeanField):
         if scale > 0:
             L *= np.asarray(scale, L.dtype)
         expected = np.outer(point["means"], point["totals"])
-        found = {
+        arrays = {
             "means": point["means"] / (scale or 1.0), "counts": point["counts"],
             "expected": expected,
             **self.noise.of_pairs(point["noise"], point["counts"], expected),
         }  # fmt: skip
-        plain = {name: self.plain_columns(array) for name, array in found.items()}
+        plain = {name: self.plain_columns(array) for name, array in arrays.items()}
         return plain | {"L": L, "noise": point["noise"]}
 
     def point_shapes(self) -> dict[str, tuple[int, ...]]:

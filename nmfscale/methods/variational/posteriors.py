@@ -80,13 +80,13 @@ class InferRows(Step):
             )  # fmt: skip
             if after is not None:
                 progress.advance(n_here)
-        bounds, found = self.terms(gamma, after, block.n_rows, n_threads)
+        bounds, terms = self.terms(gamma, after, block.n_rows, n_threads)
         seen = made["loglik_start"]
         if after is None:
             seen[: block.n_rows] += bounds
             block.put("bound", seen)
             return {}
-        return found | {"bound": sum_lanes(seen) + math.fsum(bounds)}
+        return terms | {"bound": sum_lanes(seen) + math.fsum(bounds)}
 
     def _ones(self, n_lanes: int) -> Array:
         gamma = aligned_copy(np.ones((n_lanes, self.design.shape[1])), self.design.dtype)
@@ -142,10 +142,10 @@ class Inference(NamedTuple):
 
     def elbo(self, client: Any = None, **options: Any) -> float:
         """Return the terms of rows in the ELBO; for parameters see `RowsPass.in_lanes`."""
-        found = math.fsum(
+        elbo = math.fsum(
             sum_lanes(of_block) for _, of_block in self.bounds.in_lanes(client, **options)
         )
-        return found + self.shift + self.constant
+        return elbo + self.shift + self.constant
 
 
 def inference(

@@ -61,16 +61,16 @@ class EntryWeights(NamedTuple):
 def weightless_columns(less_one: sp.csr_array) -> Array:
     """Return a mask (m,) of columns with weight 0 in every row, from weights minus one (n, m)."""
     n, m = less_one.shape
-    found: Array = np.bincount(less_one.indices[less_one.data == -1], minlength=m)
-    return found == n
+    n_weightless: Array = np.bincount(less_one.indices[less_one.data == -1], minlength=m)
+    return n_weightless == n
 
 
 def constant_of(x: Array, w: Array | float, loss: str) -> Array:
     """Return the part of each entry's loss without mu: w x^2, or w (x log x - x)."""
     if loss == "frobenius":
         return w * x * x
-    found: Array = w * (x * log(np.where(x > 0, x, 1)) - x)
-    return found
+    terms: Array = w * (x * log(np.where(x > 0, x, 1)) - x)
+    return terms
 
 
 def in_blocks(less_one: sp.csr_array, layout: Any) -> list[Array]:
@@ -82,9 +82,9 @@ def in_blocks(less_one: sp.csr_array, layout: Any) -> list[Array]:
     for place in layout.blocks:
         rows = layout.row_order[place.first : place.last]
         part = less_one[rows[rows >= 0]].tocoo()
-        found = np.empty(part.nnz, _TYPE)
-        found["lane"], found["column"], found["v"] = part.row, column[part.col], part.data
-        out.append(found[np.lexsort((found["column"], found["lane"]))])
+        entries = np.empty(part.nnz, _TYPE)
+        entries["lane"], entries["column"], entries["v"] = part.row, column[part.col], part.data
+        out.append(entries[np.lexsort((entries["column"], entries["lane"]))])
     return out
 
 
@@ -116,11 +116,11 @@ class BlockEntries:
         """Return sum_j w mu a_j, or sum_j w a_j, for every row, from the unweighted sums."""
         if self._loss == "kl":
             return sums_left(self._weights, self._A, of_all)
-        found = of_all + dense.of_sparse(self._matrix, self._A)
-        for rows in _cancelled(found, of_all):
+        sums = of_all + dense.of_sparse(self._matrix, self._A)
+        for rows in _cancelled(sums, of_all):
             w = self._dense(rows) * dense.product(self._S[rows], self._A.T)
-            found[rows] = dense.product(w, self._A)
-        return found
+            sums[rows] = dense.product(w, self._A)
+        return sums
 
     def curvature_left_of_rows(self, G: Array) -> tuple[Array, Array]:
         """Return the lower triangles of sum_j w a_j a_j^T for every row, from A^T A.
@@ -129,10 +129,10 @@ class BlockEntries:
         """
         lower = np.tril_indices(len(G))
         products, diagonal = _products(self._A), np.flatnonzero(lower[0] == lower[1])
-        found: Array = G[lower] + dense.of_sparse(self._weights, products)
-        for rows in _cancelled(found[:, diagonal], np.diag(G)):
-            found[rows] = dense.product(self._dense(rows), products)
-        return _raised(found, G, _LEAST_OF_ROW)
+        curvature: Array = G[lower] + dense.of_sparse(self._weights, products)
+        for rows in _cancelled(curvature[:, diagonal], np.diag(G)):
+            curvature[rows] = dense.product(self._dense(rows), products)
+        return _raised(curvature, G, _LEAST_OF_ROW)
 
     def _dense(self, rows: Array) -> Array:
         """Return the weights w of some rows."""
@@ -140,21 +140,21 @@ class BlockEntries:
 
     def of_columns(self) -> Array:
         """Return sum_i v mu s_i, or sum_i v s_i, for every column."""
-        found: Array = dense.of_sparse(self._matrix.T.tocsr(), self._S)
-        return found
+        sums: Array = dense.of_sparse(self._matrix.T.tocsr(), self._S)
+        return sums
 
     def curvature_of_columns(self) -> Array:
         """Return the lower triangles of sum_i v s_i s_i^T for every column."""
-        found: Array = dense.of_sparse(self._weights.T.tocsr(), _products(self._S))
-        return found
+        curvature: Array = dense.of_sparse(self._weights.T.tocsr(), _products(self._S))
+        return curvature
 
 
 def sums_left(less_one: sp.csr_array, A: Array, of_all: Array) -> Array:
     """Return sum_j w a_j for every row (n, K), from weights minus one (n, m) and sum_j a_j."""
-    found: Array = of_all + dense.of_sparse(less_one, A)
-    for rows in _cancelled(found, of_all):
-        found[rows] = dense.product(1 + less_one[rows].toarray(), A)
-    return found
+    sums: Array = of_all + dense.of_sparse(less_one, A)
+    for rows in _cancelled(sums, of_all):
+        sums[rows] = dense.product(1 + less_one[rows].toarray(), A)
+    return sums
 
 
 def _cancelled(left: Array, of_all: Array) -> Iterator[Array]:
@@ -166,9 +166,9 @@ def _cancelled(left: Array, of_all: Array) -> Iterator[Array]:
 
 def columns_left(of_all: Array, corrections: Array, weightless: Array) -> Array:
     """Return weighted sums over samples (m, K), from unweighted ones."""
-    found = np.maximum(of_all + corrections, _ROUNDING * of_all)
-    found[weightless] = 0
-    return found
+    sums = np.maximum(of_all + corrections, _ROUNDING * of_all)
+    sums[weightless] = 0
+    return sums
 
 
 def curvature_left_of_columns(
@@ -179,9 +179,9 @@ def curvature_left_of_columns(
     If almost nothing remains of a diagonal, it is raised, so that the matrix is positive definite
     despite rounding.
     """
-    found: Array = G[np.tril_indices(len(G))] + corrections
-    found[weightless] = 0
-    return _raised(found, G, _LEAST_OF_COLUMN)
+    curvature: Array = G[np.tril_indices(len(G))] + corrections
+    curvature[weightless] = 0
+    return _raised(curvature, G, _LEAST_OF_COLUMN)
 
 
 def _raised(triangles: Array, G: Array, least: float) -> tuple[Array, Array]:
@@ -200,5 +200,5 @@ def _raised(triangles: Array, G: Array, least: float) -> tuple[Array, Array]:
 def _products(rows: Array) -> Array:
     """Return the lower triangles of the outer products of rows with themselves."""
     one, other = np.tril_indices(rows.shape[1])
-    found: Array = rows[:, one] * rows[:, other]
-    return found
+    products: Array = rows[:, one] * rows[:, other]
+    return products

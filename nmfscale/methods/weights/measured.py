@@ -62,8 +62,8 @@ class Measured:
 
     def sums(self, F: Array) -> Array:
         """Return the column sums of F (m, K) over the measured features of each sample, (n, K)."""
-        found: Array = self.group_sums(F)[self.groups]
-        return found
+        sums: Array = self.group_sums(F)[self.groups]
+        return sums
 
     def rows(self, rows: Any) -> Measured:
         """Return the selection for some of the samples."""
@@ -86,8 +86,8 @@ def own_totals(totals: Array, prior: dict[str, Array]) -> dict[str, Array]:
 
 def totals_of_groups(block: Block, totals: Array, dtype: Any) -> Array:
     """Return the totals for each lane of a block, from those of groups (G, stride)."""
-    found: Array = totals.astype(dtype)[block["groups"].astype(np.intp)]
-    return found
+    totals_of_rows: Array = totals.astype(dtype)[block["groups"].astype(np.intp)]
+    return totals_of_rows
 
 
 @dataclass(frozen=True)
@@ -108,5 +108,5 @@ class GroupSums(Step):
         rows = Factor(block[self.source], block.n_rows, self.n_components)
         groups, weights = block["groups"], block.get("weights")
         weights = np.ones(len(groups)) if weights is None else weights
-        found = [rows.column_sums(weights * (groups == g)) for g in range(self.n_groups)]
-        return {"sums": np.array(found)}
+        of_groups = [rows.column_sums(weights * (groups == g)) for g in range(self.n_groups)]
+        return {"sums": np.array(of_groups)}

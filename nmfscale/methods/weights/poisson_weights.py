@@ -105,10 +105,10 @@ def totals_of_rows(block: Block, total: Array, F: Array, n_features: int, n_lane
     """
     if total.ndim == 2:
         return totals_of_groups(block, total, np.float64)
-    found = block.get(ENTRIES)
-    if found is None:
+    entries = block.get(ENTRIES)
+    if entries is None:
         return None
-    less_one = matrix_of(found, found["v"], (n_lanes, n_features))
+    less_one = matrix_of(entries, entries["v"], (n_lanes, n_features))
     return np.maximum(_sums_of_rows(less_one, F[:n_features].astype(np.float64)), LEAST)
 
 
@@ -142,8 +142,8 @@ class SumsOfEntries(Step):
         L, weights = block[self.source][: block.n_rows].astype(np.float64), block.get("weights")
         if weights is not None:
             L *= weights[: block.n_rows, None]
-        found = block[ENTRIES]
-        less_one = matrix_of(found, found["v"], (len(L), self.n_features))
+        entries = block[ENTRIES]
+        less_one = matrix_of(entries, entries["v"], (len(L), self.n_features))
         sums[0][: self.n_features] += dense.of_sparse(less_one.T.tocsr(), L, n_threads=n_threads)
         return {}
 
@@ -157,6 +157,6 @@ def totals_of_columns(
     `order` that of the features in it. A feature in the mask `weightless` (m,) has `never`.
     """
     all_of = np.broadcast_to(total, corrections.shape)
-    found = columns_left(all_of, corrections, np.zeros(len(corrections), bool))
-    found[: len(weightless)][weightless[order[: len(weightless)]]] = never
-    return found
+    sums = columns_left(all_of, corrections, np.zeros(len(corrections), bool))
+    sums[: len(weightless)][weightless[order[: len(weightless)]]] = never
+    return sums

@@ -20,62 +20,63 @@ Array = NDArray[Any]
 
 
 def weighted_entries(
-    counts: CountMatrix, given: Any, loss: str
+    counts: CountMatrix, data_weights: Any, loss: str
 ) -> tuple[CountMatrix, EntryWeights]:
     """Return counts multiplied by the weights of their entries, and these weights."""
-    less_one = less_one_of(counts, given)
+    less_one = less_one_of(counts, data_weights)
     constant = sums_of_rows(counts, less_one, lambda x, w: constant_of(x, w, loss))
     weighted = weighted_counts(counts, less_one) if less_one.nnz else counts
     return weighted, EntryWeights(less_one, float(constant.sum()))
 
 
-def less_one_of(counts: CountMatrix, given: Any) -> sp.csr_array:
+def less_one_of(counts: CountMatrix, data_weights: Any) -> sp.csr_array:
     """Return the weights of entries minus one (n, m), which are mostly 0, with sorted columns.
 
     Weights without feature names are in the order of the given columns, of which some may have been
     selected.
     """
-    given = of_samples(given_weights(counts, given), counts, "data_weights")
-    given = of_features(given, counts, "data_weights", axis=1)
-    if sp.issparse(given):
-        found = _of_sparse(given)
+    data_weights = of_samples(given_weights(counts, data_weights), counts, "data_weights")
+    data_weights = of_features(data_weights, counts, "data_weights", axis=1)
+    if sp.issparse(data_weights):
+        less_one = _of_sparse(data_weights)
     else:
-        dense = checked_array(given, np.shape(given), "data_weights", positive=False)
-        found = sp.csr_array(dense - 1.0)
-    if counts.columns_taken is not None and names_of(given, 1) is None:
-        found = _columns_of(found, np.asarray(counts.columns_taken))
-    if found.shape != counts.shape:
-        raise _of_other_shape(found.shape, counts.shape)
-    found.eliminate_zeros()
-    found.sort_indices()
-    return found
+        dense = checked_array(data_weights, np.shape(data_weights), "data_weights", positive=False)
+        less_one = sp.csr_array(dense - 1.0)
+    if counts.columns_taken is not None and names_of(data_weights, 1) is None:
+        less_one = _columns_of(less_one, np.asarray(counts.columns_taken))
+    if less_one.shape != counts.shape:
+        raise _of_other_shape(less_one.shape, counts.shape)
+    less_one.eliminate_zeros()
+    less_one.sort_indices()
+    return less_one
 
 
-def _of_other_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> ValueError:
-    return ValueError(f"data_weights has shape {found}; that of X, {wanted}, is needed.")
+def _of_other_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> ValueError:
+    return ValueError(f"data_weights has shape {shape}; that of X, {wanted}, is needed.")
 
 
-def _of_sparse(given: Any) -> sp.csr_array:
+def _of_sparse(data_weights: Any) -> sp.csr_array:
     """Return sparse weights minus one: -1 where a mask is true, or the entries of numbers."""
-    found = sp.csr_array(given, dtype=np.float64, copy=True)
-    if given.dtype == bool:
-        found.eliminate_zeros()
-        found.data[:] = -1
-        return found
-    bad = np.flatnonzero(~(np.isfinite(found.data) & (found.data >= 0)))
+    weights = sp.csr_array(data_weights, dtype=np.float64, copy=True)
+    if data_weights.dtype == bool:
+        weights.eliminate_zeros()
+        weights.data[:] = -1
+        return weights
+    bad = np.flatnonzero(~(np.isfinite(weights.data) & (weights.data >= 0)))
     if bad.size:
-        row = int(np.searchsorted(found.indptr, bad[0], "right")) - 1
+        row = int(np.searchsorted(weights.indptr, bad[0], "right")) - 1
         raise ValueError(
-            f"data_weights[{row}, {found.indices[bad[0]]}] is {found.data[bad[0]]}; non-negative "
+            f"data_weights[{row}, {weights.indices[bad[0]]}] is {weights.data[bad[0]]}; "
+            "non-negative "
             "finite numbers are needed."
         )
-    if found.nnz and (found.data == 1).all():
+    if weights.nnz and (weights.data == 1).all():
         raise ValueError(
             "data_weights is sparse, and all its entries are 1, the weight of entries that it does "
             "not store: to mark missing entries, give a mask, data_weights.astype(bool)."
         )
-    found.data -= 1
-    return found
+    weights.data -= 1
+    return weights
 
 
 def _columns_of(less_one: sp.csr_array, taken: Array) -> sp.csr_array:
@@ -86,10 +87,10 @@ def _columns_of(less_one: sp.csr_array, taken: Array) -> sp.csr_array:
     if less_one.ndim != 2 or taken.max(initial=0) >= less_one.shape[1]:  # refused by the caller
         return less_one
     absent = taken < 0
-    found = sp.csr_array(less_one[:, taken].multiply(~absent))
+    kept = sp.csr_array(less_one[:, taken].multiply(~absent))
     if absent.any():
-        found = found - sp.csr_array(np.broadcast_to(absent, found.shape), dtype=np.float64)
-    return sp.csr_array(found)
+        kept = kept - sp.csr_array(np.broadcast_to(absent, kept.shape), dtype=np.float64)
+    return sp.csr_array(kept)
 
 
 def observed_counts(

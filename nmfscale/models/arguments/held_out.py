@@ -88,6 +88,6 @@ class HeldOutSamples:
 
     def joined(self, of_others: Array, of_rows: Array) -> Array:
         """Return values of all samples, given those of the others and of the held-out samples."""
-        found = np.empty((self.counts.shape[0], *of_others.shape[1:]), of_others.dtype)
-        found[self.others], found[self.rows] = of_others, of_rows
-        return found
+        whole = np.empty((self.counts.shape[0], *of_others.shape[1:]), of_others.dtype)
+        whole[self.others], whole[self.rows] = of_others, of_rows
+        return whole

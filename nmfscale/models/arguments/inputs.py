@@ -86,23 +86,23 @@ class CountInputs:
 
     def _arranged(
         self, X: Any, missing: str | None, client: Any, reading: dict[str, Any],
-        known: dict[str, Any] | None = None,
+        entry_options: dict[str, Any] | None = None,
     ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
         """Return counts of samples with the features of the model that is returned, and the client.
 
         The model is this one or, with ``missing="restrict"``, a copy with the features that `X`
-        has. `known` holds further arguments on what was measured, which the copy keeps.
+        has. `entry_options` holds further arguments on what was measured, which the copy keeps.
         """
         check_missing(missing)
-        known = known or {}
-        weights = known.get("data_weights")
+        entry_options = entry_options or {}
+        weights = entry_options.get("data_weights")
         counts, client = self._read_for(X, client, reading, is_nan(weights))
         weights = given_weights(counts, weights)
         missing = default_missing(self, counts) if missing is None else missing
         counts, there = matched_counts(self, with_names(X, counts, reading), counts, missing)
         model = self if there is None else self._restricted(there)
         counts = model._explained(counts)
-        model, counts = model._knowing(counts, known | {"data_weights": weights})
+        model, counts = model._knowing(counts, entry_options | {"data_weights": weights})
         return model, counts, client
 
     def _read_for(
@@ -116,7 +116,9 @@ class CountInputs:
         counts = self._read(X, reading, in_memory=in_memory, nan=nan)
         return counts, None if in_memory else client_for(counts, client)
 
-    def _knowing(self, counts: CountMatrix, known: dict[str, Any]) -> tuple[Self, CountMatrix]:
+    def _knowing(
+        self, counts: CountMatrix, entry_options: dict[str, Any]
+    ) -> tuple[Self, CountMatrix]:
         """Return the model, or a copy with what was measured in these counts, and the counts.
 
         Counts of missing entries are left out.
@@ -125,10 +127,10 @@ class CountInputs:
 
     def _restricted(self, features: Array) -> Self:
         """Return a copy restricted to a mask of features (m,); loadings keep their meaning."""
-        found = self._taken("m", np.flatnonzero(features))
-        found.n_features_in_ = int(features.sum())
-        found._features = features
-        return found
+        restricted = self._taken("m", np.flatnonzero(features))
+        restricted.n_features_in_ = int(features.sum())
+        restricted._features = features
+        return restricted
 
     def _explained(self, counts: CountMatrix) -> CountMatrix:
         """Return counts without the features that had no counts in the fit.

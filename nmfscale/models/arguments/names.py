@@ -46,8 +46,8 @@ def feature_names_of(model: Any, counts: CountMatrix) -> Array | None:
     """Return the names of the features of counts, or those of the fit if only it has names."""
     if counts.feature_names is not None or not hasattr(model, "components_"):
         return counts.feature_names
-    known = names_of(model, 1)
-    return known if known is not None and len(known) == counts.shape[1] else None
+    names = names_of(model, 1)
+    return names if names is not None and len(names) == counts.shape[1] else None
 
 
 def _is_frame(X: Any) -> bool:
@@ -69,21 +69,21 @@ def matched_counts(
     """
     # only for a DataFrame with text columns; scikit-learn ignores other columns
     is_frame = _is_frame(X) and _get_feature_names(X) is not None
-    names, known = counts.feature_names, names_of(estimator, 1)
+    names, reference = counts.feature_names, names_of(estimator, 1)
     subject = type(estimator).__name__
-    if names is None or known is None:
+    if names is None or reference is None:
         _check_n_features(estimator, counts, reset=False)
         if is_frame or names is None:  # warns if only the fit or X has names
             _check_feature_names(estimator, X if is_frame else None, reset=False)
         _warn_of_one_side(estimator, names, subject)
         return counts, None
-    names, known = same_kind(names, known)
-    if names.tolist() == known.tolist():
+    names, reference = same_kind(names, reference)
+    if names.tolist() == reference.tolist():
         return counts, None
-    lacking = lacking_names(names, known)
-    refused = bool(lacking) and (missing == "error" or len(lacking) == len(known))
+    lacking = lacking_names(names, reference)
+    refused = bool(lacking) and (missing == "error" or len(lacking) == len(reference))
     asked = is_frame and hasattr(estimator, "feature_names_in_")
-    if asked and (refused or not lacking and len(names) == len(known)):
+    if asked and (refused or not lacking and len(names) == len(reference)):
         advice = (remedy or REMEDY) if lacking else "give X[model.feature_names_in_]."
         try:
             validate_data(estimator, X, reset=False, skip_check_array=True)
@@ -91,7 +91,7 @@ def matched_counts(
             raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
     own, other = f"that {subject} was fitted to", f"that {subject} was not fitted to"
     wording = FeatureWording(own, other, "in the fit")
-    return select_features(counts, names, known, wording, missing, remedy or REMEDY)
+    return select_features(counts, names, reference, wording, missing, remedy or REMEDY)
 
 
 def _warn_of_one_side(estimator: Any, names: Array | None, subject: str) -> None:

@@ -65,10 +65,10 @@ def estimator(cls: Class) -> Class:
     of_fields = signature(generated)
     self_, *of_class = of_fields.parameters.values()
     names = [parameter.name for parameter in of_class]
-    first = next(each.name for each in of_class if each.kind is each.POSITIONAL_OR_KEYWORD)
+    first = next(param.name for param in of_class if param.kind is param.POSITIONAL_OR_KEYWORD)
     documented = _documented(cls.__doc__ or "")
     # stable: fields without documentation keep their order, after the others
-    of_class.sort(key=lambda each: (*documented, each.name).index(each.name))
+    of_class.sort(key=lambda param: (*documented, param.name).index(param.name))
 
     @wraps(generated)
     def __init__(self: Any, *args: Any, **parameters: Any) -> None:  # noqa: N807

@@ -44,16 +44,18 @@ def supervision_of(y: Any, weights: Any, counts: CountMatrix) -> tuple[Supervisi
         return _targets(array, weights), None
     unknown = unlabelled(array)
     classes, codes = _classes_of(array, ~unknown)
-    given = np.ones(n_samples)
+    label_weights = np.ones(n_samples)
     if weights is not None:
-        given = np.array(checked_array(weights, (n_samples,), "label_weights", positive=False))
-    given[unknown] = 0
-    if len(classes) and not given.any():
+        label_weights = np.array(
+            checked_array(weights, (n_samples,), "label_weights", positive=False)
+        )
+    label_weights[unknown] = 0
+    if len(classes) and not label_weights.any():
         raise ValueError(
             f"label_weights are 0 for all {int((~unknown).sum()):,} labels of y: give a positive "
             "weight to one label at least, or y=None for a fit without labels."
         )
-    return Supervision(codes, given, max(len(classes), 1)), classes
+    return Supervision(codes, label_weights, max(len(classes), 1)), classes
 
 
 def _array_of(y: Any) -> Array:
@@ -61,7 +63,7 @@ def _array_of(y: Any) -> Array:
     array = np.asarray(y)
     if not hasattr(y, "dtype") and array.dtype.kind == "U":
         objects = np.asarray(y, dtype=object)
-        if not all(isinstance(each, str) for each in objects.ravel()):
+        if not all(isinstance(label, str) for label in objects.ravel()):
             return objects
     if array.dtype.kind not in "biufUSO":
         raise ValueError(f"y is of type {array.dtype}: give labels, or numbers.")
@@ -82,9 +84,9 @@ def unlabelled(labels: Array) -> NDArray[np.bool_]:
     return missing
 
 
-def _classes_of(labels: Array, known: NDArray[np.bool_]) -> tuple[Array, Array]:
+def _classes_of(labels: Array, labelled: NDArray[np.bool_]) -> tuple[Array, Array]:
     """Return the sorted classes, and the class number of each sample, 0 if it is unknown."""
-    codes, some = np.zeros(len(labels)), labels[known]
+    codes, some = np.zeros(len(labels)), labels[labelled]
     if not len(some):
         return some, codes
     if some.dtype.kind in "f" and type_of_target(some).startswith("continuous"):
@@ -93,21 +95,21 @@ def _classes_of(labels: Array, known: NDArray[np.bool_]) -> tuple[Array, Array]:
             "classes are text or whole numbers."
         )
     try:
-        classes, found = np.unique(some, return_inverse=True)
+        classes, inverse = np.unique(some, return_inverse=True)
     except TypeError:
-        kinds = sorted({type(each).__name__ for each in some})
+        kinds = sorted({type(label).__name__ for label in some})
         raise ValueError(
             f"labels y of types {', '.join(kinds)} have no order: give labels of one type."
         ) from None
-    codes[known] = found
+    codes[labelled] = inverse
     return classes, codes
 
 
 def _is_continuous(array: Array) -> bool:
     if array.dtype.kind != "f":
         return False
-    known = array[np.isfinite(array)]
-    return bool((known != np.floor(known)).any())
+    finite = array[np.isfinite(array)]
+    return bool((finite != np.floor(finite)).any())
 
 
 def _targets(array: Array, weights: Any) -> Supervision:
@@ -123,31 +125,35 @@ def _targets(array: Array, weights: Any) -> Supervision:
     if bad.any():
         i, j = map(int, np.argwhere(bad)[0])
         raise ValueError(f"y[{i}, {j}] is {targets[i, j]}: targets are non-negative and finite.")
-    given = np.ones(targets.shape)
+    target_weights = np.ones(targets.shape)
     if weights is not None:
         shape = targets.shape if np.ndim(weights) == 2 else targets.shape[:1]
-        found = checked_array(weights, shape, "label_weights", positive=False)
-        given *= found if found.ndim == 2 else found[:, None]
-    given[unknown] = 0
-    if (nothing := np.flatnonzero(~given.any(axis=0))).size:
+        label_weights = checked_array(weights, shape, "label_weights", positive=False)
+        target_weights *= label_weights if label_weights.ndim == 2 else label_weights[:, None]
+    target_weights[unknown] = 0
+    if (nothing := np.flatnonzero(~target_weights.any(axis=0))).size:
         raise ValueError(
             f"y[:, {nothing[0]}] has no target that is known and of positive weight: leave this "
             "column out of y, or give it a target or a weight."
         )
-    if (given == given[:, :1]).all():  # one weight for all targets of a sample
-        given = given[:, 0].copy()
-    return Supervision(np.where(unknown, 0.0, targets), given, targets.shape[1])
+    if (target_weights == target_weights[:, :1]).all():  # one weight for all targets of a sample
+        target_weights = target_weights[:, 0].copy()
+    return Supervision(np.where(unknown, 0.0, targets), target_weights, targets.shape[1])
 
 
-def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) -> Supervision:
+def hold_out(
+    supervision: Supervision, share: float | None, rng: Any, is_class: bool
+) -> Supervision:
     """Hold out the labels of a share of the samples of each class."""
     if share is None:
-        return known
-    weights = known.weights if known.weights.ndim == 1 else known.weights.sum(axis=1)
+        return supervision
+    weights = (
+        supervision.weights if supervision.weights.ndim == 1 else supervision.weights.sum(axis=1)
+    )
     labelled: Array = weights > 0
-    groups = known.targets if is_class else np.zeros(len(labelled))
+    groups = supervision.targets if is_class else np.zeros(len(labelled))
     held = np.zeros(len(labelled), bool)
-    for group in range(known.n_targets if is_class else 1):
+    for group in range(supervision.n_targets if is_class else 1):
         rows = np.flatnonzero(labelled & (groups == group))
         held[rng.permutation(rows)[: min(round(share * len(rows)), len(rows) - 1)]] = True
     if not held.any():
@@ -155,6 +161,6 @@ def hold_out(known: Supervision, share: float | None, rng: Any, is_class: bool) 
             f"validation_fraction={share}: of {int(labelled.sum())} samples with labels none would "
             "be held out. Give a larger fraction, or None."
         )
-    weights = known.weights.copy()
+    weights = supervision.weights.copy()
     weights[held] = 0
-    return known._replace(weights=weights, held_out=held)
+    return supervision._replace(weights=weights, held_out=held)

@@ -56,8 +56,8 @@ def checked_vector(values: Any, size: int, name: str, *, positive: bool = False)
 
 def sizes_of(size_factors: Any, counts: CountMatrix) -> Array | None:
     """Check positive sizes of samples; return them, or None."""
-    given = of_samples(size_factors, counts, "size_factors")
-    return checked_vector(given, counts.shape[0], "size_factors", positive=True)
+    sizes = of_samples(size_factors, counts, "size_factors")
+    return checked_vector(sizes, counts.shape[0], "size_factors", positive=True)
 
 
 def checked_array(
@@ -131,39 +131,40 @@ def checked_mask(values: Any, size: int, name: str) -> Array | None:
     return mask
 
 
-def checked_anchors(given: Any, names: Any, n_features: int, n_components: int) -> list[int]:
+def checked_anchors(anchors: Any, names: Any, n_features: int, n_components: int) -> list[int]:
     """Return the numbers of features, which are given by number or name."""
-    found: list[int] = []
-    known: dict[Any, int] = {}
-    for each in () if given is None else name_array(given).tolist():
-        if isinstance(each, str | bytes | tuple):
+    numbers: list[int] = []
+    number_of: dict[Any, int] = {}
+    for anchor in () if anchors is None else name_array(anchors).tolist():
+        if isinstance(anchor, str | bytes | tuple):
             if names is None:
-                raise ValueError(f"anchors: {shown(each)} is a name, and the features have none.")
-            if not known:
+                raise ValueError(f"anchors: {shown(anchor)} is a name, and the features have none.")
+            if not number_of:
                 numbered = list(enumerate(name_array(names).tolist()))[::-1]
-                known = {text(name): i for i, name in numbered for text in (str, plain)}
-            if each not in known:
-                raise ValueError(f"anchors: no feature is named {shown(each)}.")
-            found.append(known[each])
+                number_of = {text(name): i for i, name in numbered for text in (str, plain)}
+            if anchor not in number_of:
+                raise ValueError(f"anchors: no feature is named {shown(anchor)}.")
+            numbers.append(number_of[anchor])
         elif (
-            isinstance(each, Integral)
-            and not isinstance(each, bool)
-            and 0 <= int(each) < n_features
+            isinstance(anchor, Integral)
+            and not isinstance(anchor, bool)
+            and 0 <= int(anchor) < n_features
         ):
-            found.append(int(each))
+            numbers.append(int(anchor))
         else:
             raise ValueError(
-                f"anchors: {shown(each)} is neither a name nor a number from 0 to {n_features - 1}."
+                f"anchors: {shown(anchor)} is neither a name nor a number from 0 to "
+                f"{n_features - 1}."
             )
-    if len(set(found)) < len(found):
-        repeated = next(each for each in found if found.count(each) > 1)
+    if len(set(numbers)) < len(numbers):
+        repeated = next(anchor for anchor in numbers if numbers.count(anchor) > 1)
         raise ValueError(f"anchors: feature {repeated} comes more than once.")
-    if len(found) > n_components:
+    if len(numbers) > n_components:
         raise ValueError(
-            f"anchors: there are {len(found)}, and n_components={n_components}: each has a topic "
+            f"anchors: there are {len(numbers)}, and n_components={n_components}: each has a topic "
             "of its own."
         )
-    return found
+    return numbers
 
 
 def gamma_priors(
@@ -188,13 +189,13 @@ def dirichlet_priors(
 ) -> tuple[Array, Any]:
     """Return alpha and eta of Dirichlet priors, by default 1 / K; an array eta as it is."""
     equal = 1 / n_components
-    given = equal if doc_topic_prior is None else doc_topic_prior
-    alpha = checked_prior(given, (n_components,), "doc_topic_prior")
+    prior = equal if doc_topic_prior is None else doc_topic_prior
+    alpha = checked_prior(prior, (n_components,), "doc_topic_prior")
     if topic_word_prior is not None and np.ndim(topic_word_prior) == 0:
         checked_size(topic_word_prior, "topic_word_prior", LEAST_PRIOR, MOST_PRIOR)
     if estimate == "symmetric" and np.ptp(alpha):
         raise ValueError(
-            f"doc_topic_prior is {shown(given)}, and estimate_prior='symmetric' estimates one "
+            f"doc_topic_prior is {shown(prior)}, and estimate_prior='symmetric' estimates one "
             "number for all topics: give one, or use estimate_prior='vector'."
         )
     if np.ndim(topic_word_prior):
@@ -258,8 +259,8 @@ def constraints_of(
         "fixed_features": (checked_mask(features, m, "fixed_features"), F, "components"),
         "fixed_samples": (checked_mask(samples, n, "fixed_samples"), L, "loadings"),
     }
-    for name, (mask, given, factor) in masks.items():
-        if mask is not None and given is None:
+    for name, (mask, values, factor) in masks.items():
+        if mask is not None and values is None:
             raise ValueError(f"{name} holds rows or columns of {factor}: pass {factor}= to fit.")
     if solver == "joint-em":
         priors = {"prior_factors": prior_factors, "prior_loadings": prior_loadings}

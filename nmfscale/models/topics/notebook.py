@@ -23,7 +23,7 @@ def topics_html(model: Any) -> str:
     ]
     K = len(model.components_)
     of_topics = topic_names_of(model, K)[:_MOST_TOPICS]
-    found = table({"topic": of_topics, "leading features": leading})
+    html = table({"topic": of_topics, "leading features": leading})
     if K > _MOST_TOPICS:
-        found += paragraph(f"The first {_MOST_TOPICS} of {K:,} topics.")
-    return found
+        html += paragraph(f"The first {_MOST_TOPICS} of {K:,} topics.")
+    return html

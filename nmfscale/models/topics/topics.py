@@ -101,17 +101,17 @@ class TopicsMixin:
         """
         check_is_fitted(self)
         order = _checked_list(order, "order")
-        taken = [topic_number(self, each, "order") for each in order]
+        taken = [topic_number(self, topic, "order") for topic in order]
         K = len(self.components_)
         if sorted(taken) != list(range(K)):
             raise ValueError(
                 f"order is {shown(order)}: each of the {K} topics is needed, once; merge_topics "
                 "puts topics together."
             )
-        found = self._taken("k", taken)
+        model = self._taken("k", taken)
         for name in self.parameters_of_topics:
-            setattr(found, name, _reordered(getattr(self, name), taken, name))
-        return found
+            setattr(model, name, _reordered(getattr(self, name), taken, name))
+        return model
 
     def merge_topics(
         self, groups: Sequence[Sequence[Topic]] | Mapping[str, Sequence[Topic]]
@@ -178,15 +178,15 @@ class TopicsMixin:
                     f"{name} has numbers of its own for each topic, which a merged topic does not "
                     f"have: set_params({name}=None) first, or to one number."
                 )
-        found = copy.copy(self)
-        for name in _OF_THE_FIT & vars(found).keys():
-            delattr(found, name)
+        model = copy.copy(self)
+        for name in _OF_THE_FIT & vars(model).keys():
+            delattr(model, name)
         for name, value in self.merged_arrays(parts).items():
-            setattr(found, name, value)
+            setattr(model, name, value)
         if names is not None:
-            found.topic_names_ = names
-        found.n_components = len(parts)  # type: ignore[attr-defined]
-        return found
+            model.topic_names_ = names
+        model.n_components = len(parts)  # type: ignore[attr-defined]
+        return model
 
     def rename_topics(self, names: Sequence[str] | Mapping[Topic, str]) -> Self:
         """Return a copy of the fitted model whose topics have names.
@@ -221,9 +221,9 @@ class TopicsMixin:
         ['topic 0', 'tools']
         """
         check_is_fitted(self)
-        found = copy.copy(self)
-        found.topic_names_ = new_topic_names(self, names)
-        return found
+        model = copy.copy(self)
+        model.topic_names_ = new_topic_names(self, names)
+        return model
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> Array:
         """Return the names of the columns of loadings: the names of topics, if they have any.
@@ -262,12 +262,12 @@ class TopicsMixin:
 
     def _taken(self, axis: str, numbers: Any) -> Self:
         """Return a copy with a selection along one axis of the arrays: see `AXES`."""
-        found = copy.copy(self)
+        model = copy.copy(self)
         for name, axes in self._all_axes().items():
             value = getattr(self, name, None)
             if axis in axes and value is not None and np.ndim(value):
-                setattr(found, name, np.ascontiguousarray(value.take(numbers, axes.index(axis))))
-        return found
+                setattr(model, name, np.ascontiguousarray(value.take(numbers, axes.index(axis))))
+        return model
 
     def _all_axes(self) -> dict[str, str]:
         return AXES | self.array_axes
@@ -275,10 +275,10 @@ class TopicsMixin:
     def _parts(self, groups: Any) -> tuple[list[list[int]], Array | None]:
         """Return the groups of topics that are merged, and the new names, if there are any."""
         named = isinstance(groups, Mapping)
-        given = _checked_list(groups.values() if named else groups, "groups")
-        if any(isinstance(each, str) or not isinstance(each, Iterable) for each in given):
+        lists = _checked_list(groups.values() if named else groups, "groups")
+        if any(isinstance(part, str) or not isinstance(part, Iterable) for part in lists):
             raise ValueError(f"groups is {shown(groups)}: sequences of topics are needed.")
-        merged = [[topic_number(self, each, "groups") for each in topics] for topics in given]
+        merged = [[topic_number(self, topic, "groups") for topic in topics] for topics in lists]
         together = [topic for part in merged for topic in part]
         if not all(merged) or len(set(together)) < len(together):
             raise ValueError(
@@ -298,11 +298,11 @@ class TopicsMixin:
         return [parts[at] for at in place], checked
 
 
-def _checked_list(given: Any, argument: str) -> list[Any]:
+def _checked_list(values: Any, argument: str) -> list[Any]:
     """Return the argument as a list, or raise an error."""
-    if not isinstance(given, Iterable):
-        raise ValueError(f"{argument} is {shown(given)}: a list of topics is needed.")
-    return list(given)
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{argument} is {shown(values)}: a list of topics is needed.")
+    return list(values)
 
 
 def topic_names_of(fit: Any, n_topics: int) -> list[str]:
@@ -327,22 +327,22 @@ def new_topic_names(fit: Any, names: Any) -> Array:
     return _checked_names(new, len(fit.components_))
 
 
-def topic_number(model: Any, given: Any, argument: str) -> int:
+def topic_number(model: Any, topic: Any, argument: str) -> int:
     """Return the number of a topic of a fitted model, given by number or name."""
     K, names = len(model.components_), getattr(model, "topic_names_", None)
-    if isinstance(given, str):
-        if names is None or given not in names:
-            known = (
+    if isinstance(topic, str):
+        if names is None or topic not in names:
+            choices = (
                 f"topics have numbers from 0 to {K - 1}, and no names"
                 if names is None
                 else f"names: {', '.join(map(repr, names))}"
             )
-            raise ValueError(f"{argument}: no topic is named {shown(given)}; {known}.")
-        return int(np.flatnonzero(names == given)[0])
-    is_number = isinstance(given, Integral) and not isinstance(given, bool)
-    if not is_number or not 0 <= int(given) < K:
-        raise ValueError(f"{argument}: {shown(given)} is not a topic: topics are 0 to {K - 1}.")
-    return int(given)
+            raise ValueError(f"{argument}: no topic is named {shown(topic)}; {choices}.")
+        return int(np.flatnonzero(names == topic)[0])
+    is_number = isinstance(topic, Integral) and not isinstance(topic, bool)
+    if not is_number or not 0 <= int(topic) < K:
+        raise ValueError(f"{argument}: {shown(topic)} is not a topic: topics are 0 to {K - 1}.")
+    return int(topic)
 
 
 def _checked_names(names: list[Any], n_topics: int) -> Array:
@@ -359,7 +359,7 @@ def _checked_names(names: list[Any], n_topics: int) -> Array:
 def _reordered(value: Any, order: list[int], name: str) -> Any:
     """Return a parameter with reordered topics: arrays have topics on their last axis."""
     if name.startswith("prior_") and isinstance(value, tuple):  # (alpha, rate)
-        return tuple(_reordered(each, order, "") for each in value)
+        return tuple(_reordered(part, order, "") for part in value)
     if np.shape(value)[-1:] in ((), (1,)):
         return value
     if hasattr(value, "iloc") and value.ndim == 2:  # its rows have names

@@ -53,16 +53,16 @@ def given_choices(**choices: Any) -> dict[str, Any]:
     }
 
 
-def check_choices(given: dict[str, Any], accepted: tuple[str, ...], subject: str) -> None:
+def check_choices(options: dict[str, Any], accepted: tuple[str, ...], subject: str) -> None:
     """Refuse an option that does not apply to the format."""
-    for name, value in given.items():
+    for name, value in options.items():
         if name not in accepted:
             fitting = ", ".join(accepted) or "none"
             raise ValueError(f"{name}={value!r} does not apply to {subject}; choices: {fitting}.")
 
 
 def open_table(
-    path: Path, limits: MemoryLimits, given: dict[str, Any], nan: bool = False
+    path: Path, limits: MemoryLimits, options: dict[str, Any], nan: bool = False
 ) -> OpenedTable:
     """Open the table in a file of any format; `nan` says whether entries may be missing."""
     if not path.exists():
@@ -70,9 +70,9 @@ def open_table(
 
     def attempt() -> OpenedTable:
         opener, accepted = _opener(path)
-        check_choices(given, accepted, str(path))
+        check_choices(options, accepted, str(path))
         more = {"gaps": True} if nan and opener is open_text_table else {}
-        return opener(path, limits, **given, **more)
+        return opener(path, limits, **options, **more)
 
     try:
         with named_errors(path):
@@ -124,10 +124,10 @@ def _opener(path: Path) -> tuple[_Opener, tuple[str, ...]]:
 
 def _remedy_of(name: str) -> str:
     """Say how to read a file of another format, by the end of its name."""
-    found = next((how for suffixes, how in _REMEDIES.items() if name.endswith(suffixes)), None)
-    if found is None:
+    reader = next((how for suffixes, how in _REMEDIES.items() if name.endswith(suffixes)), None)
+    if reader is None:
         return ""
-    return f" Read it with {found}, and pass the result to fit, or to write_store for the shell."
+    return f" Read it with {reader}, and pass the result to fit, or to write_store for the shell."
 
 
 _REMEDIES = {
@@ -217,13 +217,13 @@ def _open_mtx(
 ) -> OpenedTable:  # fmt: skip
     shape = shape_of_text(path)
     check_shape(shape)
-    found = find_names(path, shape, transpose, in_folder)
-    if found.features is None and feature_type is not None:
+    beside = find_names(path, shape, transpose, in_folder)
+    if beside.features is None and feature_type is not None:
         what = f"feature_type={feature_type!r}"
         raise ValueError(f"{path}: {what} needs a features.tsv beside it.")
-    rows = rows_of_text(path, limits, found.transposed)
+    rows = rows_of_text(path, limits, beside.transposed)
     selection: dict[str, Any] = {"notes": []}
-    if found.features is not None:
-        selection = tenx.select_features(path, found.features, feature_type)
-    selection["notes"] = [*selection["notes"], *found.notes]
-    return OpenedTable(path, rows, str(path), sample_names=found.samples, **selection)
+    if beside.features is not None:
+        selection = tenx.select_features(path, beside.features, feature_type)
+    selection["notes"] = [*selection["notes"], *beside.notes]
+    return OpenedTable(path, rows, str(path), sample_names=beside.samples, **selection)

@@ -145,11 +145,11 @@ def chosen_modality(
     return modality
 
 
-def check_one_modality(given: Any, argument: str, holder: str = "") -> None:
+def check_one_modality(modality: Any, argument: str, holder: str = "") -> None:
     """Refuse several modalities."""
-    if given is not None and not isinstance(given, str):
+    if modality is not None and not isinstance(modality, str):
         raise ValueError(
-            f"{holder}{argument}={shown(given)}: one name is needed, because a fit has one "
+            f"{holder}{argument}={shown(modality)}: one name is needed, because a fit has one "
             "modality. Fit each modality in a call of its own; results are kept in each."
         )
 
@@ -161,8 +161,8 @@ def matrix_names(path: Path) -> list[str]:
 
 
 def _matrices(file: Any) -> list[str]:
-    found = [part for part in ("X", "raw/X", "raw.X") if find(file, part) is not None]
-    return found + [f"layers/{each}" for each in find(file, "layers") or ()]
+    names = [part for part in ("X", "raw/X", "raw.X") if find(file, part) is not None]
+    return names + [f"layers/{layer}" for layer in find(file, "layers") or ()]
 
 
 def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -170,8 +170,8 @@ def read_obs(path: Path, column: str | None) -> tuple[NDArray[Any], NDArray[Any]
     with guarded_hdf5(path) as file:
         obs = need(file, "obs")
         if column is None:
-            known = ", ".join(_columns(obs))
-            raise ValueError(f"{path}: add a column of obs, as {path}:COLUMN; columns: {known}.")
+            columns = ", ".join(_columns(obs))
+            raise ValueError(f"{path}: add a column of obs, as {path}:COLUMN; columns: {columns}.")
         size = len(_index(obs, None))
         return strings(_index(obs, size)), _labels(obs, column, size)
 
@@ -186,13 +186,13 @@ def read_names(path: Path, part: str = "") -> tuple[NDArray[Any], NDArray[Any]]:
 
 def read_table(path: Path, name: str, size: int) -> LabelTable:
     """Return the columns of obs or var; those that are damaged or no labels are left out."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     with guarded_hdf5(path) as file:
         frame = need(file, name)
         for column in _columns(frame):
             with suppress(*_UNREADABLE):
-                found[column] = _coded_or_values(frame, column, size)
-    return LabelTable(found)
+                columns[column] = _coded_or_values(frame, column, size)
+    return LabelTable(columns)
 
 
 def _coded_or_values(frame: Any, column: str, size: int) -> Coded | NDArray[Any]:
@@ -236,8 +236,8 @@ def _rows(
     shape = shape_of(sizes, node)
     encoding = text_of(node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", "")))
     if encoding[:3] not in ("csr", "csc"):
-        found = f"{node.name} is a group with encoding {encoding!r}"
-        raise ValueError(f"{path}: {found}; expected a dense dataset, csr_matrix or csc_matrix.")
+        fault = f"{node.name} is a group with encoding {encoding!r}"
+        raise ValueError(f"{path}: {fault}; expected a dense dataset, csr_matrix or csc_matrix.")
     if encoding[:3] == "csr":
         return CompressedGroup(node, shape, path)
     columns = CompressedGroup(node, shape[::-1], path)
@@ -263,8 +263,8 @@ def _fields(frame: Any) -> tuple[str, ...]:
 
 def _labels(frame: Any, column: str, size: int) -> NDArray[Any]:
     """Return a column of obs or var, codes replaced by categories; None for missing labels."""
-    known = {*_columns(frame), *(frame if is_group(frame) else _fields(frame))}
-    if column not in known:
+    columns = {*_columns(frame), *(frame if is_group(frame) else _fields(frame))}
+    if column not in columns:
         of, names = frame.name.strip("/"), ", ".join(_columns(frame))
         raise ValueError(
             f"{frame.file.filename}: no column {column!r} in {of}; its columns: {names}."
@@ -310,8 +310,8 @@ def _check_codes(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> No
     if codes.dtype.kind not in "iu":
         raise ValueError(f"{node.file.filename}: {node.name} has codes of type {codes.dtype}.")
     if codes.size and not (codes.min() >= -1 and codes.max() < categories.size):
-        found = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
-        raise ValueError(f"{node.file.filename}: {node.name} has {found}.")
+        fault = f"codes {codes.min()} to {codes.max()}, but {categories.size} categories"
+        raise ValueError(f"{node.file.filename}: {node.name} has {fault}.")
 
 
 def _decoded(codes: NDArray[Any], node: Any, categories: NDArray[Any]) -> NDArray[Any]:

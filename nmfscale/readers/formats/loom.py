@@ -26,8 +26,8 @@ def open_loom(
     with guarded_hdf5(path) as file:
         layers = [*(find(file, "layers") or ())]
         if layer is not None and layer not in layers:
-            known = ", ".join(map(repr, layers)) or "none"
-            raise ValueError(f"{path} has no layer {layer!r}; its layers: {known}.")
+            choices = ", ".join(map(repr, layers)) or "none"
+            raise ValueError(f"{path} has no layer {layer!r}; its layers: {choices}.")
         node = need(file, "matrix" if layer is None else f"layers/{layer}")
         rows = DenseDataset(node, path.absolute(), limits.sort, transposed=True)
         n, m = rows.shape
@@ -35,8 +35,8 @@ def open_loom(
     var = partial(read_attributes, path.absolute(), "row_attrs", m)
     samples, features = obs(), var()
     if groups is not None and groups not in samples:
-        known = ", ".join(map(repr, samples)) or "none"
-        raise ValueError(f"{path}: no column {groups!r} in col_attrs; its columns: {known}.")
+        choices = ", ".join(map(repr, samples)) or "none"
+        raise ValueError(f"{path}: no column {groups!r} in col_attrs; its columns: {choices}.")
     return OpenedTable(
         path, rows, str(path), sample_names=_names(samples, _CELLS),
         feature_names=_names(features, _GENES), obs=obs, var=var,
@@ -46,15 +46,15 @@ def open_loom(
 
 def read_attributes(path: Path, name: str, size: int) -> LabelTable:
     """Return the attributes with a value for each sample or feature."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     with guarded_hdf5(path) as file:
         group = find(file, name)
         for column in group if group is not None else ():
             with suppress(AttributeError, LookupError, TypeError, ValueError):
                 values = np.asarray(values_of(need(group, column)))
                 if values.shape == (size,):
-                    found[column] = strings(values) if values.dtype.kind in "OSU" else values
-    return LabelTable(found)
+                    columns[column] = strings(values) if values.dtype.kind in "OSU" else values
+    return LabelTable(columns)
 
 
 def _names(table: LabelTable, places: tuple[str, ...]) -> Any:

@@ -73,20 +73,22 @@ def find_names(
     notes: list[str] = []
     files = _by_stem(path.parent, stem) or _by_words(path, stem, shape, notes)
     there = list(files.sides())
-    choices = [each for each in (False, True) if transpose in (None, each)]
-    fitting = [each for each in choices if files.fit(_turned(shape, each))]
+    choices = [orientation for orientation in (False, True) if transpose in (None, orientation)]
+    fitting = [orientation for orientation in choices if files.fit(_turned(shape, orientation))]
     if not fitting:
         raise ValueError(_contradiction(path, shape, transpose, there))
     # prefer the orientation in which lines that look like headers are headers
-    most = max(files.n_heads(_turned(shape, each)) for each in fitting)
-    fitting = [each for each in fitting if files.n_heads(_turned(shape, each)) == most]
+    most = max(files.n_heads(_turned(shape, orientation)) for orientation in fitting)
+    fitting = [
+        orientation for orientation in fitting if files.n_heads(_turned(shape, orientation)) == most
+    ]
     transposed = fitting[0]
     if len(fitting) == 2:
-        known = files.transposed
-        if known is None and (there or in_folder or _word(stem, _COUNTS) == "matrix"):
+        declared = files.transposed
+        if declared is None and (there or in_folder or _word(stem, _COUNTS) == "matrix"):
             raise ValueError(_unsettled(path, shape, there))
-        transposed = bool(known)
-        if there or known is None:
+        transposed = bool(declared)
+        if there or declared is None:
             side = "features" if transposed else "samples"
             why = "the numbers of names fit both" if there else "there are no names beside it"
             notes.append(f"rows of the file were assumed to be {side}: {why} (transpose=)")
@@ -115,11 +117,11 @@ def _contradiction(
     path: Path, shape: tuple[int, int], transpose: bool | None, there: list[tuple[NameFile, int]]
 ) -> str:
     shape, how = _turned(shape, bool(transpose)), " (transposed)" if transpose else ""
-    found = " and ".join(f"{len(file.rows)} {('barcodes', 'features')[at]}" for file, at in there)
+    sizes = " and ".join(f"{len(file.rows)} {('barcodes', 'features')[at]}" for file, at in there)
     names = ", ".join(file.path.name for file, _ in there)
     remedy = "" if transpose is None else "leave transpose= out, or "
     return (
-        f"{path} has shape {shape}{how}, but the files beside it name {found} ({names}): {remedy}"
+        f"{path} has shape {shape}{how}, but the files beside it name {sizes} ({names}): {remedy}"
         "correct or remove the file that belongs to another matrix."
     )
 
@@ -153,7 +155,7 @@ def _by_stem(folder: Path, stem: str) -> _Files | None:
 
 def _first(folder: Path, *names: str) -> NameFile | None:
     """Read the first of some files that exists, plain or gzip; None if none does."""
-    paths = (folder / each for name in names for each in (name, f"{name}.gz"))
+    paths = (folder / file_name for name in names for file_name in (name, f"{name}.gz"))
     return next((read_name_file(path) for path in paths if path.is_file()), None)
 
 
@@ -163,18 +165,18 @@ def _by_words(path: Path, stem: str, shape: tuple[int, int], notes: list[str]) -
         _nearest(path, stem, words, notes) for words in (_SAMPLES, _FEATURES)
     )
     files = _Files(samples, features, None, None)
-    if not any(files.fit(_turned(shape, each)) for each in (False, True)):
+    if not any(files.fit(_turned(shape, orientation)) for orientation in (False, True)):
         for file, is_own in ((samples, certain), (features, also)):
             if file is not None and not is_own:
                 notes.append(f"{file.path.name} has {len(file.rows):,} lines, and was not used")
         samples, features = samples if certain else None, features if also else None
-    found = [file.path for file in (samples, features) if file is not None]
-    words = {_word(_stem(each), (*_SAMPLES, *_FEATURES)) for each in found}
+    paths = [file.path for file in (samples, features) if file is not None]
+    words = {_word(_stem(other), (*_SAMPLES, *_FEATURES)) for other in paths}
     transposed = None
     # Parse Biosciences too
     if _BY_SAMPLES.search(stem) or words & {"cell_metadata", "all_genes"}:
         transposed = False
-    elif found and _word(stem, _TRANSPOSED) and not any(map(is_csv, found)):
+    elif paths and _word(stem, _TRANSPOSED) and not any(map(is_csv, paths)):
         transposed = True
     return _Files(samples, features, None, transposed)
 
@@ -203,7 +205,7 @@ def _nearest(
     if not ranked:
         return None, True
     rank, *_, best = min(ranked)
-    stems = {_stem(each[-1]) for each in ranked}
+    stems = {_stem(candidate[-1]) for candidate in ranked}
     is_only = len(stems) == 1 and len(mtx_files(path.parent)) == 1
     if rank == 2 and not (is_only and is_tenx):
         return None, True
@@ -225,15 +227,15 @@ def _files_of(folder: Path) -> list[Path]:
 
 def _word(stem: str, words: tuple[str, ...]) -> str:
     """Return the last of the words that occurs in a name, in lower case, or ""."""
-    found = _matches(stem, words)
-    return found[-1][0].lower() if found else ""
+    matches = _matches(stem, words)
+    return matches[-1][0].lower() if matches else ""
 
 
 def _rest(stem: str, words: tuple[str, ...]) -> list[str]:
     """Split a name into parts, without the last of the words that occurs in it."""
-    found = _matches(stem, words)
-    if found:
-        stem = f"{stem[: found[-1].start()]} {stem[found[-1].end() :]}"
+    matches = _matches(stem, words)
+    if matches:
+        stem = f"{stem[: matches[-1].start()]} {stem[matches[-1].end() :]}"
     parts = re.split(r"[\s._-]+", stem.lower())
     # a GEO series (GSE...) has one file of features for all of its samples
     other = {"", "matrix", "count", "counts"}
@@ -247,5 +249,5 @@ def _matches(stem: str, words: tuple[str, ...]) -> list[re.Match[str]]:
 
 def mtx_files(folder: Path) -> list[Path]:
     """Return the .mtx files of a folder, plain or gzip; the plain one if both exist."""
-    found = {_stem(path): path for end in ("mtx.gz", "mtx") for path in folder.glob(f"*.{end}")}
-    return sorted(found.values())
+    files = {_stem(path): path for end in ("mtx.gz", "mtx") for path in folder.glob(f"*.{end}")}
+    return sorted(files.values())

@@ -26,8 +26,8 @@ GENES = "Gene Expression"
 def genome_groups(file: Any) -> list[str]:
     """Return the names of the groups that Cell Ranger 2 writes, one for each genome."""
     parts = {"data", "indices", "indptr", "shape"}
-    found = {name: find(file, name) for name in file}
-    return [name for name, node in found.items() if is_group(node) and parts <= set(node)]
+    nodes = {name: find(file, name) for name in file}
+    return [name for name, node in nodes.items() if is_group(node) and parts <= set(node)]
 
 
 def open_tenx_h5(
@@ -107,10 +107,10 @@ def _table_of(features: Features, keep: NDArray[Any]) -> LabelTable:
 
 
 def _where(path: Path, labels: NDArray[Any] | None, wanted: str | None, choice: str) -> Any:
-    known = [] if labels is None else sorted(set(labels.tolist()))
-    if labels is None or wanted not in known:
-        found = ", ".join(map(repr, known)) or "none"
-        raise ValueError(f"{path} has no features with {choice}={wanted!r}; it has: {found}.")
+    values = [] if labels is None else sorted(set(labels.tolist()))
+    if labels is None or wanted not in values:
+        choices = ", ".join(map(repr, values)) or "none"
+        raise ValueError(f"{path} has no features with {choice}={wanted!r}; it has: {choices}.")
     return labels == wanted
 
 
@@ -130,22 +130,22 @@ def find_mtx(folder: Path, genome: str | None = None) -> Path:
     """Return the single .mtx file of a folder, or of its subfolder with the name of a genome."""
     genomes = sorted(below.name for below in folder.iterdir() if mtx_files(below))
     if genome is not None and genome not in genomes:
-        known = ", ".join(genomes) or "none"
+        choices = ", ".join(genomes) or "none"
         raise ValueError(
-            f"{folder} has no folder genome={genome!r} with a matrix.mtx in it; it has: {known}."
+            f"{folder} has no folder genome={genome!r} with a matrix.mtx in it; it has: {choices}."
         )
     within = folder if genome is None else folder / genome
-    found = mtx_files(within)
-    if not found and genomes == ["alevin"]:  # the folders of alevin-fry
-        found = mtx_files(folder / "alevin")
+    files = mtx_files(within)
+    if not files and genomes == ["alevin"]:  # the folders of alevin-fry
+        files = mtx_files(folder / "alevin")
     # STARsolo also writes matrices with other counts of the same reads
-    found = [each for each in found if not each.name.startswith("UniqueAndMult-")] or found
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
-        choice = f"; choose genome= from {', '.join(genomes)}" if genomes and not found else ""
-        remedy = "; pass the path of one of them" if found else choice
+    files = [path for path in files if not path.name.startswith("UniqueAndMult-")] or files
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
+        choice = f"; choose genome= from {', '.join(genomes)}" if genomes and not files else ""
+        remedy = "; pass the path of one of them" if files else choice
         raise ValueError(
             f"{within} is a folder; expected one matrix.mtx or matrix.mtx.gz in it, found "
             f"{names}{remedy}."
         )
-    return found[0]
+    return files[0]

@@ -105,11 +105,11 @@ class NumberLines:
             if size > 2**24 + 64 * n_bytes:
                 raise self.fault(f"the size {size:,} is too large for a file of this length")
 
-    def check_number_of_entries(self, found: int, declared: int, end: bool) -> None:
+    def check_number_of_entries(self, n_entries: int, declared: int, end: bool) -> None:
         """Refuse more entries than the header declares and, at the end of the file, fewer."""
-        if found > declared or (end and found < declared):
+        if n_entries > declared or (end and n_entries < declared):
             raise self.fault(
-                f"{found:,} entries, but the header says {declared:,}; was it cut off?"
+                f"{n_entries:,} entries, but the header says {declared:,}; was it cut off?"
             )
 
     def _read(self, n_bytes: int, line: bool = False) -> bytes:
@@ -145,10 +145,10 @@ class NumberLines:
         numbers = self._converted(text, dtype) if words.size and not wrong.size else None
         if words.size and (numbers is None or numbers.size != words.size):
             at = int(wrong[0]) if wrong.size else self._first_wrong(text, dtype)
-            found = text.split(b"\n", at + 1)[at][:60].decode("utf-8", "replace").strip()
-            parsed = None if wrong.size else _numbers(found, np.float64)
+            line = text.split(b"\n", at + 1)[at][:60].decode("utf-8", "replace").strip()
+            parsed = None if wrong.size else _numbers(line, np.float64)
             broken = parsed is not None and bool((parsed != np.rint(parsed)).any())
-            what = f"expected {n_fields}{' whole' * broken} numbers, found {found!r}"
+            what = f"expected {n_fields}{' whole' * broken} numbers, found {line!r}"
             raise self.fault(what, self.line + at + 1)
         if numbers is None:
             numbers = np.empty(0, dtype=dtype)
@@ -190,7 +190,7 @@ def _numbers(text: bytes | str, dtype: type[np.generic]) -> Array | None:
 
 def positions(lines: NumberLines, piece: Piece, shape: tuple[int, int]) -> tuple[Array, Array]:
     """Return row and column numbers, starting at 0, from the first two fields; check the range."""
-    found = []
+    indices = []
     for field, size in enumerate(shape):
         numbers = piece.numbers[:, field]
         with np.errstate(invalid="ignore"):
@@ -203,8 +203,8 @@ def positions(lines: NumberLines, piece: Piece, shape: tuple[int, int]) -> tuple
                 f"{('row', 'column')[field]} number {numbers[at]:.17g} is outside 1 to {size}",
                 piece.line_of(at),
             )
-        found.append((numbers - 1).astype(index_type(size)))
-    return found[0], found[1]
+        indices.append((numbers - 1).astype(index_type(size)))
+    return indices[0], indices[1]
 
 
 _INTEGER = ("integer", "unsigned-integer", "pattern")

@@ -54,9 +54,9 @@ def open_text_table(
     With `gaps`, empty fields and NA are NaN.
     """
     if samples_in not in get_args(SamplesIn):
-        given = "" if samples_in is None else f" (samples_in={samples_in!r})"
+        argument = "" if samples_in is None else f" (samples_in={samples_in!r})"
         raise NamedFileError(
-            f"{path} is a table of text, whose direction the file does not say{given}: give "
+            f"{path} is a table of text, whose direction the file does not say{argument}: give "
             "samples_in='rows' if each line is a sample, such as a cell or a document, or "
             "samples_in='columns' if each line is a feature, such as a gene or a word."
         )
@@ -160,18 +160,18 @@ def _split(path: Path, line: int, text: str, delimiter: str) -> list[str]:
 def _form_of(path: Path) -> _Form:
     """Find the delimiter, the header, and whether lines begin with a name."""
     encoding = encoding_of(path)
-    found: list[tuple[int, str]] = []
+    lines: list[tuple[int, str]] = []
     for line, text in _text_lines(path, encoding):
-        if text.strip() and (found or not text.startswith("#")):
-            found.append((line, text))
-        if len(found) == 2:
+        if text.strip() and (lines or not text.startswith("#")):
+            lines.append((line, text))
+        if len(lines) == 2:
             break
-    if not found:
+    if not lines:
         raise NamedFileError(f"{path} is empty.")
-    first = found[0][1]
+    first = lines[0][1]
     usual = "," if is_csv(path) else "\t"
     delimiter = next((mark for mark in (usual, "\t", ",", ";", " ") if mark in first), usual)
-    one, *rest = (_split(path, line, text, delimiter) for line, text in found)
+    one, *rest = (_split(path, line, text, delimiter) for line, text in lines)
     two = rest[0] if rest else one
     short = bool(rest) and len(one) == len(two) - 1  # R writes no header for row names
     is_header = short or not one[0].strip() or not all(map(_is_number, one[1:] or one))
@@ -183,9 +183,9 @@ def _form_of(path: Path) -> _Form:
     header = None
     if is_header:
         header = [field.strip() for field in (one if short or not named else one[1:])]
-    start, n_fields = found[1][0] if is_header else found[0][0], len(two) - named
+    start, n_fields = lines[1][0] if is_header else lines[0][0], len(two) - named
     if n_fields == 0 or (header is not None and len(header) != n_fields):
-        line = found[-1][0]
+        line = lines[-1][0]
         fault = f"{n_fields:,} counts, but the header names {len(header or ()):,}."
         if n_fields == 0:
             fault = "a name without counts."

@@ -54,7 +54,7 @@ def open_zarr(
         raise ValueError(f"{path} has no {name}; its matrices: {', '.join(matrices) or 'none'}.")
     with _zarr_errors(path):
         rows = _rows(root[name], path, limits)
-        obs, var = (_read_element(root[each]) for each in ("obs", "raw/var" if raw else "var"))
+        obs, var = (_read_element(root[place]) for place in ("obs", "raw/var" if raw else "var"))
     for frame, of, size in ((obs, "rows", rows.shape[0]), (var, "columns", rows.shape[1])):
         if len(frame) != size:
             raise ValueError(f"{path}: {name} has {size:,} {of}, but {len(frame):,} names.")
@@ -84,17 +84,17 @@ def _root_of(path: Path, modality: str | None) -> Any:
         root: Any = zarr.open(str(path), mode="r")
     if not hasattr(root, "keys"):
         raise ValueError(f"{path} is a zarr array, not an AnnData object: read it with zarr.open.")
-    found = set(root)
-    if {"obs", "var"} <= found and "mod" not in found:
+    members = set(root)
+    if {"obs", "var"} <= members and "mod" not in members:
         if modality is not None:
             raise ValueError(f"modality={modality!r}: {path} holds a single AnnData object.")
         return root
-    if "mod" in found:
+    if "mod" in members:
         return root[f"mod/{chosen_modality(str(path), list(root['mod']), modality)}"]
-    if "tables" in found:
+    if "tables" in members:
         tables = ", ".join(f"{path}/tables/{name}" for name in root["tables"])
         raise ValueError(f"{path} is a SpatialData store; pass the path of a table: {tables}.")
-    parts = ", ".join(sorted(found)) or "nothing"
+    parts = ", ".join(sorted(members)) or "nothing"
     raise ValueError(f"{path} is not an AnnData object (X, obs, var); it holds: {parts}.")
 
 
@@ -128,8 +128,8 @@ def _rows(node: Any, path: Path, limits: MemoryLimits) -> RowReader:
         return ZarrDense(node, path)
     encoding = str(node.attrs.get("encoding-type", ""))
     if encoding[:3] not in ("csr", "csc"):
-        found = f"{node.path} is a group with encoding {encoding!r}"
-        raise ValueError(f"{path}: {found}; expected a dense array, csr_matrix or csc_matrix.")
+        fault = f"{node.path} is a group with encoding {encoding!r}"
+        raise ValueError(f"{path}: {fault}; expected a dense array, csr_matrix or csc_matrix.")
     n, m = (int(size) for size in node.attrs["shape"])
     if encoding[:3] == "csr":
         return ZarrCompressed(node, (n, m), path)

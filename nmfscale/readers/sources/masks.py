@@ -54,30 +54,30 @@ class Described(NamedTuple):
 
 
 def described(
-    given: dict[str, Any], shape: tuple[int, int], holder: str, *, sample_names: Any = None,
+    options: dict[str, Any], shape: tuple[int, int], holder: str, *, sample_names: Any = None,
     feature_names: Any = None, obs: Table = None, var: Table = None,
 ) -> Described:  # fmt: skip
     """Return the names and subsets that the options NAMES and MASKS choose.
 
     `holder` is the name of the source in messages, `obs` and `var` are its tables.
     """
-    both = {"names", "feature_names"} & given.keys()
+    both = {"names", "feature_names"} & options.keys()
     if len(both) == 2:
         raise ValueError("names and feature_names exclude each other: both name the features.")
-    if "names" in given:
-        feature_names = _names_in(var, given["names"], shape[1], holder)
-    if "feature_names" in given:
-        feature_names = given["feature_names"]
+    if "names" in options:
+        feature_names = _names_in(var, options["names"], shape[1], holder)
+    if "feature_names" in options:
+        feature_names = options["feature_names"]
         if len(feature_names) == shape[0] != shape[1]:
             raise ValueError(
                 f"feature_names has {len(feature_names):,} entries, and {holder} has {shape[0]:,} "
                 f"rows and {shape[1]:,} columns: pass its transpose, samples x features."
             )
         feature_names = checked_names(feature_names, shape[1], "feature_names", "column")
-    if "sample_names" in given:
-        sample_names = checked_names(given["sample_names"], shape[0], "sample_names", "row")
-    rows = _positions(given, "mask_obs", shape[0], sample_names, obs, holder)
-    columns = _positions(given, "mask_var", shape[1], feature_names, var, holder)
+    if "sample_names" in options:
+        sample_names = checked_names(options["sample_names"], shape[0], "sample_names", "row")
+    rows = _positions(options, "mask_obs", shape[0], sample_names, obs, holder)
+    columns = _positions(options, "mask_var", shape[1], feature_names, var, holder)
     return Described(sample_names, feature_names, rows, columns)
 
 
@@ -85,8 +85,8 @@ def _names_in(var: Table, column: Any, size: int, holder: str) -> Array:
     names = table_column(var, column, "names", "var", holder)
     missing = sum(name is None or name != name for name in names.tolist())
     if len(names) != size or missing:
-        found = f"has no name for {missing:,} of the {size:,} features"
-        raise ValueError(f"{holder}: the column {column!r} of var {found}: choose another one.")
+        fault = f"has no name for {missing:,} of the {size:,} features"
+        raise ValueError(f"{holder}: the column {column!r} of var {fault}: choose another one.")
     return name_array(names)
 
 
@@ -98,20 +98,20 @@ def table_column(table: Table, column: Any, argument: str, of: str, holder: str)
             f"{argument}={shown(column)} is the name of a column of {of}, but {holder} has no "
             f"{of}:{remedy}"
         )
-    found = table()
-    if column not in found:
-        known = ", ".join(map(repr, found)) or "none"
+    columns = table()
+    if column not in columns:
+        names = ", ".join(map(repr, columns)) or "none"
         raise ValueError(
-            f"{holder} has no column {shown(column)} in {of} ({argument}); its columns: {known}."
+            f"{holder} has no column {shown(column)} in {of} ({argument}); its columns: {names}."
         )
-    return found[column]
+    return columns[column]
 
 
 def _positions(
-    given: dict[str, Any], argument: str, size: int, names: Any, table: Table, holder: str
+    options: dict[str, Any], argument: str, size: int, names: Any, table: Table, holder: str
 ) -> Array | None:
     """Return the positions that a mask selects, in rising order; None if there is no mask."""
-    mask = given.get(argument)
+    mask = options.get(argument)
     if mask is None:
         return None
     of, frame = ("samples", "obs") if argument == "mask_obs" else ("features", "var")
@@ -127,16 +127,16 @@ def _positions(
             raise ValueError(
                 f"{argument} has {len(array):,} entries, but {holder} has {size:,} {of}."
             )
-        found = np.flatnonzero(array.astype(bool))
+        positions = np.flatnonzero(array.astype(bool))
     elif kind in "iu" and array.size:
-        found = _from_numbers(array, argument, size, of, holder)
+        positions = _from_numbers(array, argument, size, of, holder)
     elif kind == "f" and array.size:
         raise ValueError(f"{argument} holds fractions such as {shown(array[0])}: {_FORMS}")
     else:
-        found = _from_names(name_array(array), names, argument, of, holder)
-    if not found.size:
+        positions = _from_names(name_array(array), names, argument, of, holder)
+    if not positions.size:
         raise ValueError(f"{argument} selects none of the {size:,} {of} of {holder}.")
-    return found
+    return positions
 
 
 _FORMS = "a mask is an array of True and False, of positions or of names, or the name of a column."
@@ -163,13 +163,15 @@ def _flags(values: Array, argument: str, column: str) -> Array:
 
 
 def _from_numbers(numbers: Array, argument: str, size: int, of: str, holder: str) -> Array:
-    found, times = np.unique(np.where(numbers < 0, numbers + size, numbers), return_counts=True)
-    if found[0] < 0 or found[-1] >= size:
+    positions, times = np.unique(np.where(numbers < 0, numbers + size, numbers), return_counts=True)
+    if positions[0] < 0 or positions[-1] >= size:
         wrong = numbers[(numbers < -size) | (numbers >= size)][0]
         raise ValueError(f"{argument} holds the position {wrong}, but {holder} has {size:,} {of}.")
     if times.max() > 1:
-        raise ValueError(f"{argument} holds the position {found[times.argmax()]} more than once.")
-    return found
+        raise ValueError(
+            f"{argument} holds the position {positions[times.argmax()]} more than once."
+        )
+    return positions
 
 
 def _from_names(wanted: Array, names: Any, argument: str, of: str, holder: str) -> Array:
@@ -178,11 +180,11 @@ def _from_names(wanted: Array, names: Any, argument: str, of: str, holder: str) 
             f"{argument} holds names, but the {of} of {holder} have none: pass {of[:-1]}_names=, "
             "or an array of True and False."
         )
-    wanted, known = same_kind(wanted, name_array(names))
-    chosen, there = set(wanted.tolist()), set(known.tolist())
+    wanted, available = same_kind(wanted, name_array(names))
+    chosen, there = set(wanted.tolist()), set(available.tolist())
     if lacking := [name for name in dict.fromkeys(wanted.tolist()) if name not in there]:
         raise ValueError(
             f"{argument} holds names that no {of[:-1]} of {holder} has, {len(lacking):,} of "
-            f"{len(chosen):,}, such as {such_as(lacking)}; it has {such_as(known.tolist())}."
+            f"{len(chosen):,}, such as {such_as(lacking)}; it has {such_as(available.tolist())}."
         )
-    return np.flatnonzero([name in chosen for name in known.tolist()])
+    return np.flatnonzero([name in chosen for name in available.tolist()])

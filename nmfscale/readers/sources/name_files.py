@@ -191,7 +191,7 @@ class NameFile(NamedTuple):
 
 
 def _place(head: Sequence[str], wanted: Sequence[str]) -> int | None:
-    return next((head.index(each) for each in wanted if each in head), None)
+    return next((head.index(name) for name in wanted if name in head), None)
 
 
 def is_csv(path: Path) -> bool:

@@ -116,8 +116,8 @@ def column_of(values: Any, node: Any, size: int | None = None) -> Array:
     """Return the values of a dataset, which must be one for each of `size` rows or columns."""
     if np.ndim(values) != 1 or size not in (None, len(values)):
         wanted = f"({'n' if size is None else size},): one value for each row or column"
-        found = f"{node.name} has the shape {np.shape(values)}, but should have {wanted}"
-        raise ValueError(f"{node.file.filename}: {found}.")
+        fault = f"{node.name} has the shape {np.shape(values)}, but should have {wanted}"
+        raise ValueError(f"{node.file.filename}: {fault}.")
     return np.asarray(values)
 
 
@@ -215,8 +215,8 @@ class _Columns:
 
     def __getitem__(self, rows: slice) -> Array:
         """Return some columns, as rows."""
-        found: Array = self._dataset[:, rows]
-        return found.T
+        values: Array = self._dataset[:, rows]
+        return values.T
 
 
 class DenseDataset:

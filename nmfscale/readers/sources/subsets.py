@@ -20,23 +20,23 @@ Array = NDArray[Any]
 _GAP = 64
 
 
-def chosen_part(table: OpenedTable, given: dict[str, Any]) -> OpenedTable:
+def chosen_part(table: OpenedTable, options: dict[str, Any]) -> OpenedTable:
     """Return a table with the names, samples and features that options choose."""
-    if not given:
+    if not options:
         return table
-    found = described(
-        given, table.shape, str(table.path), sample_names=table.sample_names,
+    subset = described(
+        options, table.shape, str(table.path), sample_names=table.sample_names,
         feature_names=table.feature_names, obs=table.obs, var=table.var,
     )  # fmt: skip
     columns, source, obs = table.columns, table.source, table.obs
-    if found.columns is not None:
-        columns = found.columns if columns is None else columns[found.columns]
-    if found.rows is not None:
-        source = ChosenRows(source, found.rows)
-        obs = None if obs is None else partial(rows_of, obs, found.rows)
+    if subset.columns is not None:
+        columns = subset.columns if columns is None else columns[subset.columns]
+    if subset.rows is not None:
+        source = ChosenRows(source, subset.rows)
+        obs = None if obs is None else partial(rows_of, obs, subset.rows)
     return table._replace(
-        source=source, columns=columns, obs=obs, var=None, groups=found.of_rows(table.groups),
-        **found.about(),
+        source=source, columns=columns, obs=obs, var=None, groups=subset.of_rows(table.groups),
+        **subset.about(),
     )  # fmt: skip
 
 
@@ -59,12 +59,12 @@ class ChosenRows:
 
     def entry_counts(self, start: int, stop: int) -> Array:
         """Return the number of entries of each row, or an upper bound, (stop - start,)."""
-        found = [
+        counts = [
             self._source.entry_counts(int(run[0]), int(run[-1]) + 1)[run - run[0]]
             for run in self._runs(start, stop)
             if run.size
         ]
-        return np.concatenate([np.zeros(0, np.int64), *found])
+        return np.concatenate([np.zeros(0, np.int64), *counts])
 
     def read(self, start: int, stop: int) -> RowRange:
         """Return rows start:stop."""

@@ -23,9 +23,9 @@ def select_columns(counts: CountMatrix, columns: Any, names: Any = None) -> Coun
     If that is -1, column j has no counts; `names` of all columns are then needed if the counts have
     names. The result is in memory if the given counts are; otherwise it reads them block by block.
     """
-    found = SelectedColumns(counts, columns, names).counts()
-    found.columns_taken = columns
-    return found
+    selection = SelectedColumns(counts, columns, names).counts()
+    selection.columns_taken = columns
+    return selection
 
 
 def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
@@ -48,9 +48,9 @@ def leave_out(counts: CountMatrix, columns: Any, reason: str) -> CountMatrix:
         )
     selected = np.arange(counts.shape[1])
     selected[left_out] = -1
-    found = select_columns(counts, selected, counts.feature_names)
-    found.columns_taken = counts.columns_taken
-    return found
+    selection = select_columns(counts, selected, counts.feature_names)
+    selection.columns_taken = counts.columns_taken
+    return selection
 
 
 class SelectedColumns(DerivedRows):
@@ -65,8 +65,8 @@ class SelectedColumns(DerivedRows):
             self.about["feature_names"] = names
 
     def _derived(self, rows: RowRange) -> Any:
-        found = rows.matrix(self._counts.shape[1])[:, self._columns]
+        matrix = rows.matrix(self._counts.shape[1])[:, self._columns]
         if len(self._filled) == self.shape[1]:
-            return found
-        indices = self._filled.astype(found.indices.dtype)[found.indices]
-        return sp.csr_array((found.data, indices, found.indptr), (found.shape[0], self.shape[1]))
+            return matrix
+        indices = self._filled.astype(matrix.indices.dtype)[matrix.indices]
+        return sp.csr_array((matrix.data, indices, matrix.indptr), (matrix.shape[0], self.shape[1]))

@@ -66,9 +66,9 @@ class DaskRows(RowStream):
         parts = [sp.csr_array((0, n_columns), dtype=np.uint8)]  # the result for an empty range
         for i, (low, high) in enumerate(pairwise(self._ends.tolist())):
             if max(low, start) < min(high, stop):
-                found = self._checked(i)
-                fraction = fraction or found.first_fraction
-                part = found.rows.part(max(start - low, 0), min(stop, high) - low)
+                chunk = self._checked(i)
+                fraction = fraction or chunk.first_fraction
+                part = chunk.rows.part(max(start - low, 0), min(stop, high) - low)
                 parts.append(part.matrix(n_columns))
         X = parts[-1] if len(parts) < 3 else sp.vstack(parts[1:], format="csr")
         rows = RowRange(start, X.indptr, X.indices, X.data)
@@ -97,6 +97,6 @@ class DaskRows(RowStream):
                     f"declares {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
                 )
             names = self.entry_names()
-            found = compressed_rows(matrix, names, first=start, sort=True, nan=self.nan)
-            last = self._chunk = i, found
+            checked = compressed_rows(matrix, names, first=start, sort=True, nan=self.nan)
+            last = self._chunk = i, checked
         return last[1]  # not self._chunk: another thread may have replaced it

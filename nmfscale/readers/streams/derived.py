@@ -56,7 +56,7 @@ class DerivedRows(RowStream):
         """Return the counts, in memory if those they are computed from are."""
         if self._counts.from_file:
             return FileCounts(self)
-        found: CountMatrix = checked_counts(
+        counts: CountMatrix = checked_counts(
             self.rows(0, self.shape[0]), subject=self.subject, **self.about
         )
-        return found
+        return counts

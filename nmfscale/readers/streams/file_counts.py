@@ -37,16 +37,16 @@ class FileCounts(CountMatrix):
         self.row_totals, self.column_totals = np.zeros(n), np.zeros(m)
         self.largest, fraction, large = 0.0, None, (np.zeros(0, np.int64), np.zeros(0, np.int64))
         kinds = set()
-        for found in stream.chunks(_PIECE_BYTES):
-            rows = found.rows
-            here = slice(rows.first, rows.first + found.shape[0])
+        for chunk in stream.chunks(_PIECE_BYTES):
+            rows = chunk.rows
+            here = slice(rows.first, rows.first + chunk.shape[0])
             kinds.add(rows.data.dtype)
             self.row_nnz[here] = np.diff(rows.indptr)
             self.row_totals[here] = totals_of_rows(rows)
             self.largest = max(self.largest, float(rows.data.max(initial=0)))
             self.column_nnz += np.bincount(rows.indices, minlength=m)
             self.column_totals += np.bincount(rows.indices, weights=rows.data, minlength=m)
-            fraction = fraction or found.first_fraction
+            fraction = fraction or chunk.first_fraction
             if fraction is None:
                 large = _merged(large, rows.data[rows.data > _SMALL].astype(np.int64))
         self._large, self._dtype = large, np.result_type(*kinds)
@@ -62,17 +62,17 @@ class FileCounts(CountMatrix):
         return self._large
 
     def _pieces(self, start: int, stop: int, wanted: Array | None = None) -> Iterator[RowRange]:
-        for found in self._stream.chunks(_PIECE_BYTES, start, stop):
-            rows = found.rows
+        for chunk in self._stream.chunks(_PIECE_BYTES, start, stop):
+            rows = chunk.rows
             yield rows._replace(data=rows.data.astype(self._dtype, copy=False))
 
 
-def _merged(known: tuple[Array, Array], found: Array) -> tuple[Array, Array]:
+def _merged(table: tuple[Array, Array], numbers: Array) -> tuple[Array, Array]:
     """Add values to a table of distinct values and how often each occurs."""
-    if not found.size:
-        return known
-    new, often = np.unique(found, return_counts=True)
-    values, place = np.unique(np.concatenate([known[0], new]), return_inverse=True)
+    if not numbers.size:
+        return table
+    new, often = np.unique(numbers, return_counts=True)
+    values, place = np.unique(np.concatenate([table[0], new]), return_inverse=True)
     times = np.zeros(len(values), np.int64)
-    np.add.at(times, place, np.concatenate([known[1], often]))
+    np.add.at(times, place, np.concatenate([table[1], often]))
     return values, times

@@ -70,7 +70,8 @@ class JoinedRows(RowStream):
             notes.append("tables have samples of the same name: names begin with those of tables")
         self.about = {
             "sample_names": names, "feature_names": features.names, "notes": notes,
-            "groups": None if any(each is None for each in groups) else np.concatenate(groups),
+
+                       "groups": None if any(group_labels is None for group_labels in groups) else np.concatenate(groups),
             "obs": partial(_joined_tables, tables, sizes, list(labels)), "of_text": of_text,
             "measured": None if of_text else self._measured(join, sizes),
         }  # fmt: skip
@@ -97,9 +98,9 @@ class JoinedRows(RowStream):
     def nan_entries(self) -> Any:
         """Return a mask (n, m) of NaN, once all rows were read; None if they are refused."""
         masks = [part.nan_entries() for part in self._parts]
-        if all(each is None for each in masks):
+        if all(part_mask is None for part_mask in masks):
             return None
-        found = []
+        matrices = []
         for part, mask, places in zip(self._parts, masks, self._places, strict=True):
             mask = sp.csr_array(part.shape, dtype=bool) if mask is None else mask
             row, column = mask.nonzero()
@@ -107,18 +108,18 @@ class JoinedRows(RowStream):
             there = column >= 0
             place = row[there], column[there]
             shape = mask.shape[0], self.shape[1]
-            found.append(sp.csr_array((np.ones(len(place[0]), bool), place), shape))
-        return sp.csr_array(sp.vstack(found, "csr"))
+            matrices.append(sp.csr_array((np.ones(len(place[0]), bool), place), shape))
+        return sp.csr_array(sp.vstack(matrices, "csr"))
 
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
-        found, fraction = [], None
+        matrices, fraction = [], None
         for number, low, high in self._ranges(start, stop):
             part = self._of_joined(number, self._parts[number].rows(low, high))
             fraction = fraction or part.first_fraction
-            found.append(part.rows.matrix(self.shape[1]))
+            matrices.append(part.rows.matrix(self.shape[1]))
         matrix = sp.csr_array((0, self.shape[1]), dtype=np.uint8)  # for an empty range
-        if found:
-            matrix = found[0] if len(found) == 1 else sp.csr_array(sp.vstack(found, "csr"))
+        if matrices:
+            matrix = matrices[0] if len(matrices) == 1 else sp.csr_array(sp.vstack(matrices, "csr"))
         rows = RowRange(start, matrix.indptr, matrix.indices, matrix.data)
         return CompressedRows(rows, (stop - start, self.shape[1]), True, fraction, [])
 
@@ -127,8 +128,8 @@ class JoinedRows(RowStream):
     ) -> Iterator[CompressedRows]:
         """Yield rows start:stop in the pieces that the tables yield."""
         for number, low, high in self._ranges(start, self.shape[0] if stop is None else stop):
-            for found in self._parts[number].chunks(max_bytes, low, high):
-                yield self._of_joined(number, found)
+            for chunk in self._parts[number].chunks(max_bytes, low, high):
+                yield self._of_joined(number, chunk)
 
     def _ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the tables that have some of rows start:stop, and these rows in each table."""
@@ -136,18 +137,18 @@ class JoinedRows(RowStream):
             if max(first, start) < min(end, stop):
                 yield number, max(start, first) - first, min(stop, end) - first
 
-    def _of_joined(self, number: int, found: CompressedRows) -> CompressedRows:
+    def _of_joined(self, number: int, chunk: CompressedRows) -> CompressedRows:
         """Return rows of a table with their numbers and features in the joined table."""
-        first, places = int(self._ends[number]) + found.rows.first, self._places[number]
-        if places is None and found.first_fraction is None:
-            return found._replace(rows=found.rows._replace(first=first))
-        shape = found.shape[0], self.shape[1]
-        columns = found.rows.indices if places is None else places[found.rows.indices]
-        matrix = sp.csr_array((found.rows.data, columns, found.rows.indptr), shape)
+        first, places = int(self._ends[number]) + chunk.rows.first, self._places[number]
+        if places is None and chunk.first_fraction is None:
+            return chunk._replace(rows=chunk.rows._replace(first=first))
+        shape = chunk.shape[0], self.shape[1]
+        columns = chunk.rows.indices if places is None else places[chunk.rows.indices]
+        matrix = sp.csr_array((chunk.rows.data, columns, chunk.rows.indptr), shape)
         if places is not None and (places < 0).any():
             keep = columns >= 0
-            indptr = np.concatenate(([0], np.cumsum(keep)))[found.rows.indptr]
-            matrix = sp.csr_array((found.rows.data[keep], columns[keep], indptr), shape)
+            indptr = np.concatenate(([0], np.cumsum(keep)))[chunk.rows.indptr]
+            matrix = sp.csr_array((chunk.rows.data[keep], columns[keep], indptr), shape)
         matrix.sort_indices()
         return compressed_rows(matrix, self.entry_names(), first=first, sort=True)
 
@@ -161,7 +162,7 @@ def _origin(part: RowStream) -> dict[str, Any]:
 def joined_features(parts: Sequence[RowStream], labels: Sequence[str], join: str) -> JoinedFeatures:
     """Match the features of tables by name: those of all tables, or of any (join="outer")."""
     names = [part.about["feature_names"] for part in parts]
-    without = [label for label, each in zip(labels, names, strict=True) if each is None]
+    without = [label for label, array in zip(labels, names, strict=True) if array is None]
     if without:
         sizes = {part.shape[1] for part in parts}
         if len(without) == len(parts) and len(sizes) == 1:
@@ -170,43 +171,43 @@ def joined_features(parts: Sequence[RowStream], labels: Sequence[str], join: str
             f"features are matched by name, and {len(without):,} of {len(parts):,} tables have no "
             f"names, such as {shown(without[0])}: give feature_names to as_counts for each of them."
         )
-    texts = [as_text(each).tolist() for each in names]
-    if all(each == texts[0] for each in texts[1:]):
+    texts = [as_text(array).tolist() for array in names]
+    if all(text == texts[0] for text in texts[1:]):
         return JoinedFeatures(names[0], [None] * len(parts))
-    known = dict.fromkeys(name for each in texts for name in each)
+    features = dict.fromkeys(name for text in texts for name in text)
     if join == "inner":
         common = set(texts[0]).intersection(*texts[1:])
-        known = dict.fromkeys(name for name in known if name in common)
-    for label, each in zip(labels, texts, strict=True):
-        if repeated := repeated_names(each, known):
+        features = dict.fromkeys(name for name in features if name in common)
+    for label, text in zip(labels, texts, strict=True):
+        if repeated := repeated_names(text, features):
             raise ValueError(
                 f"{label} has several features of one name, such as {such_as(repeated)}, so that "
                 "features cannot be matched by name: choose a column of identifiers by names=, or "
                 "make names unique."
             )
-    if not known:
-        shows = (f"{label} has {such_as(each)}" for label, each in zip(labels, texts, strict=True))
+    if not features:
+        shows = (f"{label} has {such_as(text)}" for label, text in zip(labels, texts, strict=True))
         raise ValueError(
             f"the tables have no feature in common; {'; '.join([*shows][:2])}: give them names of "
             "the same kind, for example by names=."
         )
-    place = {name: at for at, name in enumerate(known)}
-    kind = index_type(len(known))
-    places = [np.array([place.get(name, -1) for name in each], kind) for each in texts]
-    left_out = [int(np.count_nonzero(each < 0)) for each in places]
-    worst = int(np.argmax([n / len(each) for n, each in zip(left_out, texts, strict=True)]))
+    place = {name: at for at, name in enumerate(features)}
+    kind = index_type(len(features))
+    places = [np.array([place.get(name, -1) for name in text], kind) for text in texts]
+    left_out = [int(np.count_nonzero(columns < 0)) for columns in places]
+    worst = int(np.argmax([n / len(text) for n, text in zip(left_out, texts, strict=True)]))
     if left_out[worst] > _MANY * len(texts[worst]):
         warn_caller(
-            f"the tables have {len(known):,} features in common, and {left_out[worst]:,} of the "
+            f"the tables have {len(features):,} features in common, and {left_out[worst]:,} of the "
             f"{len(texts[worst]):,} features of {labels[worst]} are left out (join='inner'). "
             "join='outer' keeps the features of all tables."
         )
-    whole = range(len(known))
-    same = [len(each) == len(known) and each.tolist() == list(whole) for each in places]
+    whole = range(len(features))
+    same = [len(columns) == len(features) and columns.tolist() == list(whole) for columns in places]
     return JoinedFeatures(
-        np.array(list(known), object),
-        [None if is_same else each for is_same, each in zip(same, places, strict=True)],
-        len(dict.fromkeys(name for each in texts for name in each)) - len(known),
+        np.array(list(features), object),
+        [None if is_same else columns for is_same, columns in zip(same, places, strict=True)],
+        len(dict.fromkeys(name for text in texts for name in text)) - len(features),
     )
 
 
@@ -218,30 +219,32 @@ def joined_sample_names(
     They do if a name occurs in several tables: "donor 1_AAAC-1", as Seurat's merge names cells.
     """
     names = [part.about["sample_names"] for part in parts]
-    if all(each is None for each in names):
+    if all(table_names is None for table_names in names):
         return None, False
     texts = [
-        [str(i) for i in range(part.shape[0])] if each is None else as_text(each).tolist()
-        for part, each in zip(parts, names, strict=True)
+        [str(i) for i in range(part.shape[0])]
+        if table_names is None
+        else as_text(table_names).tolist()
+        for part, table_names in zip(parts, names, strict=True)
     ]
-    n_distinct = len({name for each in texts for name in each})
-    prefixed = n_distinct < sum(len(set(each)) for each in texts)
+    n_distinct = len({name for table_names in texts for name in table_names})
+    prefixed = n_distinct < sum(len(set(table_names)) for table_names in texts)
     if prefixed:
         pairs = zip(labels, texts, strict=True)
-        texts = [[f"{label}_{name}" for name in each] for label, each in pairs]
-    return np.array([name for each in texts for name in each], object), prefixed
+        texts = [[f"{label}_{name}" for name in table_names] for label, table_names in pairs]
+    return np.array([name for table_names in texts for name in table_names], object), prefixed
 
 
 def _joined_tables(tables: Sequence[Any], sizes: Sequence[int], labels: list[str]) -> LabelTable:
     """Return the columns of all tables, and one that says the table of each sample."""
     read = [table() if callable(table) else table for table in tables]
-    found = joined([LabelTable({}) if table is None else table for table in read], sizes)
+    merged = joined([LabelTable({}) if table is None else table for table in read], sizes)
     name = FILE
-    while name in found:
+    while name in merged:
         name += "_"
     narrow = np.min_scalar_type(-max(1, len(labels)))
     codes = np.repeat(np.arange(len(labels)).astype(narrow), sizes)
-    return LabelTable({**found.columns, name: Coded(codes, np.array(labels, object))})
+    return LabelTable({**merged.columns, name: Coded(codes, np.array(labels, object))})
 
 
 # Sources and their labels ----------------------------------------------------------------------
@@ -258,9 +261,9 @@ def sources_in(X: Any) -> dict[str, Any] | None:
         sources = list(X)
     else:
         return None
-    if not sources or not all(_is_source(each) for each in sources):
+    if not sources or not all(_is_source(source) for source in sources):
         return None
-    texts = [each for each in sources if isinstance(each, str)]
+    texts = [source for source in sources if isinstance(source, str)]
     if len(texts) == len(sources) and not any(map(_is_file, texts)):
         return None  # texts, not names of files
     keys = map(str, X) if isinstance(X, Mapping) else _default_labels(sources)
@@ -271,13 +274,13 @@ def labelled(sources: dict[str, Any], labels: Any) -> dict[str, Any]:
     """Return sources with the labels that the caller gives, if there are any."""
     if labels is None:
         return sources
-    given = [str(label) for label in labels] if not isinstance(labels, str) else [labels]
-    if len(given) != len(sources) or len(set(given)) < len(given):
+    names = [str(label) for label in labels] if not isinstance(labels, str) else [labels]
+    if len(names) != len(sources) or len(set(names)) < len(names):
         raise ValueError(
             f"labels is {shown(labels)}: a different label for each of the {len(sources):,} tables "
             "is needed."
         )
-    return dict(zip(given, sources.values(), strict=True))
+    return dict(zip(names, sources.values(), strict=True))
 
 
 def check_join(join: Any) -> None:
@@ -301,10 +304,10 @@ def _is_file(text: str) -> bool:
 
 def _default_labels(sources: Sequence[Any]) -> list[str]:
     """Return names of files without folder and suffix if these differ, else with the folder."""
-    paths = [Path(each) if isinstance(each, str | os.PathLike) else None for each in sources]
+    paths = [Path(source) if isinstance(source, str | os.PathLike) else None for source in sources]
     ways = (lambda path: path.name.split(".")[0], lambda path: f"{path.parent.name}/{path.name}")
     for way in (*ways, str):
-        found = [str(i) if path is None else way(path) for i, path in enumerate(paths)]
-        if len(set(found)) == len(found):
-            return found
-    raise ValueError(f"a file is given twice: {repeated_names(found)[0]}.")
+        labels = [str(i) if path is None else way(path) for i, path in enumerate(paths)]
+        if len(set(labels)) == len(labels):
+            return labels
+    raise ValueError(f"a file is given twice: {repeated_names(labels)[0]}.")

@@ -48,44 +48,45 @@ def check_missing(missing: Any) -> None:
         )
 
 
-def lacking_names(names: Array, known: Array) -> list[Any]:
-    """Return the names of `known` that are not in `names`."""
+def lacking_names(names: Array, reference: Array) -> list[Any]:
+    """Return the names of `reference` that are not in `names`."""
     there = set(names.tolist())
-    return [name for name in known.tolist() if name not in there]
+    return [name for name in reference.tolist() if name not in there]
 
 
 def select_features(
-    counts: CountMatrix, names: Array, known: Array, wording: FeatureWording, missing: str,
+    counts: CountMatrix, names: Array, reference: Array, wording: FeatureWording, missing: str,
     remedy: str = REMEDY,
 ) -> tuple[CountMatrix, Array | None]:  # fmt: skip
-    """Return counts with features `names` arranged in the order of `known`, another order.
+    """Return counts with features `names` arranged in the order of `reference`, another order.
 
     `missing` says how to treat features that the counts lack: raise an error; leave them out and
     also return a mask (m,) of the others ("restrict"); or set their counts to 0 ("zero"). `remedy`
     is the advice of the error.
     """
-    lacking = lacking_names(names, known)
-    if lacking and (missing == "error" or len(lacking) == len(known)):
-        raise ValueError(_lacks(names, known, lacking, wording, remedy))
-    columns = _places(names, known, wording)
-    if done := _done(counts, names, known, columns, wording, missing):
+    lacking = lacking_names(names, reference)
+    if lacking and (missing == "error" or len(lacking) == len(reference)):
+        raise ValueError(_lacks(names, reference, lacking, wording, remedy))
+    columns = _places(names, reference, wording)
+    if done := _done(counts, names, reference, columns, wording, missing):
         warn_caller(done)
     there = columns >= 0
     if there.all():
         return select_columns(counts, columns), None
     if missing == "zero":
-        return select_columns(counts, columns, known), None
-    return select_columns(counts, columns[there], known[there]), there
+        return select_columns(counts, columns, reference), None
+    return select_columns(counts, columns[there], reference[there]), there
 
 
 def _lacks(
-    names: Array, known: Array, lacking: list[str], wording: FeatureWording, remedy: str
+    names: Array, reference: Array, lacking: list[str], wording: FeatureWording, remedy: str
 ) -> str:
     """Return text on missing features, with new ones that may be the same under other names."""
-    others = lacking_names(known, names)
-    if len(lacking) == len(known):
+    others = lacking_names(reference, names)
+    if len(lacking) == len(reference):
         return (
-            f"X has none of the {len(known):,} features {wording.own}, such as {such_as(lacking)}; "
+            f"X has none of the {len(reference):,} features {wording.own}, such as "
+            f"{such_as(lacking)}; "
             f"those of X are such as {such_as(others)}: give X names of the same kind. "
             "If X has other names in a column of var, such as identifiers beside symbols of genes, "
             "choose it by names= (in the shell --names), as in as_counts(X, names='gene_ids'); "
@@ -93,15 +94,15 @@ def _lacks(
         )
     more = f"; those of X are such as {such_as(others)}" if others else ""
     return (
-        f"X lacks {len(lacking):,} of the {len(known):,} features {wording.own}, such as "
+        f"X lacks {len(lacking):,} of the {len(reference):,} features {wording.own}, such as "
         f"{such_as(lacking)}{more}: {remedy}"
     )
 
 
-def _places(names: Array, known: Array, wording: FeatureWording) -> Array:
+def _places(names: Array, reference: Array, wording: FeatureWording) -> Array:
     """Return the position in `names` of each known name, -1 if it is missing."""
-    wanted = set(known.tolist())
-    for labels, where in ((known, wording.own), (names, "of X")):
+    wanted = set(reference.tolist())
+    for labels, where in ((reference, wording.own), (names, "of X")):
         if repeated := repeated_names(labels.tolist(), wanted):
             raise ValueError(
                 f"several features {where} have one name, such as {such_as(repeated)}, and cannot "
@@ -109,23 +110,23 @@ def _places(names: Array, known: Array, wording: FeatureWording) -> Array:
                 "var_names_make_unique(), or give the features of the fit in its order."
             )
     place = {name: at for at, name in enumerate(names.tolist())}
-    return np.array([place.get(name, -1) for name in known.tolist()])
+    return np.array([place.get(name, -1) for name in reference.tolist()])
 
 
 def _done(
     counts: CountMatrix,
     names: Array,
-    known: Array,
+    reference: Array,
     columns: Array,
     wording: FeatureWording,
     missing: str,
 ) -> str:
     """Return text that says how features were matched."""
-    others, said = lacking_names(known, names), []
-    if lacking := known[columns < 0].tolist():
+    others, said = lacking_names(reference, names), []
+    if lacking := reference[columns < 0].tolist():
         what = "they are left out" if missing == "restrict" else "their counts are taken as 0"
         said.append(
-            f"X lacks {len(lacking):,} of the {len(known):,} features {wording.own}, such as "
+            f"X lacks {len(lacking):,} of the {len(reference):,} features {wording.own}, such as "
             f"{such_as(lacking)}: {what} (missing={missing!r})."
         )
     if others:

@@ -214,12 +214,12 @@ def open_stream(
     entry. .npz files are loaded completely. `table_limit` limits the memory that a table needs for
     its rows and columns, whatever their entries; None is the free memory.
     """
-    given = given_choices(**choices)
-    part = {name: given.pop(name) for name in (*NAMES, *MASKS) if name in given}
+    options = given_choices(**choices)
+    part = {name: options.pop(name) for name in (*NAMES, *MASKS) if name in options}
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
     limits = MemoryLimits(memory_limit, table_limit)
-    table = open_table(user_path(path), limits, given, nan)
+    table = open_table(user_path(path), limits, options, nan)
     try:
         check_table_size(table.source.shape, table.subject, table_limit)
         table = chosen_part(table, part)

@@ -52,15 +52,15 @@ class Thinning:
 
         `first` is the number of the first row, a multiple of the size of a group.
         """
-        found = [np.empty(matrix.nnz, np.int64) for _ in range(self.n_parts)]
+        parts = [np.empty(matrix.nnz, np.int64) for _ in range(self.n_parts)]
         for here, rng, _ in groups_of_rows(self.key, matrix, first):
             left = matrix.data[here].astype(np.int64)
             for part in range(self.n_parts - 1):
                 drawn = rng.binomial(left, 1 / (self.n_parts - part))
-                found[part][here] = drawn
+                parts[part][here] = drawn
                 left -= drawn
-            found[-1][here] = left
-        return found
+            parts[-1][here] = left
+        return parts
 
 
 class Draws(Protocol):
@@ -103,8 +103,8 @@ class PartOfCounts(RowStream):
 
     def nan_entries(self) -> Any:
         """Return a mask (n, m) of NaN, if those of the counts are known."""
-        found = self._counts.nan_entries
-        return None if found is None else found[self._kept]
+        entries = self._counts.nan_entries
+        return None if entries is None else entries[self._kept]
 
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
         kept, first = self._kept[start:stop], 0
@@ -122,8 +122,8 @@ class PartOfCounts(RowStream):
             data = sum((drawn[part] for part in self._parts), np.zeros(matrix.nnz, np.int64))
             matrix = _with_data(matrix, data.astype(self._counts.dtype))
         of_all = np.array_equal(kept - first, np.arange(matrix.shape[0]))
-        found = matrix if of_all else matrix[kept - first]
-        return compressed_rows(found, self.entry_names(), first=start, sort=True)
+        selected = matrix if of_all else matrix[kept - first]
+        return compressed_rows(selected, self.entry_names(), first=start, sort=True)
 
     def chunks(
         self, max_bytes: int, start: int = 0, stop: int | None = None
@@ -140,10 +140,10 @@ class PartOfCounts(RowStream):
 
     def in_memory(self) -> Counts:
         """Return the part as counts in memory."""
-        found: Counts = checked_counts(
+        counts: Counts = checked_counts(
             self.rows(0, self.shape[0]), subject=self.subject, **self.about
         )
-        return found
+        return counts
 
     def in_store(self, path: Path, n_threads: int) -> StoredCounts:
         """Write the part to a packed store, block by block, and open it."""
@@ -153,17 +153,17 @@ class PartOfCounts(RowStream):
 
 def _with_data(matrix: sp.csr_array, data: Array) -> sp.csr_array:
     """Return a matrix with other values at its entries, without those that are 0."""
-    found = sp.csr_array((data, matrix.indices.copy(), matrix.indptr.copy()), matrix.shape)
-    found.eliminate_zeros()
-    found.has_sorted_indices = True
-    return found
+    replaced = sp.csr_array((data, matrix.indices.copy(), matrix.indptr.copy()), matrix.shape)
+    replaced.eliminate_zeros()
+    replaced.has_sorted_indices = True
+    return replaced
 
 
 def thinned_in_memory(counts: CountMatrix, thinning: Thinning) -> list[Counts]:
     """Return all parts of counts, which are read and drawn once, as counts in memory."""
     names, n = PartOfCounts(counts).about, counts.shape[0]
     ends = np.cumsum(counts.row_nnz)
-    found: list[list[sp.csr_array]] = [[] for _ in range(thinning.n_parts)]
+    parts: list[list[sp.csr_array]] = [[] for _ in range(thinning.n_parts)]
     start = 0
     while start < n:
         before = ends[start - 1] if start else 0
@@ -172,7 +172,7 @@ def thinned_in_memory(counts: CountMatrix, thinning: Thinning) -> list[Counts]:
         pieces = [rows.matrix(counts.shape[1]) for rows in counts.chunks(start, stop)]
         matrix = sp.csr_array(sp.vstack(pieces, "csr"))
         matrix.sort_indices()
-        for part, data in zip(found, thinning.draw(matrix, start), strict=True):
+        for part, data in zip(parts, thinning.draw(matrix, start), strict=True):
             part.append(_with_data(matrix, data.astype(counts.dtype)))
         start = stop
-    return [checked_counts(sp.csr_array(sp.vstack(each, "csr")), **names) for each in found]
+    return [checked_counts(sp.csr_array(sp.vstack(matrices, "csr")), **names) for matrices in parts]

@@ -21,9 +21,9 @@ def weighted_counts(counts: CountMatrix, less_one: sp.csr_array) -> CountMatrix:
     The result is in memory if the given counts are; otherwise it reads them block by block. Counts
     keep their type if all weights are 0 or 1.
     """
-    found = WeightedRows(counts, less_one).counts()
-    found.columns_taken = counts.columns_taken
-    return found
+    weighted = WeightedRows(counts, less_one).counts()
+    weighted.columns_taken = counts.columns_taken
+    return weighted
 
 
 def sums_of_rows(
@@ -35,10 +35,10 @@ def sums_of_rows(
         # sorted, because sums depend on the order
         matrix = rows.matrix(counts.shape[1]).sorted_indices()
         rows = rows._replace(indices=matrix.indices, data=matrix.data)
-        each = function(rows.data.astype(np.float64), weights_at(rows, less_one))
+        terms = function(rows.data.astype(np.float64), weights_at(rows, less_one))
         n_rows = len(rows.indptr) - 1
         entry_row = np.repeat(np.arange(n_rows), np.diff(rows.indptr))
-        out[rows.first : rows.first + n_rows] = np.bincount(entry_row, each, n_rows)
+        out[rows.first : rows.first + n_rows] = np.bincount(entry_row, terms, n_rows)
     return out
 
 
@@ -77,6 +77,6 @@ class WeightedRows(DerivedRows):
         w = weights_at(rows, self._less_one)
         data = rows.data * (w.astype(rows.data.dtype) if self._only_zeros else w)
         shape = len(rows.indptr) - 1, self.shape[1]
-        found = sp.csr_array((data, rows.indices.copy(), rows.indptr.copy()), shape)
-        found.eliminate_zeros()
-        return found
+        matrix = sp.csr_array((data, rows.indices.copy(), rows.indptr.copy()), shape)
+        matrix.eliminate_zeros()
+        return matrix

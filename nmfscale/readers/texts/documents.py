@@ -84,17 +84,17 @@ def documents_of(
     return LinesOfTexts(path, decoding)
 
 
-def _path_and_column(given: str) -> tuple[Path, str | None]:
+def _path_and_column(spec: str) -> tuple[Path, str | None]:
     """Split FILE:COLUMN at a colon after which there is no part of an existing path."""
-    ends = [len(given), *(at for at in range(len(given) - 1, 0, -1) if given[at] == ":")]
+    ends = [len(spec), *(at for at in range(len(spec) - 1, 0, -1) if spec[at] == ":")]
     for end in ends:
-        path = user_path(given[:end])
+        path = user_path(spec[:end])
         if path.exists():
             if not path.is_file() and not path.is_dir():
                 raise ValueError(f"{path} is a pipe, a socket or a device: pass a file or folder.")
-            return path, given[end + 1 :] or None
+            return path, spec[end + 1 :] or None
     raise FileNotFoundError(
-        f"{given}: there is no such file or folder. Texts themselves are passed as a list."
+        f"{spec}: there is no such file or folder. Texts themselves are passed as a list."
     )
 
 
@@ -118,17 +118,17 @@ class FolderOfTexts(Documents):
         self.subject, self._root, self._decoding = str(path), path, decoding
         self._files = []
         for folder, inside, files in os.walk(path):
-            inside[:] = [each for each in inside if not each.startswith(".")]
+            inside[:] = [name for name in inside if not name.startswith(".")]
             self._files += [
-                os.path.relpath(os.path.join(folder, each), path) for each in files
-                if not each.startswith(".") and (pattern is None or fnmatch(each, pattern))
+                os.path.relpath(os.path.join(folder, name), path) for name in files
+                if not name.startswith(".") and (pattern is None or fnmatch(name, pattern))
             ]  # fmt: skip
-        self._files.sort(key=lambda each: each.split(os.sep))
+        self._files.sort(key=lambda name: name.split(os.sep))
         self.total = len(self._files)
         if not self._files:
             which = "no file" if pattern is None else f"no file whose name matches {pattern!r}"
             raise ValueError(f"{path} has {which}: texts are files of the folder and subfolders.")
-        self.has_labels = all(os.sep in each for each in self._files)
+        self.has_labels = all(os.sep in name for name in self._files)
         self.columns = ("folder",) if self.has_labels else ()
 
     def __iter__(self) -> Iterator[Document]:  # noqa: D105
@@ -194,8 +194,8 @@ class TableOfTexts(FileOfTexts):
             self._header = next(self._rows())[1]
         self._at = self._place(column, f"{path}:COLUMN")
         self._names, self._labels = (
-            None if each is None else self._place(each, f"{which}=COLUMN")
-            for which, each in (("names", names), ("groups", labels))
+            None if column_name is None else self._place(column_name, f"{which}=COLUMN")
+            for which, column_name in (("names", names), ("groups", labels))
         )
         self.has_names, self.has_labels = names is not None, labels is not None
         self._kept = [at for at in range(len(self._header)) if at not in (self._at, self._names)]
@@ -203,17 +203,17 @@ class TableOfTexts(FileOfTexts):
 
     def _place(self, column: str | None, how: str) -> int:
         """Return the position of a column in the header."""
-        known = ", ".join(map(repr, self._header))
+        columns = ", ".join(map(repr, self._header))
         if column is None:
             raise ValueError(
                 f"{self.path} is a table: say which column has the texts, as {how}. Columns: "
-                f"{known}."
+                f"{columns}."
             )
         if self._header.count(column) != 1:
             n = self._header.count(column) or "no"
             raise ValueError(
                 f"{self.path} has {n} column{'s' * (n != 'no')} {column!r} in its first line; "
-                f"columns: {known}."
+                f"columns: {columns}."
             )
         return self._header.index(column)
 
@@ -308,12 +308,12 @@ class JsonLines(LinesOfTexts):
 
     def _object(self, number: int, line: str) -> dict[str, Any]:
         try:
-            found = json.loads(line)
+            document = json.loads(line)
         except ValueError as error:
             raise ValueError(f"{self._where(number)} is not JSON: {error}.") from None
-        if not isinstance(found, dict):
-            raise ValueError(f"{self._where(number)} is {shown(found)}: an object is needed.")
-        return found
+        if not isinstance(document, dict):
+            raise ValueError(f"{self._where(number)} is {shown(document)}: an object is needed.")
+        return document
 
     def __iter__(self) -> Iterator[Document]:  # noqa: D105
         keys = self._key, self._names, self._labels

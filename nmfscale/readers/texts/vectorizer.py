@@ -25,15 +25,15 @@ def checked_vectorizer(vectorizer: Any, vocabulary: Any) -> tuple[Any, list[str]
     options._validate_ngram_range()
     words: list[str] | None = None
     if vocabulary is not None:
-        found = vocabulary
+        names = vocabulary
         if hasattr(vocabulary, "shape") or hasattr(vocabulary, "get_params"):
-            found = names_of(vocabulary, 1)
-        if found is None or isinstance(found, str):
+            names = names_of(vocabulary, 1)
+        if names is None or isinstance(names, str):
             raise ValueError(
                 f"vocabulary is {shown(vocabulary)}, which has no names of features: a list of "
                 "words, or a model that was fitted to counts with names, is needed."
             )
-        words = [str(word) for word in found]
+        words = [str(word) for word in names]
     elif hasattr(vectorizer, "vocabulary_") or vectorizer.vocabulary is not None:
         words = vectorizer.get_feature_names_out().tolist()
     if words is not None:

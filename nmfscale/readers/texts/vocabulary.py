@@ -52,13 +52,13 @@ class WordTotals:
         """Return the totals of all words in alphabetical order."""
         runs = [*map(_read, self._runs), self._sorted()]
         before = None
-        for found in heapq.merge(*runs, key=itemgetter(0)) if self._runs else runs[0]:
-            if before is not None and found.word == before.word:
-                n_documents = before.n_documents + found.n_documents
-                found = WordTotal(found.word, n_documents, before.total + found.total)
+        for entry in heapq.merge(*runs, key=itemgetter(0)) if self._runs else runs[0]:
+            if before is not None and entry.word == before.word:
+                n_documents = before.n_documents + entry.n_documents
+                entry = WordTotal(entry.word, n_documents, before.total + entry.total)
             elif before is not None:
                 yield before
-            before = found
+            before = entry
         if before is not None:
             yield before
 
@@ -77,7 +77,7 @@ class WordTotals:
         self._runs.append(file)
         words = self._sorted()
         while part := list(islice(words, _TOGETHER)):
-            pickle.dump([tuple(each) for each in part], file)
+            pickle.dump([tuple(entry) for entry in part], file)
         self._documents.clear()
         self._totals.clear()
 
@@ -93,7 +93,7 @@ def _read(file: IO[bytes]) -> Iterator[WordTotal]:
             except EOFError:
                 return
 
-    return (WordTotal(*each) for each in chain.from_iterable(parts()))
+    return (WordTotal(*entry) for entry in chain.from_iterable(parts()))
 
 
 class Vocabulary(NamedTuple):
@@ -107,7 +107,7 @@ class Vocabulary(NamedTuple):
 
 
 def select_words(
-    found: Iterable[WordTotal], n_documents: int, *, min_df: int | float, max_df: int | float,
+    totals: Iterable[WordTotal], n_documents: int, *, min_df: int | float, max_df: int | float,
     max_features: int | None,
 ) -> Vocabulary:  # fmt: skip
     """Select words by the number of documents that have them, as scikit-learn does.
@@ -127,20 +127,20 @@ def select_words(
 
     def between() -> Iterator[WordTotal]:
         nonlocal n_rare, n_frequent, n_kept
-        for each in found:
-            if each.n_documents < least:
+        for entry in totals:
+            if entry.n_documents < least:
                 n_rare += 1
-            elif each.n_documents > most:
+            elif entry.n_documents > most:
                 n_frequent += 1
             else:
                 n_kept += 1
-                yield each
+                yield entry
 
     if max_features is None:
-        words = [each.word for each in between()]
+        words = [entry.word for entry in between()]
     else:
-        largest = heapq.nsmallest(max_features, between(), lambda each: (-each.total, each.word))
-        words = sorted(each.word for each in largest)
+        largest = heapq.nsmallest(max_features, between(), lambda entry: (-entry.total, entry.word))
+        words = sorted(entry.word for entry in largest)
     reasons = [
         (n_rare, f"in fewer documents than min_df={min_df}"),
         (n_frequent, f"in more documents than max_df={max_df}"),
@@ -155,15 +155,15 @@ def select_words(
     return Vocabulary(words, left_out)
 
 
-def most_frequent(found: Iterable[WordTotal], n: int) -> tuple[int, list[Any]]:
+def most_frequent(totals: Iterable[WordTotal], n: int) -> tuple[int, list[Any]]:
     """Return the number of words, and the n words with the largest totals."""
     size = 0
 
     def counted() -> Iterator[WordTotal]:
         nonlocal size
-        for each in found:
+        for entry in totals:
             size += 1
-            yield each
+            yield entry
 
-    largest = heapq.nsmallest(n, counted(), lambda each: (-each.total, each.word))
+    largest = heapq.nsmallest(n, counted(), lambda entry: (-entry.total, entry.word))
     return size, largest
