@@ -70,7 +70,7 @@ class JoinedRows(RowStream):
             notes.append("tables have samples of the same name: names begin with those of tables")
         self.about = {
             "sample_names": names, "feature_names": features.names, "notes": notes,
-            "groups": None if any(numbers is None for numbers in groups) else np.concatenate(groups),
+            "groups": None if any(codes is None for codes in groups) else np.concatenate(groups),
             "obs": partial(_joined_tables, tables, sizes, list(labels)), "of_text": of_text,
             "measured": None if of_text else self._measured(join, sizes),
         }  # fmt: skip
