@@ -5,7 +5,7 @@ The first argument sets attributes: pytest's `monkeypatch`, or `FOR_GOOD` in a s
 """
 
 import pkgutil
-from functools import partial
+from functools import partial, wraps
 from types import SimpleNamespace
 
 FOR_GOOD = SimpleNamespace(setattr=setattr)
@@ -18,8 +18,13 @@ def _set(patch, name, value):
 
 def _around(patch, name, function):
     original = pkgutil.resolve_name(f"nmfscale.{name}")
+
     # a function, not a partial, so that it may be a method
-    _set(patch, name, lambda *args, **options: function(original, *args, **options))
+    @wraps(original)
+    def called(*args, **options):
+        return function(original, *args, **options)
+
+    _set(patch, name, called)
 
 
 def _noted(patch, init):

@@ -78,6 +78,8 @@ class ColumnFile:
                     self._file.write(array.data)
                 self._file.flush()
             except OSError as error:
+                with suppress(OSError):  # the end of the file would fail later, in no function
+                    self._file.close()
                 n_bytes = columns.index.nbytes + columns.count.nbytes
                 raise OSError(
                     error.errno,
