@@ -102,14 +102,16 @@ def around_spill(patch, function):
 
 
 def no_room_for_columns(patch):
-    """Let the disk be full where columns of a stream are written."""
-    _set(
-        patch,
-        "counts.panels.tempfile",
-        SimpleNamespace(
-            gettempdir=lambda: "/full", TemporaryFile=lambda dir: open("/dev/full", "wb")
-        ),
-    )
+    """Let the disk be full where columns of a stream are written; return the files opened."""
+    files = []
+
+    def open_file(dir):
+        files.append(open("/dev/full", "wb"))
+        return files[-1]
+
+    on_full_disk = SimpleNamespace(gettempdir=lambda: "/full", TemporaryFile=open_file)
+    _set(patch, "counts.panels.tempfile", on_full_disk)
+    return files
 
 
 def retry_for(patch, seconds):
