@@ -9,6 +9,8 @@ from cpython.buffer cimport (
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
+import numpy as np
+
 cdef extern from "sell.h":
     enum:
         LANES, UINT8, UINT16, FLOAT32, FLOAT64
@@ -55,15 +57,22 @@ ctypedef fused small_count:
     uint8_t
     uint16_t
 
-_KINDS = {"uint8": UINT8, "uint16": UINT16, "float32": FLOAT32, "float64": FLOAT64}
+_OF_INDICES = np.dtype(np.uint16), np.dtype(np.int32)
+_OF_CSR_INDICES = np.dtype(np.int32), np.dtype(np.int64)
+_KINDS = {
+    np.dtype(np.uint8): UINT8, np.dtype(np.uint16): UINT16,
+    np.dtype(np.float32): FLOAT32, np.dtype(np.float64): FLOAT64,
+}
+_OF_COUNTS = tuple(_KINDS)
+_OF_WEIGHTS = _OF_COUNTS[1:]
 
 
 cdef void *address(array, str name, tuple dtypes, Py_ssize_t size, bint writable) except NULL:
     """Return the address of a C-contiguous array of `size` numbers; the caller keeps it alive."""
-    if array.dtype.name not in dtypes or array.size != size or not array.dtype.isnative:
+    if array.dtype not in dtypes or array.size != size:
         raise ValueError(
-            f"{name}: expected {size} numbers of type {' or '.join(dtypes)}, got {array.size} of "
-            f"type {array.dtype}"
+            f"{name}: expected {size} numbers of type {' or '.join([str(t) for t in dtypes])}, got "
+            f"{array.size} of type {array.dtype}"
         )
     cdef Py_buffer view
     PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | (PyBUF_WRITABLE if writable else 0))
@@ -75,18 +84,18 @@ cdef void *address(array, str name, tuple dtypes, Py_ssize_t size, bint writable
 cdef csr_rows rows_of(const int64_t[::1] indptr, indices, data) except *:
     cdef csr_rows out
     out.indptr = &indptr[0]
-    out.indices = address(indices, "indices", ("int32", "int64"), len(data), False)
-    out.data = address(data, "data", tuple(_KINDS), len(data), False)
+    out.indices = address(indices, "indices", _OF_CSR_INDICES, len(data), False)
+    out.data = address(data, "data", _OF_COUNTS, len(data), False)
     out.index_bytes, out.count_bytes = indices.itemsize, data.itemsize
     return out
 
 
 cdef sell_entries entries_of(index, count, bint writable) except *:
     cdef sell_entries out
-    out.index = address(index, "index", ("uint16", "int32"), len(count), writable)
-    out.count = address(count, "count", tuple(_KINDS), len(count), writable)
+    out.index = address(index, "index", _OF_INDICES, len(count), writable)
+    out.count = address(count, "count", _OF_COUNTS, len(count), writable)
     out.index_bytes, out.count_bytes = index.itemsize, count.itemsize
-    out.count_kind, out.size = _KINDS[count.dtype.name], len(count)
+    out.count_kind, out.size = _KINDS[count.dtype], len(count)
     return out
 
 
@@ -110,10 +119,9 @@ def weigh(index, count, weight, out, int n_threads):
     `index` and `count` are those of a block in SELL-16; there is one weight for each index.
     """
     cdef sell_entries entries = entries_of(index, count, False)
-    cdef tuple kinds = ("uint16", "float32", "float64")
-    cdef const void *weights = address(weight, "weight", kinds, len(weight), False)
-    cdef void *products = address(out, "out", (weight.dtype.name,), entries.size, True)
-    cdef int kind = _KINDS[weight.dtype.name]
+    cdef const void *weights = address(weight, "weight", _OF_WEIGHTS, len(weight), False)
+    cdef void *products = address(out, "out", (weight.dtype,), entries.size, True)
+    cdef int kind = _KINDS[weight.dtype]
     cdef int64_t q, at_once = 4096
     for q in prange((entries.size + at_once - 1) // at_once, nogil=True, schedule="static",
                     num_threads=n_threads, use_threads_if=entries.size > at_once):
