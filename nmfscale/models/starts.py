@@ -23,7 +23,7 @@ from .moves import COLUMNS, Exchange, Move, Reweighting, Search, described, fact
 Array = NDArray[Any]
 # The fit from a move ends when about this is left to gain, in nats; only the best fit is continued.
 NEARLY = 3.0
-# Iterations with random weights of the samples, of which half are left out.
+# Iterations with random weights of the samples; half of the weights are 0.
 REWEIGHTED_ITERATIONS = 8
 
 

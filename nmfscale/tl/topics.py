@@ -144,7 +144,7 @@ def topics(
 
 
 def as_estimator(model: Any, **parameters: Any) -> CountModel:
-    """Return the estimator that a name, a class or an estimator stands for.
+    """Return an estimator: itself, or one of the class or of the name.
 
     An estimator that is made has these parameters, if its class has all of them.
     """
