@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -92,3 +93,17 @@ def client(three_workers):
 
     restore_workers(three_workers, 3)
     return three_workers
+
+
+@pytest.fixture
+def without_pandas(monkeypatch):
+    """Let pandas be missing. None in `sys.modules` would make scikit-learn 1.6 fail."""
+
+    class Missing:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == "pandas":
+                raise ModuleNotFoundError("No module named 'pandas'", name=name)
+
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])

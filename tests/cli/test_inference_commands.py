@@ -3,7 +3,6 @@
 import csv
 import json
 import signal
-import sys
 
 import h5py
 import internals
@@ -416,8 +415,8 @@ def test_features_that_make_topics(folder, tmp_path, capsys):
         assert complaint in failure(capsys, "differential", model, counts, *more)
 
 
-def test_no_command_needs_pandas(folder, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
+@pytest.mark.usefixtures("without_pandas")
+def test_no_command_needs_pandas(folder, tmp_path):
     model, counts = folder / "model.h5", folder / "counts.npz"
     for i, given in enumerate((
         ["differential", model, counts, "--reference", 1],

@@ -169,7 +169,7 @@ def test_plots_refuse_annotated_objects(draw):
 def test_modalities(monkeypatch):
     """One has one meaning."""
     anndata = pytest.importorskip("anndata")
-    found = anndata.AnnData(sp.csr_array(TABLE).astype(np.float32))
+    cells = anndata.AnnData(sp.csr_matrix(TABLE).astype(np.float32))  # 0.10 takes no csr_array
 
     class MuData(Endless):
         def __init__(self, mod):
@@ -177,6 +177,6 @@ def test_modalities(monkeypatch):
 
     module = type("mudata", (), {"MuData": MuData})
     monkeypatch.setitem(sys.modules, "mudata", module)
-    np.testing.assert_array_equal(dense(as_counts(MuData({"rna": found}))), TABLE)
+    np.testing.assert_array_equal(dense(as_counts(MuData({"rna": cells}))), TABLE)
     with pytest.raises(TypeError, match=r"modalities: 'rna', 'prot'. Pass one .* mdata\['rna'\]"):
-        as_counts(MuData({"rna": found, "prot": found}))
+        as_counts(MuData({"rna": cells, "prot": cells}))
