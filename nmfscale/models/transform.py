@@ -67,9 +67,8 @@ class RowsTransformer(
     # measured features, or weights of entries, of the counts that a copy is for
     _measured: Measured | PoissonWeights | None = None
 
-    # scikit-learn would treat them as metadata that pipelines route.
+    # scikit-learn would treat it as metadata that pipelines route.
     __metadata_request__transform = {"out": UNUSED}
-    __metadata_request__score = {"completion": UNUSED, "random_state": UNUSED}
 
     def transform(
         self,

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import nnls
+from scipy.optimize import lsq_linear
 from shell import run
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
@@ -324,7 +324,10 @@ def test_topics_are_the_best_combinations_of_the_anchors(weighting):
     counts[:, 11] = 0
     found = fit(counts, weighting=weighting)
     A, weights = counts[:, found.anchors_].astype(float), found.diffuseness_
-    Y = np.transpose([nnls(A, column)[0] for column in counts.T.astype(float)])
+    solved = [
+        lsq_linear(A, column, (0, np.inf), method="bvls") for column in counts.T.astype(float)
+    ]
+    Y = np.transpose([solution.x for solution in solved])
     Y[:, found.anchors_] = np.eye(6)
     assert_allclose(found.components_, Y * weights[:, None], atol=1e-12)
     assert_allclose((found.components_**2).sum(axis=1), 1)

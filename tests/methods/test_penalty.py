@@ -246,7 +246,7 @@ def test_the_penalty_in_the_shell_and_in_an_anndata_object(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main([*words, "--force", "--penalty-norm", "l2"])
     assert "--penalty-norm needs --penalty-weight" in capsys.readouterr().err
-    adata = anndata.AnnData(COUNTS)
+    adata = anndata.AnnData(csr_matrix(COUNTS))
     how = {"solver": "joint-em", "max_iter": 3, "tol": 0, "random_state": 0, "integer": "allow"}
     nmfscale.tl.topics(adata, K, model="poisson", penalty=penalty, **how)
     read = nmfscale.get.model(adata)
