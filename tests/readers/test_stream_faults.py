@@ -285,7 +285,7 @@ def test_values_in_other_files(tmp_path, sound, name):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"chunks": (2**20,)}, {"chunks": (2**29,), "compression": "gzip"}]
+    "options", [{}, {"chunks": (2**20,)}, {"chunks": (2**28,), "compression": "gzip"}]
 )
 def test_forged_size(sound, options):
     for name in ("X/data", "X/indptr", "var/_index"):
