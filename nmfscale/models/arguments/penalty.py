@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import field
 from numbers import Real
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ...methods.projection.penalty import Penalty
 from .parameters import CheckedParameters, estimator
+
+PenaltyNorm: TypeAlias = Literal["l1", "l2"]
+PenalisedFactor: TypeAlias = Literal["loadings", "components"]
 
 
 @estimator
@@ -85,14 +88,14 @@ class SparsityPenalty(CheckedParameters, BaseEstimator):
 
     weight: float = field(kw_only=False)
     exponent: float = 1.0
-    norm: Literal["l1", "l2"] = "l1"
-    on: Literal["loadings", "components"] = "loadings"
+    norm: PenaltyNorm = "l1"
+    on: PenalisedFactor = "loadings"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "weight": [Interval(Real, 0, None, closed="left")],
         "exponent": [Interval(Real, 0, 1, closed="right")],
-        "norm": [StrOptions({"l1", "l2"})],
-        "on": [StrOptions({"loadings", "components"})],
+        "norm": [StrOptions(set(get_args(PenaltyNorm)))],
+        "on": [StrOptions(set(get_args(PenalisedFactor)))],
     }
 
 
