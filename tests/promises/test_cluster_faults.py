@@ -135,14 +135,14 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
         assert all(n_tasks % n_groups == 0 for n_tasks in undisturbed.values())
         found, killed = count("killed", 8 * n_groups + n_begun)
     assert found == expected
-    # a task that sums may begin again to find what it saved
+    # tasks that sum may begin again, some of them twice, to find what they saved
     more_sums = killed.pop("columns tasks") - undisturbed.pop("columns tasks")
     if kind == "rows":
         assert more_sums == 0
         again = {name: undisturbed[name] + 1 for name in ("rows", "rows tasks")}
         assert killed == undisturbed | again
     else:
-        assert 0 < more_sums <= n_begun
+        assert more_sums > 0
         assert killed == undisturbed | {"columns": undisturbed["columns"] + 1}
 
 
