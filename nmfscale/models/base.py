@@ -235,7 +235,7 @@ class CountModel(
         counts, client = self._read_for(X, options.client, options.reading, nan)
         self._take_names(with_names(X, counts, options.reading), counts)
         self._warn_of_many_components(counts)
-        self._warn_of_unmeasured(counts)
+        self._check_unmeasured(counts)
         if not self.fits_short_samples:
             warn_of_short_samples(counts)
         return counts, replace(options, client=client)
@@ -251,17 +251,6 @@ class CountModel(
             f"{counts.shape[0]:,} x {counts.shape[1]:,}: {least:,} components explain X as well, "
             f"and further ones have no meaning. Set n_components to a number far below {least:,}."
         )
-
-    def _warn_of_unmeasured(self, counts: CountMatrix) -> None:
-        """Warn of features that some files of an outer join lack, which this model takes as 0."""
-        if counts.measured is not None:
-            n_lacking = int(np.count_nonzero(~counts.measured[0].all(axis=0)))
-            warn_caller(
-                f"X was joined by join='outer', and {n_lacking:,} of its {counts.shape[1]:,} "
-                f"features are absent from some files: {type(self).__name__} takes their counts "
-                "there as 0, so that topics may only tell files apart. Use join='inner'; or "
-                "PoissonNMF or TopicModel, which leave out what was not measured."
-            )
 
     def _drawn_seed(self) -> int | None:
         """Return the seed of a fit: `random_state`, a new seed, or None for a generator."""

@@ -325,8 +325,8 @@ class CountFactorization(HeldFactors):
         """Return the memory of a fit without constraints, of several that share reads of a file."""
         return poisson_needs(counts, n_components, dtype, self.solver, n_threads, **needs)
 
-    def _warn_of_unmeasured(self, counts: CountMatrix) -> None:
-        """Give no warning: entries that were not measured are left out of the likelihood."""
+    def _check_unmeasured(self, counts: CountMatrix) -> None:
+        """Accept them: entries that were not measured are left out of the likelihood."""
 
     def _check_start(self, F: Any, argument: str) -> None:
         """Refuse options that would treat unmeasured entries as 0."""

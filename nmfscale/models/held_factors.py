@@ -22,6 +22,7 @@ from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.options import SourceOptions
 from ..readers.streams.matching import Missing
 from .arguments.entry_weights import observed_counts
+from .arguments.measured_entries import measured_counts
 from .arguments.validation import measured_features, sizes_of
 from .base import CountModel
 
@@ -261,10 +262,12 @@ class HeldFactors(CountModel):
     ) -> tuple[Self, CountMatrix]:
         measured, batch = entry_options.get("measured"), entry_options.get("batch")
         of_fit = getattr(self, "measured_", None)
-        if measured is None and batch is None and counts.measured is not None:
+        data_weights = entry_options.get("data_weights")
+        if measured is None and batch is None and data_weights is None:
+            measured, batch = measured_counts(self, counts).measured or (None, None)
+        elif measured is None and batch is None and counts.measured is not None:
             measured, batch = counts.measured
         seen = measured_features(counts, measured, batch)
-        data_weights = entry_options.get("data_weights")
         counts, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
             return self._with_observed(entries), counts

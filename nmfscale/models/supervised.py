@@ -193,6 +193,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
     def _knowing(
         self, counts: CountMatrix, entry_options: dict[str, Any]
     ) -> tuple[Self, CountMatrix]:
+        self._check_unmeasured(counts)
         model = copy.copy(self)
         model._data_weights = entry_options.get("data_weights")
         return model, counts

@@ -70,8 +70,9 @@ def concat(
     -----
     After an outer join, a feature that a source lacks has no counts there. In texts this is a count
     of 0. Otherwise the feature was not measured there: ``counts.measured`` says so, and
-    `fit` of :class:`PoissonNMF` and :class:`TopicModel` leaves these entries out of the likelihood.
-    Other models take them as 0, with a warning. To count them as 0, set ``counts.measured = None``.
+    `fit` of :class:`PoissonNMF` and :class:`TopicModel` leaves these entries out of the likelihood,
+    and so do functions that take the counts after the fit. Other models and functions refuse the
+    counts. To count these entries as 0, set ``counts.measured = None``.
 
     Examples
     --------

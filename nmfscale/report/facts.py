@@ -76,7 +76,7 @@ def shares_and_samples(
 
     A sample is its name, its share and its total count.
     """
-    totals = np.ones(len(samples)) if samples.totals is None else samples.totals
+    totals = np.ones(len(samples)) if samples.whole_totals is None else samples.whole_totals
     amounts = samples.rows * totals[:, None]
     names = range(len(samples)) if samples.sample_names is None else samples.sample_names
     leading_of_topics = [

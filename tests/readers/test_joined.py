@@ -108,7 +108,7 @@ def test_bits_of_a_fit_are_those_of_the_joined_table(tmp_path):
     part = as_counts(store, mask_obs=range(22), mask_var=[NAMES[j] for j in (0, 1, 2)])
     np.testing.assert_array_equal(part.measured[0], [[True, True, False], [False, True, True]])
     assert as_counts(store, mask_var=NAMES[3:5]).measured is None
-    with pytest.warns(UserWarning, match="4 of its 9 features are absent .*: LDA takes their"):
+    with pytest.raises(ValueError, match="not measured, in 4 of its 9 features: LDA would take"):
         nmfscale.LDA(2, **FIT).fit(store)
     words = parts()
     for each in words:

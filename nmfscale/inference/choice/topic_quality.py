@@ -24,13 +24,15 @@ from ...methods.topics.coherence import Cooccurrences, coherences
 from ...methods.topics.feature_scores import frex_of, ranked_features
 from ...methods.topics.residual_deviance import ResidualDeviance
 from ...methods.topics.score_names import DEFAULT_SCORE, SCORES, Score
+from ...methods.weights.measured import Measured
+from ...models.arguments.measured_entries import measured_counts, rows_of_fit
 from ...models.arguments.names import default_missing, feature_names_of, matched_counts
 from ...models.base import CountModel
 from ...models.pipelines import FittedModel, model_and_input
 from ...models.topics.topics import topic_names_of
 from ...storage.store import StoredCounts
 from ...terminal import progress_bar
-from ..design.fit_counts import loadings_of_counts, rows_of_fit
+from ..design.fit_counts import loadings_of_counts
 from ..design.loadings import leading_samples, shares_of_topics
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.shared_fits import counts_of_job, file_of
@@ -171,6 +173,7 @@ def topic_quality(
         client = resolve_client(None)
     missing = default_missing(model, counts)
     counts = matched_counts(model, X, counts, missing, "add columns of 0 for them.")[0]
+    counts = measured_counts(model, counts)
     rows = rows_of_fit(model, counts)
     if not model.fits_short_samples:
         warn_of_short_samples(counts)
@@ -187,15 +190,21 @@ def _measured(
     L = loadings_of_counts(model, counts, rows, client)
     F = np.ascontiguousarray(model.components_.T, np.float64)
     frequencies = proportions(F.T)
-    batch = getattr(model, "batch_", None)
-    where = () if rows is None or batch is None else (batch[rows], model.measured_)
-    n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
-    sums = _sums_of(QualityTask(counts, L, F, tuple(leading), n_rows, *where), client, verbose)
     shares = proportions(L * F.sum(axis=0))
-    amounts = shares * counts.row_totals[:, None]
+    measured, sizes, overall = Measured.of(counts), counts.row_totals, counts.column_totals
+    if measured is None:
+        measured = Measured.everything(counts.shape)
+    else:
+        sizes = measured.whole_totals(sizes, shares, F)
+        overall = measured.whole_columns(overall, sizes)
+    n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
+    task = QualityTask(counts, L, F, tuple(leading), n_rows, overall, measured)
+    sums = _sums_of(task, client, verbose)
+    amounts = shares * sizes[:, None]
+    n_samples = np.bincount(measured.groups, minlength=len(measured.features))
     frex = frex_of(frequencies, float(frex_weight))
     n_topics = np.bincount(np.concatenate(leading), minlength=len(F))
-    npmi, umass = coherences(sums["together"], leading, len(L))
+    npmi, umass = coherences(sums["together"], leading, n_samples, measured.features)
     return TopicQuality(
         npmi, umass,
         np.array([_mean(scores[top]) for scores, top in zip(frex, leading, strict=True)]),
@@ -214,7 +223,8 @@ def _measured(
 class QualityTask(ReplicateTask):
     """Sums over ranges of `n_rows`: deviance of the fit and of a single topic, co-occurrences.
 
-    Results of the last range are padded with zeros.
+    `overall` (m,) are the frequencies of the single topic. Results of the last range are padded
+    with zeros.
     """
 
     counts: CountMatrix
@@ -222,8 +232,8 @@ class QualityTask(ReplicateTask):
     F: Array
     leading: tuple[Array, ...]
     n_rows: int
-    batch: Array | None = None
-    measured: Array | None = None
+    overall: Array
+    measured: Measured
     name = "topic quality"
 
     def about(self) -> Iterable[Any]:
@@ -244,13 +254,12 @@ class QualityTask(ReplicateTask):
         counts, n_features = self.counts, len(self.F)
         rows = slice(number * self.n_rows, min((number + 1) * self.n_rows, counts.shape[0]))
         totals = counts.row_totals[rows]
-        where: dict[str, Array] = {}
-        if self.batch is not None and self.measured is not None:
-            where = {"batch": self.batch[rows], "measured": self.measured}
+        measured = self.measured.rows(rows)
+        where = {"batch": measured.groups, "measured": measured.features}
         deviance = ResidualDeviance(self.L[rows], self.F, totals, rows.start, **where)
-        ones, overall = np.ones((len(totals), 1)), counts.column_totals[:, None]
-        null = ResidualDeviance(ones, overall, totals, rows.start, **where)
-        together = Cooccurrences(self.leading, n_features)
+        ones = np.ones((len(totals), 1))
+        null = ResidualDeviance(ones, self.overall[:, None], totals, rows.start, **where)
+        together = [Cooccurrences(self.leading, n_features) for _ in measured.features]
         for piece in counts.chunks(rows.start, rows.stop):
             matrix = piece.matrix(n_features)
             if not matrix.has_sorted_indices:
@@ -258,12 +267,14 @@ class QualityTask(ReplicateTask):
             piece = RowRange(piece.first, matrix.indptr, matrix.indices, matrix.data)
             deviance.add(piece)
             null.add(piece)
-            together.add(matrix)
+            group = measured.groups[piece.first - rows.start :][: matrix.shape[0]]
+            for g, of_group in enumerate(together):
+                of_group.add(matrix if (group == g).all() else matrix[group == g])
         more = (0, self.n_rows - len(totals))
         return {
             "samples": np.pad(deviance.of_samples, more), "features": deviance.of_features,
             "null_samples": np.pad(null.of_samples, more), "null_features": null.of_features,
-            "together": together.of_topics,
+            "together": np.stack([of_group.of_topics for of_group in together]),
         }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from ...counts.foreign import refuse_annotated
 from ...counts.names import name_array, names_of, shown
 from ...counts.warn import warn_caller
 from ...methods.factors import proportions
+from ...models.arguments.measured_entries import measured_of_fit
 from ...models.pipelines import model_of
 from ...models.topics.topic_labels import topic_words
 
@@ -35,7 +36,8 @@ class SampleTopics:
 
     `scale` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts
     of samples, None if unknown. `sample_names` (n,) is None if samples have no names. `model` is
-    the fitted model, None for an array.
+    the fitted model, None for an array. `whole_totals` (n,) are the totals that samples would have
+    if everything had been measured in all.
     """
 
     rows: Array
@@ -44,6 +46,7 @@ class SampleTopics:
     totals: Array | None = None
     sample_names: Array | None = None
     model: Any = None
+    whole_totals: Array | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -62,10 +65,13 @@ class SampleTopics:
 
     def of(self, kept: Array) -> SampleTopics:
         """Return some of the samples."""
-        totals, names = (
-            None if array is None else array[kept] for array in (self.totals, self.sample_names)
+        totals, names, whole = (
+            None if array is None else array[kept]
+            for array in (self.totals, self.sample_names, self.whole_totals)
         )
-        return replace(self, rows=self.rows[kept], totals=totals, sample_names=names)
+        return replace(
+            self, rows=self.rows[kept], totals=totals, sample_names=names, whole_totals=whole
+        )
 
     def warn_of_empty(self, with_them: str = "") -> None:
         """Warn of empty samples that are left out; `with_them` names what is left out with them."""
@@ -100,12 +106,16 @@ def topics_of_samples(
             topics = replace(topics, topic_names=names)
     else:
         values, names = checked_loadings(model, topic_names)
-        totals = None
+        totals = whole = None
         if hasattr(model, "components_"):
-            totals = getattr(model, "sample_totals_", None)
-            values = _amounts(model, values, totals, scale)
+            whole = totals = getattr(model, "sample_totals_", None)
+            measured = measured_of_fit(model)
+            if totals is not None and measured is not None:
+                F = np.asarray(model.components_.T, np.float64)
+                whole = measured.whole_totals(totals, values * F.sum(axis=0), F)
+            values = _amounts(model, values, whole, scale)
         values = scaled_rows(values)
-        topics = SampleTopics(values, names, "amounts", totals, names_of(model), model)
+        topics = SampleTopics(values, names, "amounts", totals, names_of(model), model, whole)
     if scale == "proportions" and topics.scale == "amounts":
         topics = replace(topics, rows=proportions(topics.rows), scale=scale)
     if warn:

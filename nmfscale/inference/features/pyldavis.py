@@ -10,8 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 from ...counts.argument_types import CountsLike
 from ...counts.names import names_of
 from ...methods.factors import proportions
+from ...methods.weights.measured import Measured
+from ...models.arguments.measured_entries import measured_of_fit
 from ...models.pipelines import FittedModel, model_and_input
-from ..design.fit_counts import counts_and_proportions
+from ..design.fit_counts import counts_and_topics
 from ..design.loadings import topics_of_samples
 
 
@@ -62,11 +64,14 @@ def to_pyldavis(
             "more, or look at the words of the topic by nmfscale.get.top_features(model)."
         )
     if counts_of_samples is None:
-        lengths, frequency = model.sample_totals_, model.feature_totals_
-        shares = topics_of_samples(model, warn=False).rows
+        of_samples = topics_of_samples(model, warn=False)
+        frequency, measured = model.feature_totals_, measured_of_fit(model)
     else:
-        counts, shares = counts_and_proportions(model, counts_of_samples, layer=layer, raw=raw)
-        lengths, frequency = counts.row_totals, counts.column_totals
+        counts, of_samples = counts_and_topics(model, counts_of_samples, layer=layer, raw=raw)
+        frequency, measured = counts.column_totals, Measured.of(counts)
+    lengths, shares = np.asarray(of_samples.whole_totals), of_samples.rows
+    if measured is not None:
+        frequency = measured.whole_columns(frequency, lengths)
     topics = np.asarray(model.components_, np.float64)
     documents = (lengths > 0) & shares.any(axis=1)
     words = (frequency > 0) & topics.any(axis=0)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...counts.argument_types import CountsLike, Topics
 from ...counts.names import matched, shown
 from ...models.pipelines import FittedModel, model_and_input
-from ..design.fit_counts import counts_and_proportions
+from ..design.fit_counts import counts_and_topics
 from ..design.loadings import leading_samples, number_of_topic, topics_of_samples
 from ..replicates.replicates import check_positive
 from .find_samples_result import LeadingSamples
@@ -86,17 +86,14 @@ def find_samples(
     if texts is None and hasattr(first, "build_analyzer"):
         words = X
     model, counts_of_samples = model_and_input(model, X)
-    names: Any
     if counts_of_samples is None:
-        topics_of_fit = topics_of_samples(model, warn=False)
-        rows, totals, names = topics_of_fit.rows, topics_of_fit.totals, topics_of_fit.sample_names
-        labels = topics_of_fit.topic_names
+        of_model = topics_of_samples(model, warn=False)
     elif hasattr(model, "components_"):
-        counts, rows = counts_and_proportions(model, counts_of_samples, layer=layer, raw=raw)
-        totals, names = counts.row_totals, counts.sample_names
-        labels = tuple(getattr(model, "topic_names_", range(rows.shape[1])))
+        of_model = counts_and_topics(model, counts_of_samples, layer=layer, raw=raw)[1]
     else:
         raise ValueError("X is given, and model is no fitted model: X is not needed for loadings.")
+    rows, totals, names = of_model.rows, of_model.whole_totals, of_model.sample_names
+    labels = of_model.topic_names
     of_samples = _checked_texts(words, names, len(rows))
     if totals is None and of_samples is not None:
         totals = np.array([len(text) for text in of_samples])

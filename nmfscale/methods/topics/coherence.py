@@ -54,8 +54,14 @@ class Cooccurrences:
         return together_in
 
 
-def coherences(together: Array, leading: Sequence[Array], n_samples: int) -> tuple[Array, Array]:
+def coherences(
+    together: Array, leading: Sequence[Array], n_samples: Array, measured: Array
+) -> tuple[Array, Array]:
     """Return NPMI and UMass coherence of each topic (K,), given `Cooccurrences.of_topics`.
+
+    `together` (G, K, n_top, n_top) are those of groups of samples, `n_samples` (G,) their sizes and
+    `measured` (G, n_features) their measured features: the probabilities of a pair are shares of
+    the samples that measured both.
 
     Both are means over pairs of features with probabilities p_i and p_j of being in a sample, and
     p_ij of being in it together:
@@ -65,25 +71,28 @@ def coherences(together: Array, leading: Sequence[Array], n_samples: int) -> tup
 
     A pair with a feature in no sample contributes 0, as in a topic of a single feature.
     """
-    shares = together / max(1, n_samples)
     of_topics = [
-        _of_topic(p[: len(top), : len(top)]) for p, top in zip(shares, leading, strict=True)
+        _of_topic(together[:, k, : len(top), : len(top)], n_samples, measured[:, top])
+        for k, top in enumerate(leading)
     ]
     npmi, umass = np.array(of_topics).reshape(-1, 2).T
     return npmi, umass
 
 
-def _of_topic(p: Array) -> tuple[float, float]:
-    """Return the coherences for the shares p_ij of the samples."""
-    i, j = np.triu_indices(len(p), 1)
-    alone = p.diagonal()
-    seen = (alone[i] > 0) & (alone[j] > 0)
+def _of_topic(together: Array, n_samples: Array, measured: Array) -> tuple[float, float]:
+    """Return the coherences of one topic, from samples with both features (G, n, n)."""
+    i, j = np.triu_indices(together.shape[1], 1)
+    both = measured[:, i] & measured[:, j]
+    size = np.maximum((both * n_samples[:, None]).sum(axis=0), 1)
+    p, p_i, p_j = (
+        (both * together[:, a, b]).sum(axis=0) / size for a, b in ((i, j), (i, i), (j, j))
+    )
+    seen = (p_i > 0) & (p_j > 0)
     if not seen.any():
         return 0.0, 0.0
-    n_pairs, (i, j) = len(i), (i[seen], j[seen])
-    together = p[i, j] + _EPSILON
-    information = log(together / (alone[i] * alone[j]))
+    n_pairs, p, p_i, p_j = len(i), p[seen] + _EPSILON, p_i[seen], p_j[seen]
+    information = log(p / (p_i * p_j))
     # two features that are in every sample say nothing about each other: 0 / 0
-    npmi = np.divide(information, -log(together), out=np.zeros(len(i)), where=together < 1)
-    umass = log(together / alone[i])
+    npmi = np.divide(information, -log(p), out=np.zeros(len(p)), where=p < 1)
+    umass = log(p / p_i)
     return float(npmi.sum() / n_pairs), float(umass.sum() / n_pairs)

@@ -20,7 +20,7 @@ import numpy as np
 from ...counts.base import CountMatrix
 from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
-from ..factors import Array, Factor, aligned_copy
+from ..factors import LEAST, Array, Factor, aligned_copy
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,32 @@ class Measured:
 
     groups: Array
     features: Array
+
+    @classmethod
+    def of(cls, counts: CountMatrix) -> Measured | None:
+        """Return what counts say was measured in them, None if that is everything."""
+        if counts.measured is None or counts.measured[0].all():
+            return None
+        features, groups = counts.measured
+        return cls(groups, features)
+
+    @classmethod
+    def everything(cls, shape: tuple[int, int]) -> Measured:
+        """Return the same for counts of which everything was measured."""
+        return cls(np.zeros(shape[0], np.int64), np.ones((1, shape[1]), bool))
+
+    @property
+    def n_missing(self) -> int:
+        """Number of entries that were not measured."""
+        sizes = np.bincount(self.groups, minlength=len(self.features))
+        return int(sizes @ np.count_nonzero(~self.features, axis=1))
+
+    def same_entries(self, other: Measured | None) -> bool:
+        """Whether the same entries were measured; None means all."""
+        if other is None:
+            return self.n_missing == 0
+        pairs = np.unique(np.column_stack([self.groups, other.groups]), axis=0)
+        return all(np.array_equal(self.features[g], other.features[h]) for g, h in pairs)
 
     def check(self, counts: CountMatrix) -> None:
         """Refuse counts at unmeasured entries."""
@@ -64,6 +90,34 @@ class Measured:
         """Return the column sums of F (m, K) over the measured features of each sample, (n, K)."""
         sums: Array = self.group_sums(F)[self.groups]
         return sums
+
+    def totals(self, rows: Array) -> Array:
+        """Return the sums (m, K) of values (n, K) over the samples that measured each feature."""
+        totals = np.zeros((self.features.shape[1], rows.shape[1]))
+        for g, mask in enumerate(self.features):
+            totals[mask] += rows[self.groups == g].sum(axis=0, dtype=np.float64)
+        return totals
+
+    def whole_totals(self, totals: Array, amounts: Array, frequencies: Array) -> Array:
+        """Return the totals (n,) that samples would have if everything had been measured.
+
+        The measured totals (n,) are divided by the share of the topics of a sample, in any amounts
+        (n, K), that is in its measured features; `frequencies` (m, K) are divided by their sums.
+        Samples whose topics have no measured feature have 0.
+        """
+        F = frequencies / np.maximum(frequencies.sum(axis=0), LEAST)
+        inside, whole = (amounts * self.sums(F)).sum(axis=1), amounts.sum(axis=1)
+        share = np.divide(inside, whole, out=np.zeros(len(amounts)), where=whole > 0)
+        return np.divide(totals, share, out=np.zeros(len(amounts)), where=share > 0)
+
+    def whole_columns(self, column_totals: Array, sizes: Array) -> Array:
+        """Return the totals (m,) of features, extended to all samples in proportion to their sizes.
+
+        Features that were measured nowhere have 0.
+        """
+        own = self.totals(sizes[:, None])[:, 0]
+        rates = np.divide(column_totals, own, out=np.zeros(len(own)), where=own > 0)
+        return rates * sizes.sum()
 
     def rows(self, rows: Any) -> Measured:
         """Return the selection for some of the samples."""

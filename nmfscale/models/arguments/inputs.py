@@ -17,6 +17,7 @@ from ...readers.sources.masks import MASKS, NAMES
 from ...readers.streams.columns import leave_out
 from ...readers.streams.matching import check_missing
 from .entry_weights import given_weights, is_nan
+from .measured_entries import refuse_unmeasured
 from .names import default_missing, keep_names, matched_counts
 
 Array = NDArray[Any]
@@ -53,7 +54,10 @@ class CountInputs:
                 "every batch needs the features of the first: add columns of 0 for features that "
                 "do not occur in it."
             )
-            return matched_counts(self, X, counts, default_missing(self, counts), remedy)[0]
+            counts = matched_counts(self, X, counts, default_missing(self, counts), remedy)[0]
+            self._check_unmeasured(counts)
+            return counts
+        self._check_unmeasured(counts)
         self._take_names(X, counts)
         return counts
 
@@ -123,7 +127,16 @@ class CountInputs:
 
         Counts of missing entries are left out.
         """
+        self._check_unmeasured(counts)
         return self, counts
+
+    def _check_unmeasured(self, counts: CountMatrix) -> None:
+        """Refuse counts with unmeasured entries, if this model would take them as 0."""
+        refuse_unmeasured(
+            counts, type(self).__name__,
+            "Join files by join='inner', or fit a PoissonNMF or TopicModel, which leave out what "
+            "was not measured.",
+        )  # fmt: skip
 
     def _restricted(self, features: Array) -> Self:
         """Return a copy restricted to a mask of features (m,); loadings keep their meaning."""

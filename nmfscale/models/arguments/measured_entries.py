@@ -1,0 +1,135 @@
+"""What was measured in the samples of counts: what counts carry, or what the fit was told.
+
+Every function that takes counts after a fit asks here, and then either leaves unmeasured entries
+out or refuses them.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.base import CountMatrix
+from ...counts.names import name_array, same_kind, shown
+from ...methods.weights.measured import Measured
+
+Array = NDArray[Any]
+# Relative tolerance of sums of fractional counts, whose rounding depends on how a file is read.
+_ROUNDING = 1e-9
+
+
+def measured_counts(model: Any, counts: CountMatrix) -> CountMatrix:
+    """Return the counts with `measured`, that of the fit if they are its counts and have none.
+
+    The features of the counts are in the order of the fit. Counts of a fit with weights of entries
+    are refused: the model does not keep these weights.
+    """
+    refuse_missing_entries(model, counts)
+    if counts.measured is not None or getattr(model, "measured_", None) is None:
+        return counts
+    rows = rows_of_fit(model, counts)
+    if rows is None:
+        return counts
+    described = copy.copy(counts)
+    described._layout = counts._layout
+    described.measured = model.measured_, model.batch_[rows]
+    return described
+
+
+def measured_of_fit(model: Any) -> Measured | None:
+    """Return what was measured in the samples of a fit, None if that is everything."""
+    features = getattr(model, "measured_", None)
+    return None if features is None else Measured(model.batch_, features)
+
+
+def refuse_unmeasured(counts: CountMatrix, subject: str, remedy: str) -> None:
+    """Refuse counts with unmeasured entries, which the subject would take as 0."""
+    measured = Measured.of(counts)
+    if measured is not None:
+        n_lacking = int(np.count_nonzero(~measured.features.all(axis=0)))
+        raise ValueError(
+            f"X has {measured.n_missing:,} entries that were not measured, in {n_lacking:,} of its "
+            f"{counts.shape[1]:,} features: {subject} would take them as counts of 0. {remedy} To "
+            "count them as 0 nevertheless, set counts.measured = None."
+        )
+
+
+def refuse_missing_entries(model: Any, counts: CountMatrix) -> None:
+    """Refuse the samples of a fit with data_weights=, whose missing entries are unknown."""
+    if getattr(model, "has_missing_entries_", False) and _has_samples_of_fit(model, counts):
+        raise ValueError(
+            "the model was fitted with data_weights=, which it does not keep, and nothing says "
+            "which entries of X are missing: pass data_weights= as to fit, if this function takes "
+            "it; or describe missing features of batches of samples by measured= and batch= of "
+            "fit; or leave out the samples or features with missing entries."
+        )
+
+
+def _has_samples_of_fit(model: Any, counts: CountMatrix) -> bool:
+    """Whether counts have the shape of the fit, and its names of samples if both have names."""
+    loadings = getattr(model, "loadings_", None)
+    if loadings is None or len(loadings) != counts.shape[0]:
+        return False
+    try:
+        rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+    except ValueError:
+        return False
+    return True
+
+
+def rows_of_fit(model: Any, counts: CountMatrix) -> Array | None:
+    """Return the position of each sample in the fit, or None if these are not its counts.
+
+    The features of the counts are in the order of the fit.
+    """
+    totals = getattr(model, "sample_totals_", None)
+    if getattr(model, "has_missing_entries_", False):
+        return None
+    if totals is None or counts.shape != (len(model.loadings_), model.components_.shape[1]):
+        return None
+    try:
+        of_fit = getattr(model, "sample_names_", None)
+        rows = rows_by_name(counts.sample_names, of_fit, counts.shape[0])
+        check_totals_of_fit(counts.row_totals, totals[rows], "sample")
+        check_totals_of_fit(counts.column_totals, model.feature_totals_, "feature")
+    except ValueError:
+        return None
+    return rows
+
+
+def rows_by_name(names: Any, of_fit: Any, n_samples: int) -> Array:
+    """Return the position of each sample in the fit, matched by name if both have names."""
+    if names is not None and of_fit is not None:
+        names, of_fit = (
+            labels.tolist() for labels in same_kind(name_array(names), name_array(of_fit))
+        )
+    if names is None or of_fit is None or names == of_fit:
+        return np.arange(n_samples)
+    place = {name: i for i, name in enumerate(of_fit)}
+    unknown = [name for name in names if name not in place]
+    if unknown:
+        raise ValueError(
+            f"X has {len(unknown):,} samples that the model was not fitted to, such as "
+            f"{shown(unknown[0])}: pass the counts that it was fitted to."
+        )
+    if len(place) < len(names) or len(set(names)) < len(names):
+        raise ValueError(
+            "several samples have one name and cannot be matched with those of the fit: make names "
+            "unique, or pass the samples in the order of the fit."
+        )
+    return np.array([place[name] for name in names])
+
+
+def check_totals_of_fit(totals: Array, of_fit: Array, what: str) -> None:
+    """Refuse counts whose sums differ from those of the fit."""
+    differ = np.flatnonzero(np.abs(totals - of_fit) > _ROUNDING * np.maximum(totals, of_fit))
+    if differ.size:
+        first = int(differ[0])
+        raise ValueError(
+            f"X is not what the model was fitted to: totals of {differ.size:,} {what}s differ, the "
+            f"first that of {what} {first}, {totals[first]:g} in place of {of_fit[first]:g}. Pass "
+            "the same counts, in the same order where they have no names."
+        )
