@@ -12,7 +12,7 @@ from ._sell import count_columns
 from .base import CountMatrix, RowRange, totals_of_rows
 from .cached import cached_property
 from .nan_entries import NanEntries
-from .validation import CHUNK, CompressedRows, EntryNames, compressed_rows
+from .validation import CHUNK, CompressedRows, EntryNames, canonical_rows, rows_of_matrix
 
 Array = NDArray[Any]
 
@@ -122,22 +122,25 @@ class Counts(CountMatrix):
 
 def checked_counts(
     matrix: Any, *, subject: str = "X", notes: Sequence[str] = (), kind: Any = Counts,
-    nan: NanEntries | None = None, **about: Any,
+    nan: bool = False, **about: Any,
 ) -> Any:  # fmt: skip
     """Check a dense or sparse matrix, unless it is checked, and build counts with its names.
 
-    With `nan`, NaN are missing entries: see `nan_entries`.
+    If `nan` is true, NaN are missing entries, which the counts remember as `nan_entries`.
     """
+    missing = NanEntries() if nan else None
     # a part of an AnnData object that is in a file
     rows = matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
     if not isinstance(rows, CompressedRows):
         names = EntryNames(subject, about.get("sample_names"), about.get("feature_names"))
-        rows = compressed_rows(rows, names, nan=nan)
+        stored, shape = rows_of_matrix(rows, names)
+        stored = stored if missing is None else missing.leave_out(stored)
+        rows = canonical_rows(stored, shape, names)
     counts = kind(
         *rows.rows[1:], rows.shape, has_sorted_indices=rows.has_sorted_indices,
         first_fraction=rows.first_fraction, notes=[*notes, *rows.notes], **about,
     )  # fmt: skip
-    counts.nan_entries = None if nan is None else nan.matrix(rows.shape)
+    counts.nan_entries = None if missing is None else missing.matrix(rows.shape)
     return counts
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from .base import RowRange
 from .foreign import ObjectTypeError, known_matrix
-from .nan_entries import NanEntries
 from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]
@@ -87,13 +86,17 @@ class Findings(NamedTuple):
 
 
 def compressed_rows(
-    matrix: Any, names: EntryNames, *, first: int = 0, sort: bool = False,
-    nan: NanEntries | None = None,
-) -> CompressedRows:  # fmt: skip
-    """Check a matrix and bring it to canonical form; messages number its rows from `first`.
+    matrix: Any, names: EntryNames, *, first: int = 0, sort: bool = False
+) -> CompressedRows:
+    """Check a matrix and bring it to canonical form; messages number its rows from `first`."""
+    rows, shape = rows_of_matrix(matrix, names, first)
+    return canonical_rows(rows, shape, names, sort=sort)
 
-    NaN is refused, unless `nan` takes its places.
-    """
+
+def rows_of_matrix(
+    matrix: Any, names: EntryNames, first: int = 0
+) -> tuple[RowRange, tuple[int, int]]:
+    """Return the rows of a matrix, numbered from `first`, and its shape; values are not checked."""
     if not isinstance(matrix, list):  # lists were checked when they arrived
         matrix = known_matrix(matrix, names.subject)
     if sp.issparse(matrix):
@@ -101,20 +104,15 @@ def compressed_rows(
     else:
         array = _as_dense(matrix, names, first)
         rows, shape = rows_of_blocks(array), array.shape
-    return canonical_rows(rows._replace(first=first), shape, names, sort=sort, nan=nan)
+    return rows._replace(first=first), shape
 
 
 def canonical_rows(
-    rows: RowRange, shape: tuple[int, int], names: EntryNames, *, sort: bool = False,
-    nan: NanEntries | None = None,
-) -> CompressedRows:  # fmt: skip
-    """Check the values of structurally valid rows; sum duplicates, drop zeros, sort if asked.
-
-    For `nan` see `compressed_rows`.
-    """
+    rows: RowRange, shape: tuple[int, int], names: EntryNames, *, sort: bool = False
+) -> CompressedRows:
+    """Check the values of structurally valid rows; sum duplicates, drop zeros, sort if asked."""
     notes = []
     rows = rows._replace(data=working_type(rows.data))
-    rows = rows if nan is None else nan.leave_out(rows)
     findings = _examine(rows, names)
     if not findings.rising and _has_duplicates(rows, shape[1]):
         n_stored = rows.data.size

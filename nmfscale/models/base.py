@@ -199,6 +199,7 @@ class CountModel(
     def run_fit(self, X: CountsLike, options: FitOptions, **arguments: Any) -> CountMatrix:
         """Fit by `fit_counts`, and return the counts; if that fails, the estimator is unchanged."""
         check_values(self)
+        self._check_reading(options.source)
         with collected_warnings() as messages:
             with self._all_or_nothing():
                 self.seed_ = self._drawn_seed()
@@ -225,14 +226,9 @@ class CountModel(
             self.__dict__.update(before)
             raise
 
-    def counts_of_fit(
-        self, X: CountsLike, options: FitOptions, nan: bool = False
-    ) -> tuple[CountMatrix, FitOptions]:
-        """Return the counts of a fit, and its options with the client to use, if any.
-
-        If `nan` is true, NaN are missing entries.
-        """
-        counts, client = self._read_for(X, options.client, options.reading, nan)
+    def counts_of_fit(self, X: CountsLike, options: FitOptions) -> tuple[CountMatrix, FitOptions]:
+        """Return the counts of a fit, and its options with the client to use, if any."""
+        counts, client = self._read_for(X, options.client, options.reading)
         self._take_names(with_names(X, counts, options.reading), counts)
         self._warn_of_many_components(counts)
         self._check_unmeasured(counts)

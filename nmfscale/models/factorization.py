@@ -248,7 +248,7 @@ class CountFactorization(HeldFactors):
     ) -> tuple[CountMatrix, Fitted]:
         penalty = penalty_of(self.penalty)
         check_solver(self.penalty, self.solver)
-        counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
+        counts, options = self.counts_of_fit(X, options.with_nan(is_nan(data_weights)))
         L, F = loadings, transposed(components)
         topics = names_of_topics(L, F)
         check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)

@@ -331,7 +331,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         start: Any,
     ) -> tuple[CountMatrix, Fitted]:
         losses, K, entries = self._pair, self.n_components, None
-        counts, options = self.counts_of_fit(X, options, is_nan(data_weights))
+        counts, options = self.counts_of_fit(X, options.with_nan(is_nan(data_weights)))
         supervision, classes = supervision_of(y, label_weights, counts)
         rng = self._generator() if self.validation_fraction else check_random_state(0)
         supervision = hold_out(supervision, self.validation_fraction, rng, classes is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,7 @@ from ..counts.memory import checked_counts
 from ..counts.names import names_of, places_of
 from ..counts.nan_entries import NanEntries
 from ..counts.validation import EntryNames, rows_of_sparse
-from .formats.formats import ANNOTATED, check_choices
+from .formats.formats import ANNOTATED, NAN, check_choices
 from .formats.h5ad import chosen_modality
 from .sources.frames import labels_in, table_of_frame
 from .sources.masks import Described, described, table_column
@@ -85,35 +85,56 @@ def _modality(mdata: Any, name: str) -> Any:
     )  # fmt: skip
 
 
-def object_counts(
-    X: Any, choices: dict[str, Any], subject: str, in_memory: bool, part: dict[str, Any],
-    nan: NanEntries | None = None,
-) -> CountMatrix:  # fmt: skip
-    """Return the checked counts of an object; `choices` select a matrix of an AnnData object.
+class _Table(NamedTuple):
+    """Counts to be checked, with the names of samples and so on, and their name in messages.
 
-    `part` holds the options that choose names and subsets: NAMES and MASKS. With `nan`, NaN are
-    missing entries.
+    `part` holds the options that choose names and subsets after the check.
     """
-    how: dict[str, Any] = {"subject": subject, "nan": nan}
-    if is_annotated(X):
-        check_choices(choices, ANNOTATED, type(X).__name__)
-        return annotated_counts(X, part, **choices, **how, in_memory=in_memory)
-    check_choices(choices, (), type(X).__name__)
+
+    matrix: Any
+    about: dict[str, Any]
+    subject: str
+    part: dict[str, Any] = {}
+
+
+def object_counts(
+    X: Any, choices: dict[str, Any], subject: str, in_memory: bool, part: dict[str, Any]
+) -> CountMatrix:
+    """Return the checked counts of an object.
+
+    `choices` select a matrix of an AnnData object, and say whether NaN are missing entries. `part`
+    holds the options that choose names and subsets: NAMES and MASKS.
+    """
+    check_choices(choices, ANNOTATED if is_annotated(X) else (), type(X).__name__)
     if isinstance(X, CountMatrix):
         return part_of_counts(X, part)
+    table, nan = _table_of(X, choices, subject, part), NAN in choices
+    counts: CountMatrix
+    if is_dask_array(table.matrix):
+        stream = DaskRows(table.matrix, **table.about)
+        stream.missing = NanEntries() if nan else None
+        counts = stream.in_memory() if in_memory else FileCounts(stream)
+    else:
+        counts = checked_counts(table.matrix, subject=table.subject, nan=nan, **table.about)
+    return part_of_counts(counts, table.part)
+
+
+def _table_of(X: Any, choices: dict[str, Any], subject: str, part: dict[str, Any]) -> _Table:
+    """Return the chosen matrix of an object; only the chosen entries are checked."""
+    if is_annotated(X):
+        return _annotated_table(X, choices, subject, part)
     if not hasattr(X, "columns") or not hasattr(X, "to_numpy"):
         if len(getattr(X, "shape", ())) != 2:  # a list of rows, or no matrix
-            return part_of_counts(checked_counts(X, **how), part)
+            return _Table(X, {}, subject, part)
         subset = described(part, X.shape, holder_of(subject))
-        return _counts_of(X, subset, **how, in_memory=in_memory)
+        return _Table(_chosen(X, subset, subject), subset.about(), subject)
     names: dict[str, Any] = {"sample_names": names_of(X), "feature_names": names_of(X, 1)}
     if not hasattr(X, "iloc"):  # a DataFrame of polars
-        return part_of_counts(checked_counts(_frame_matrix(X), **how, **names), part)
+        return _Table(_frame_matrix(X), names, subject, part)
     subset = described(part, X.shape, holder_of(subject), **names)
     X = X if subset.rows is None else X.iloc[subset.rows]
     X = X if subset.columns is None else X.iloc[:, subset.columns]
-    counts: CountMatrix = checked_counts(_frame_matrix(X), **how, **subset.about())
-    return counts
+    return _Table(_frame_matrix(X), subset.about(), subject)
 
 
 def holder_of(subject: str) -> str:
@@ -169,44 +190,24 @@ def copy_of(counts: CountMatrix) -> CountMatrix:
     return copied
 
 
-def _counts_of(
-    matrix: Any, subset: Described, subject: str, in_memory: bool, nan: NanEntries | None = None,
-    **about: Any,
-) -> CountMatrix:  # fmt: skip
-    """Return the checked counts of the chosen part of a matrix; other entries are not checked."""
-    about |= subset.about()
-    if subset.rows is not None or subset.columns is not None:
-        if hasattr(matrix, "to_memory") and subset.rows is None:  # of an AnnData object in a file
-            matrix = matrix.to_memory()
-        if sp.issparse(matrix):
-            rows, shape = rows_of_sparse(matrix, EntryNames(subject))
-            matrix = rows.matrix(shape[1])
-        matrix = matrix if subset.rows is None else matrix[subset.rows]
-        matrix = matrix if subset.columns is None else matrix[:, subset.columns]
-    if is_dask_array(matrix):
-        return _dask_counts(matrix, subject, in_memory, nan, **about)
-    counts: CountMatrix = checked_counts(matrix, subject=subject, nan=nan, **about)
-    return counts
+def _chosen(matrix: Any, subset: Described, subject: str) -> Any:
+    """Return the chosen part of a matrix."""
+    if subset.rows is None and subset.columns is None:
+        return matrix
+    if hasattr(matrix, "to_memory") and subset.rows is None:  # of an AnnData object in a file
+        matrix = matrix.to_memory()
+    if sp.issparse(matrix):
+        rows, shape = rows_of_sparse(matrix, EntryNames(subject))
+        matrix = rows.matrix(shape[1])
+    matrix = matrix if subset.rows is None else matrix[subset.rows]
+    return matrix if subset.columns is None else matrix[:, subset.columns]
 
 
-def _dask_counts(
-    X: Any, subject: str, in_memory: bool, nan: NanEntries | None, **about: Any
-) -> CountMatrix:
-    stream = DaskRows(X, **about, nan=nan)
-    if in_memory:
-        counts: CountMatrix = checked_counts(
-            stream.rows(0, stream.shape[0]), subject=subject, nan=nan, **about
-        )
-        return counts
-    return FileCounts(stream)
-
-
-def annotated_counts(
-    adata: Any, part: dict[str, Any], *, layer: str | None = None, raw: bool = False,
-    groups: str | None = None, subject: str = "X", in_memory: bool = True,
-    nan: NanEntries | None = None,
-) -> CountMatrix:  # fmt: skip
-    """Return the checked counts of an AnnData object: its X, a layer, or the X of its raw."""
+def _annotated_table(
+    adata: Any, choices: dict[str, Any], subject: str, part: dict[str, Any]
+) -> _Table:
+    """Return the X of an AnnData object, a layer, or the X of its raw."""
+    layer, raw, groups = choices.get("layer"), choices.get("raw", False), choices.get("groups")
     if raw and layer is not None:
         raise ValueError(f"layer={layer!r} and raw=True exclude each other: raw has no layers.")
     layers = ", ".join(map(repr, _layers(adata))) or "none"
@@ -223,10 +224,10 @@ def annotated_counts(
     others = [f"{name} is there too" for name in other_matrices(adata, layer, raw)]
     if not is_dask_array(matrix) and others:
         subject = f"{subject} ({'; '.join(others)})"
-    return _counts_of(
-        matrix, subset, subject, in_memory, nan, groups=subset.of_rows(labels),
-        obs=table_of_samples(adata, subset.rows),
-    )  # fmt: skip
+    about = subset.about() | {
+        "groups": subset.of_rows(labels), "obs": table_of_samples(adata, subset.rows)
+    }  # fmt: skip
+    return _Table(_chosen(matrix, subset, subject), about, subject)
 
 
 def part_of_annotated(adata: Any, part: dict[str, Any], raw: bool, holder: str) -> Described:

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 from ..counts.argument_types import CountsLike, MaskLike
 from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals
 from ..counts.logarithms import check_fractions
-from ..counts.memory import Counts, checked_counts
-from ..counts.nan_entries import NanEntries
+from ..counts.memory import Counts
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
@@ -170,12 +169,12 @@ def as_counts(
 
 def open_counts(
     source: Any, *, integer: IntegerPolicy = "warn", subject: str = "X", in_memory: bool = True,
-    memory_limit: int | float | str | None = None, nan: bool = False, **choices: Any,
+    memory_limit: int | float | str | None = None, **choices: Any,
 ) -> CountMatrix:  # fmt: skip
     """Open any source of counts; only this function distinguishes files, stores and objects.
 
-    `in_memory` and `memory_limit` are as in `as_counts`, as are `choices`. If `nan` is true, NaN
-    are missing entries: the counts have a mask of them, `nan_entries`.
+    `in_memory` and `memory_limit` are as in `as_counts`, as are `choices`. With ``nan=True`` among
+    these, NaN are missing entries: the counts have a mask of them, `nan_entries`.
     """
     check_integer(integer)
     limit = None if memory_limit is None else parse_bytes(memory_limit)
@@ -184,8 +183,7 @@ def open_counts(
     sources = sources_in(source)
     if sources is not None:
         sources = labelled(sources, labels)
-        of_all = {"nan": nan, "in_memory": in_memory}
-        return _joined_counts(sources, join, integer, limit, given_choices(**choices), **of_all)
+        return _joined_counts(sources, join, integer, limit, given_choices(**choices), in_memory)
     if labels is not None or join != "inner":
         raise ValueError(
             "join and labels are for a list of files, of counts or of AnnData objects."
@@ -200,7 +198,7 @@ def open_counts(
     if not isinstance(source, (str, os.PathLike, CountMatrix)):
         source = known_object(source, holder, options.pop("modality", None))
     if isinstance(source, (str, os.PathLike)):
-        counts, holder = _file_counts(user_path(source), options, part, in_memory, limit, nan)
+        counts, holder = _file_counts(user_path(source), options, part, in_memory, limit)
     elif is_annotated(source) and source.isbacked and not in_memory and not source.is_view:
         # names and columns of the object may have been changed after it was opened
         subset = part_of_annotated(source, part, "raw" in options, holder)
@@ -209,14 +207,13 @@ def open_counts(
             "mask_obs": subset.rows, "mask_var": subset.columns,
         }  # fmt: skip
         path = Path(source.filename)
-        counts, holder = _file_counts(path, options, given_choices(**part), in_memory, limit, nan)
+        counts, holder = _file_counts(path, options, given_choices(**part), in_memory, limit)
         counts.obs = table_of_samples(source, subset.rows)
     else:
         shape = () if isinstance(source, CountMatrix) else getattr(source, "shape", ())
         if len(shape) == 2 and np.isfinite(shape).all():  # dask arrays may have unknown sizes
             check_table_size(shape, holder, limit)
-        places = NanEntries() if nan else None
-        counts = object_counts(source, options, subject, in_memory, part, places)
+        counts = object_counts(source, options, subject, in_memory, part)
         if is_annotated(source) and counts.first_fraction is not None:
             whole, others = whole_matrices(source, **options), other_matrices(source, **options)
             others = [f"{other} (whole numbers)" if other in whole else other for other in others]
@@ -229,7 +226,7 @@ def open_counts(
 
 def _joined_counts(
     sources: dict[str, Any], join: Join, integer: IntegerPolicy, limit: int | None,
-    options: dict[str, Any], *, in_memory: bool, nan: bool,
+    options: dict[str, Any], in_memory: bool,
 ) -> CountMatrix:  # fmt: skip
     """Return the counts of several sources, by label, one below the other."""
     of_all = (*MASKS, "feature_names", "sample_names")
@@ -240,21 +237,15 @@ def _joined_counts(
         parts: list[RowStream] = []
         for source in sources.values():
             if isinstance(source, str | os.PathLike) and open_store(user_path(source)) is None:
-                stream = open_stream(
-                    source, **options, memory_limit=pieces, table_limit=limit, nan=nan
-                )
+                stream = open_stream(source, **options, memory_limit=pieces, table_limit=limit)
                 parts.append(opened.enter_context(stream))
             else:
-                counts = open_counts(
-                    source, integer="allow", in_memory=in_memory, nan=nan, **options
-                )
+                counts = open_counts(source, integer="allow", in_memory=in_memory, **options)
                 parts.append(PartOfCounts(counts))
         rows = JoinedRows(parts, list(sources), join)
         check_table_size(rows.shape, rows.subject, limit)
         if in_memory:
-            whole = rows.rows(0, rows.shape[0])
-            joined: CountMatrix = checked_counts(whole, **rows.about, subject=rows.subject)
-            joined.nan_entries = rows.nan_entries()
+            joined: CountMatrix = rows.in_memory()
         else:
             joined = FileCounts(rows)
             opened.pop_all()
@@ -264,23 +255,20 @@ def _joined_counts(
 
 
 def _file_counts(
-    path: Path, options: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None,
-    nan: bool = False,
-) -> tuple[CountMatrix, str]:  # fmt: skip
+    path: Path, options: dict[str, Any], part: dict[str, Any], in_memory: bool, limit: int | None
+) -> tuple[CountMatrix, str]:
     """Open a file; return its counts and their name in messages."""
     stored = open_store(path)
     if stored is not None:
         check_choices(options, ("groups",), f"{path}, a packed store")
-        return part_of_counts(with_groups(stored, **options), part), str(path)
+        return part_of_counts(with_groups(stored, options.get("groups")), part), str(path)
     pieces = MEMORY_LIMIT if limit is None else max(1 << 20, limit // 4)
     pieces = sys.maxsize if in_memory else pieces
-    stream = open_stream(path, **options, **part, memory_limit=pieces, table_limit=limit, nan=nan)
+    stream = open_stream(path, **options, **part, memory_limit=pieces, table_limit=limit)
     with ExitStack() as failed:
         failed.callback(stream.close)
         if in_memory:
-            rows = stream.whole(limit)
-            how: dict[str, Any] = {"subject": stream.subject, "nan": stream.nan}
-            return checked_counts(rows, **stream.about, **how), stream.subject
+            return stream.in_memory(), stream.subject
         counts = FileCounts(stream)
         failed.pop_all()
     return counts, stream.subject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ...readers.options import SOURCE
@@ -26,6 +26,10 @@ class FitOptions:
     def reading(self) -> dict[str, Any]:
         """The options that say what to read."""
         return {"layer": self.layer, "raw": self.raw, **self.source}
+
+    def with_nan(self, nan: bool) -> Self:
+        """Return the options, of which one says whether NaN in the counts are missing entries."""
+        return replace(self, source=self.source | {"nan": nan})
 
     @classmethod
     def pop(cls, arguments: MutableMapping[str, Any]) -> Self:

@@ -47,6 +47,7 @@ class CountInputs:
 
         `reading` holds the options of `as_counts` that say what to read.
         """
+        self._check_reading(reading)
         counts = self._read(X, reading)
         X = with_names(X, counts, reading)
         if not reset:
@@ -74,18 +75,19 @@ class CountInputs:
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
         self.feature_totals_ = np.array(counts.column_totals, np.float64)
 
-    def _read(
-        self, X: Any, reading: dict[str, Any], in_memory: bool = True, nan: bool = False
-    ) -> CountMatrix:
+    def _check_reading(self, reading: dict[str, Any]) -> None:
+        """Refuse an unknown option of those that say what to read."""
         model: Any = self
         check_source(
             reading, type(self).__name__, model.get_params(deep=False),
             [name for name in signature(model.fit).parameters if name not in _NOT_LISTED],
         )  # fmt: skip
+
+    def _read(self, X: Any, reading: dict[str, Any], in_memory: bool = True) -> CountMatrix:
         return open_counts(
             X, integer=cast(Any, self.integer), subject=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None, memory_limit=self.memory_limit,
-            nan=nan, **reading,
+            **reading,
         )  # fmt: skip
 
     def _arranged(
@@ -97,10 +99,11 @@ class CountInputs:
         The model is this one or, with ``missing="restrict"``, a copy with the features that `X`
         has. `entry_options` holds further arguments on what was measured, which the copy keeps.
         """
+        self._check_reading(reading)
         check_missing(missing)
         entry_options = entry_options or {}
         weights = entry_options.get("data_weights")
-        counts, client = self._read_for(X, client, reading, is_nan(weights))
+        counts, client = self._read_for(X, client, reading | {"nan": is_nan(weights)})
         weights = given_weights(counts, weights)
         missing = default_missing(self, counts) if missing is None else missing
         counts, there = matched_counts(self, with_names(X, counts, reading), counts, missing)
@@ -109,15 +112,10 @@ class CountInputs:
         model, counts = model._knowing(counts, entry_options | {"data_weights": weights})
         return model, counts, client
 
-    def _read_for(
-        self, X: Any, client: Any, reading: dict[str, Any], nan: bool = False
-    ) -> tuple[CountMatrix, Any]:
-        """Return counts as they are given, and the client that works on them, or None.
-
-        If `nan` is true, NaN are missing entries.
-        """
+    def _read_for(self, X: Any, client: Any, reading: dict[str, Any]) -> tuple[CountMatrix, Any]:
+        """Return counts as they are given, and the client that works on them, or None."""
         in_memory = resolve_client(client) is None
-        counts = self._read(X, reading, in_memory=in_memory, nan=nan)
+        counts = self._read(X, reading, in_memory=in_memory)
         return counts, None if in_memory else client_for(counts, client)
 
     def _knowing(

@@ -41,6 +41,8 @@ _NPZ_PARTS = {
     "coords",
     "_is_array",
 }
+# An option of every source, which fits set: NaN, and empty fields of text, are missing entries.
+NAN = "nan"
 _Opener = Callable[..., OpenedTable]
 
 
@@ -56,23 +58,23 @@ def given_choices(**choices: Any) -> dict[str, Any]:
 def check_choices(options: dict[str, Any], accepted: tuple[str, ...], subject: str) -> None:
     """Refuse an option that does not apply to the format."""
     for name, value in options.items():
-        if name not in accepted:
+        if name not in (*accepted, NAN):
             fitting = ", ".join(accepted) or "none"
             raise ValueError(f"{name}={value!r} does not apply to {subject}; choices: {fitting}.")
 
 
-def open_table(
-    path: Path, limits: MemoryLimits, options: dict[str, Any], nan: bool = False
-) -> OpenedTable:
-    """Open the table in a file of any format; `nan` says whether entries may be missing."""
+def open_table(path: Path, limits: MemoryLimits, options: dict[str, Any]) -> OpenedTable:
+    """Open the table in a file of any format."""
     if not path.exists():
         raise FileNotFoundError(f"No such file or folder: {path}")
 
     def attempt() -> OpenedTable:
         opener, accepted = _opener(path)
         check_choices(options, accepted, str(path))
-        more = {"gaps": True} if nan and opener is open_text_table else {}
-        return opener(path, limits, **options, **more)
+        if opener is not open_text_table:  # other formats store NaN as such
+            chosen = {name: value for name, value in options.items() if name != NAN}
+            return opener(path, limits, **chosen)
+        return opener(path, limits, **options)
 
     try:
         with named_errors(path):

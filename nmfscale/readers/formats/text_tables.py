@@ -47,11 +47,11 @@ def is_text_table(path: Path) -> bool:
 
 
 def open_text_table(
-    path: Path, limits: MemoryLimits, *, samples_in: SamplesIn | None = None, gaps: bool = False
+    path: Path, limits: MemoryLimits, *, samples_in: SamplesIn | None = None, nan: bool = False
 ) -> OpenedTable:
     """Open a table; its lines are read twice, first for their names.
 
-    With `gaps`, empty fields and NA are NaN.
+    If `nan` is true, empty fields and NA are NaN.
     """
     if samples_in not in get_args(SamplesIn):
         argument = "" if samples_in is None else f" (samples_in={samples_in!r})"
@@ -70,7 +70,7 @@ def open_text_table(
     check_shape(shape)
 
     def triplets() -> Iterator[Triplets]:
-        for lines, fields, values in _entries(place, form, len(names), gaps):
+        for lines, fields, values in _entries(place, form, len(names), nan):
             yield (lines, fields, values) if in_rows else (fields, lines, values)
 
     rows = SortedRows(shape, triplets, limits, np.dtype(np.float64))
@@ -78,14 +78,14 @@ def open_text_table(
     return OpenedTable(path, rows, str(path), sample_names=samples, feature_names=features)
 
 
-def _entries(path: Path, form: _Form, n_lines: int, gaps: bool) -> Iterator[Triplets]:
+def _entries(path: Path, form: _Form, n_lines: int, nan: bool) -> Iterator[Triplets]:
     """Yield the nonzero entries: numbers of lines and fields, and values."""
     kind = index_type(max(n_lines, form.n_fields))
     waiting: list[Triplets] = []
     n_waiting = 0
     for number, (line, fields) in enumerate(_lines(path, form)):
         fields = fields[form.named :]
-        if gaps:
+        if nan:
             fields = ["nan" if field.strip() in _MISSING else field for field in fields]
         values = _numbers(path, line, fields, form)
         columns = np.flatnonzero(values).astype(kind)

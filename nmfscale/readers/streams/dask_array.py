@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from ...counts.base import RowRange
-from ...counts.nan_entries import NanEntries
 from ...counts.structure import check_shape
-from ...counts.validation import CompressedRows, compressed_rows
+from ...counts.validation import CompressedRows, canonical_rows, rows_of_matrix
 from .stream import RowStream
 
 
@@ -34,7 +33,7 @@ class DaskRows(RowStream):
 
     def __init__(
         self, array: Any, sample_names: Any = None, feature_names: Any = None, groups: Any = None,
-        obs: Any = None, nan: NanEntries | None = None,
+        obs: Any = None,
     ) -> None:  # fmt: skip
         if array.ndim != 2:
             raise ValueError(f"Expected 2D array, got a dask array of shape {array.shape}.")
@@ -53,7 +52,7 @@ class DaskRows(RowStream):
         self.about = dict(
             sample_names=sample_names, feature_names=feature_names, groups=groups, obs=obs
         )
-        self._array, self.nan = array, nan
+        self._array = array
         self._ends = np.cumsum([0, *array.chunks[0]])
         self._chunk: tuple[int, CompressedRows] | None = None
 
@@ -97,6 +96,6 @@ class DaskRows(RowStream):
                     f"declares {(stop - start, self.shape[1])}: pass chunks= to map_blocks."
                 )
             names = self.entry_names()
-            checked = compressed_rows(matrix, names, first=start, sort=True, nan=self.nan)
-            last = self._chunk = i, checked
+            rows, shape = rows_of_matrix(matrix, names, start)
+            last = self._chunk = i, canonical_rows(self.observed(rows), shape, names, sort=True)
         return last[1]  # not self._chunk: another thread may have replaced it

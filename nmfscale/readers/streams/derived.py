@@ -10,7 +10,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from ...counts.base import CountMatrix, RowRange
-from ...counts.memory import checked_counts
 from ...counts.validation import CompressedRows, compressed_rows
 from ...storage.store import StoredCounts
 from .file_counts import FileCounts
@@ -54,9 +53,4 @@ class DerivedRows(RowStream):
 
     def counts(self) -> CountMatrix:
         """Return the counts, in memory if those they are computed from are."""
-        if self._counts.from_file:
-            return FileCounts(self)
-        counts: CountMatrix = checked_counts(
-            self.rows(0, self.shape[0]), subject=self.subject, **self.about
-        )
-        return counts
+        return FileCounts(self) if self._counts.from_file else self.in_memory()

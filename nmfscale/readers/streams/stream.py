@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...counts.base import CountMatrix, RowRange, labels_of, row_chunks
+from ...counts.memory import Counts, checked_counts
 from ...counts.names import checked_names
 from ...counts.nan_entries import NanEntries
 from ...counts.sizes import check_table_size
 from ...counts.structure import check_shape, index_type
 from ...counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type
 from ...storage.atomic import retry, user_path
-from ..formats.formats import given_choices, open_table
+from ..formats.formats import NAN, given_choices, open_table
 from ..formats.zarr_store import METADATA
 from ..sources.masks import MASKS, NAMES
 from ..sources.sources import MemoryLimits, OpenedTable, named_errors
@@ -34,13 +35,13 @@ class RowStream(ABC):
 
     `subject` is its name in messages; `about` holds names, groups and notes, as keyword arguments
     of `CountMatrix`; `piece_bytes` is the memory for reading, besides the rows themselves, if it
-    matters. With `nan`, NaN are missing entries.
+    matters. With `missing`, NaN are missing entries, whose places it notes.
     """
 
     subject: str
     shape: tuple[int, int]
     about: dict[str, Any]
-    nan: NanEntries | None = None
+    missing: NanEntries | None = None
     bytes_read, piece_bytes = 0, 0
     _last: tuple[int, int, RowRange] | None = None
 
@@ -50,7 +51,21 @@ class RowStream(ABC):
 
     def nan_entries(self) -> Any:
         """Return a mask (n, m) of NaN, once all rows were read; None if they are refused."""
-        return None if self.nan is None else self.nan.matrix(self.shape)
+        return None if self.missing is None else self.missing.matrix(self.shape)
+
+    def observed(self, rows: RowRange) -> RowRange:
+        """Return rows without NaN, if these are missing entries."""
+        return rows if self.missing is None else self.missing.leave_out(rows)
+
+    def whole(self) -> CompressedRows:
+        """Return all rows, checked."""
+        return self.rows(0, self.shape[0])
+
+    def in_memory(self) -> Counts:
+        """Return the counts of all rows."""
+        counts: Counts = checked_counts(self.whole(), subject=self.subject, **self.about)
+        counts.nan_entries = self.nan_entries()
+        return counts
 
     def entry_names(self) -> EntryNames:
         """Return the names used in messages about entries."""
@@ -88,10 +103,12 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
     `open_stream` creates it. It is a context manager, and holds the names, not the counts.
     """
 
-    def __init__(self, table: OpenedTable, seen: Fingerprint) -> None:
+    def __init__(
+        self, table: OpenedTable, seen: Fingerprint, table_limit: int | None = None
+    ) -> None:
         # absolute: the current folder may change before the file is read again
         self.path = table.path.absolute()
-        self.subject = table.subject
+        self.subject, self._table_limit = table.subject, table_limit
         self._source, self._columns, self.fingerprint = table.source, table.columns, seen
         n_rows, n_columns = table.source.shape
         if table.columns is not None:
@@ -139,10 +156,10 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
             raise ValueError(f"Rows {start} to {stop} are not within 0 to {self.shape[0]}.")
         return self._canonical(start, stop, sort=True)
 
-    def whole(self, table_limit: int | None = None) -> CompressedRows:
+    def whole(self) -> CompressedRows:
         """Return all rows, checked, with the columns of a row in the order of the file."""
         n_bytes = getattr(self._source, "n_bytes", 0)
-        check_table_size(self.shape, self.subject, table_limit, n_bytes)
+        check_table_size(self.shape, self.subject, self._table_limit, n_bytes)
         return self._canonical(0, self.shape[0], sort=False)
 
     def close(self) -> None:
@@ -175,7 +192,7 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
             if self._columns is not None:
                 rows = self._selected(rows)
             shape = stop - start, self.shape[1]
-            return canonical_rows(rows, shape, self.entry_names(), sort=sort, nan=self.nan)
+            return canonical_rows(self.observed(rows), shape, self.entry_names(), sort=sort)
 
     def _selected(self, rows: RowRange) -> RowRange:
         """Remove the columns that are not selected; works in the given arrays."""
@@ -202,11 +219,9 @@ class CountStream(RowStream, AbstractContextManager["CountStream"]):
 
 def open_stream(
     path: str | os.PathLike[str], *, memory_limit: int = MEMORY_LIMIT,
-    table_limit: int | None = None, nan: bool = False, **choices: Any,
+    table_limit: int | None = None, **choices: Any,
 ) -> CountStream:  # fmt: skip
-    """Open a file of counts to read it a range of rows at a time; `choices` as in `read_counts`.
-
-    If `nan` is true, NaN are missing entries.
+    """Open a file of counts to read it a range of rows at a time; `choices` as in `open_counts`.
 
     Tables that are stored by rows (compressed rows or dense arrays in .h5ad, and 10x .h5) are read
     in place. The entries of text files and compressed columns are sorted by rows at the first read,
@@ -219,12 +234,13 @@ def open_stream(
     if memory_limit < _SMALLEST_LIMIT:
         raise ValueError(f"memory_limit={memory_limit!r} must be at least {_SMALLEST_LIMIT} bytes.")
     limits = MemoryLimits(memory_limit, table_limit)
-    table = open_table(user_path(path), limits, options, nan)
+    table = open_table(user_path(path), limits, options)
     try:
         check_table_size(table.source.shape, table.subject, table_limit)
         table = chosen_part(table, part)
-        stream = CountStream(table, retry(table.path, lambda: fingerprint(table.path)))
-        stream.nan = NanEntries() if nan else None
+        seen = retry(table.path, lambda: fingerprint(table.path))
+        stream = CountStream(table, seen, table_limit)
+        stream.missing = NanEntries() if NAN in options else None
         return stream
     except BaseException:
         table.source.close()

@@ -138,13 +138,6 @@ class PartOfCounts(RowStream):
             yield self.rows(start + begin, start + end)
             begin = end
 
-    def in_memory(self) -> Counts:
-        """Return the part as counts in memory."""
-        counts: Counts = checked_counts(
-            self.rows(0, self.shape[0]), subject=self.subject, **self.about
-        )
-        return counts
-
     def in_store(self, path: Path, n_threads: int) -> StoredCounts:
         """Write the part to a packed store, block by block, and open it."""
         pack(FileCounts(self), path, n_threads=n_threads, overwrite=True)
