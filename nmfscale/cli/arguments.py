@@ -17,6 +17,7 @@ from .examples import EXAMPLES
 from .export import export
 from .in_file import add_restore_options, restore
 from .inference import bootstrap, test
+from .messages import unknown_command
 from .option_groups import (
     COUNT,
     PATH,
@@ -73,6 +74,8 @@ def make_parser(words: Sequence[str], *, all_options: bool = False) -> argparse.
             add_parameters(command, words, every_model=all_options)
         if words[:1] == [name]:
             check_options(command, words[1:])
+    if words and words[0] not in _COMMANDS and not words[0].startswith("-"):
+        parser.error(unknown_command(words[0], [*_COMMANDS]))
     return parser
 
 

@@ -140,6 +140,24 @@ def hint_for(option: str, options: Sequence[str], models: Sequence[str]) -> str:
     return f": did you mean {likely[0]}?" if likely else "."
 
 
+def unknown_command(word: str, commands: Sequence[str]) -> str:
+    """Return the message about an unknown command, with commands of similar names or with all.
+
+    Of "quality" and "topic-quality", or "permutation-test" and "test", one has the words of the
+    other.
+    """
+    name = word.lower().replace("_", "-")
+    parts = set(name.split("-"))
+    likely = [
+        command for command in commands
+        if (words := set(command.split("-"))) <= parts or parts <= words
+    ]  # fmt: skip
+    likely = likely or get_close_matches(name, commands, 1, 0.75)
+    if likely:
+        return f"unknown command {word!r}: did you mean {' or '.join(likely)}?"
+    return f"unknown command {word!r}; commands: {', '.join(commands)}."
+
+
 def in_shell_words(text: str) -> str:
     """Replace names of Python arguments in a message of the library by options of the shell."""
 

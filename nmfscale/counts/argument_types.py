@@ -117,6 +117,8 @@ FloatType: TypeAlias = Literal["float32", "float64"] | type[np.floating[Any]] | 
 # One topic by its number or its name, or several of them.
 Topic: TypeAlias = int | str
 Topics: TypeAlias = Topic | Sequence[Topic]
+# Weights of topics within groups, or of groups within topics.
+WeightKind: TypeAlias = Literal["TwR", "RwT"]
 # Called after each iteration with a record of the progress; a true value ends the fit.
 Callback: TypeAlias = Callable[[dict[str, float]], Any]
 

@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
+from ..counts.argument_types import WeightKind
 from ..models.leading_features import OF_LEADING_FEATURES
 from .fonts import complete_figure
 
@@ -36,7 +37,6 @@ PALETTE = (
 # Options of plots.
 Scaling: TypeAlias = Literal["symmetric", "topics", "groups"]
 ReplicateStyle: TypeAlias = Literal["density", "histogram"]
-WeightKind: TypeAlias = Literal["TwR", "RwT"]
 IntervalTool: TypeAlias = Literal["group_effects", "bootstrap_weights"]
 WhichTests: TypeAlias = Literal["all", "overall", "pairs"]
 ProgressX: TypeAlias = Literal["seconds", "iteration"]

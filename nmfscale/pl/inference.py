@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..counts.argument_types import AnnDataLike, ResultLike
+from ..counts.argument_types import AnnDataLike, ResultLike, WeightKind
 from ..models.topics.topic_labels import all_shortened, shortened
 from .canvas import (
     PALETTE,
     FigureOptions,
     IntervalTool,
-    WeightKind,
     WhichTests,
     axes_or_new,
     plot,

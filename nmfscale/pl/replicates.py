@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import numpy as np
 
 from ..annotated.keys import KEY
-from ..counts.argument_types import AnnDataLike, ResultLike
+from ..counts.argument_types import AnnDataLike, ResultLike, WeightKind
 from ..models.topics.topic_labels import shortened
 from .canvas import (
     FigureOptions,
     IntervalTool,
     ReplicateStyle,
-    WeightKind,
     axes_or_new,
     legend_of_names,
     plot,

@@ -973,6 +973,19 @@ def test_unknown_options(words, hint, capsys):
 
 
 @pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("quality", "'quality': did you mean topic-quality?"),
+        ("permutation_test", "did you mean test?"),
+        ("transfrom", "did you mean transform?"),
+        ("coherence", "'coherence'; commands: demo, fit, "),
+    ],
+)
+def test_unknown_commands(word, hint, capsys):
+    assert hint in misuse(capsys, word, "counts.npz")
+
+
+@pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (["--solver", "foo"], r"--solver: invalid choice: 'foo' \(choose from .*joint-em"),

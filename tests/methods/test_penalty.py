@@ -222,6 +222,8 @@ def test_parameters_of_the_penalty_are_those_of_a_nested_estimator():
         model.set_params(penalty__q=1)
     with pytest.raises(ValueError, match=r"penalty is None, which .* 'weight': set penalty first"):
         without.set_params(penalty__weight=1.0)
+    with pytest.raises(ValueError, match=r"0\.5 of PoissonNMF .*=nmfscale\.experimental\.Spars"):
+        without.set_params(penalty=0.5).fit(COUNTS)
     without.set_params(penalty=SparsityPenalty(1.0), penalty__weight=2.0)
     assert repr(without.penalty) == "SparsityPenalty(weight=2.0)"
 

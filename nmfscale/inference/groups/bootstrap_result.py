@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.argument_types import check_option
+from ...counts.argument_types import WeightKind, check_option
 from ...counts.foreign import imported_pandas
 from ...models.tables import Columns, Tables, tidy_columns
 from ..design.equal_weights import counted_once
@@ -19,8 +19,6 @@ from ..results.files import Result
 from ..results.origin import Origin
 
 Array = NDArray[Any]
-# Topics within groups, and groups within topics.
-WeightKind: TypeAlias = Literal["TwR", "RwT"]
 
 
 @dataclass(frozen=True)

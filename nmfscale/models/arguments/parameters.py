@@ -10,7 +10,10 @@ from inspect import cleandoc, signature
 from itertools import pairwise
 from typing import Any, Self, TypeVar, dataclass_transform
 
-from sklearn.utils._param_validation import validate_parameter_constraints
+from sklearn.utils._param_validation import (
+    InvalidParameterError,
+    validate_parameter_constraints,
+)
 
 from ...counts.names import plain
 
@@ -106,6 +109,8 @@ def check_values(estimator: Any) -> None:
     """Check the values of parameters, and of the parameters of objects among them."""
     values = estimator.get_params(deep=False)
     constraints = estimator._parameter_constraints
+    for name, value in values.items():
+        _check_part(type(estimator).__name__, name, value, constraints[name])
     validate_parameter_constraints(
         constraints,
         {name: plain(value) for name, value in values.items()},
@@ -118,6 +123,19 @@ def check_values(estimator: Any) -> None:
             raise ValueError(f"{name} is {value}; a number is needed.")
         if isinstance(value, CheckedParameters):
             check_values(value)
+
+
+def _check_part(model: str, name: str, value: Any, constraints: Collection[Any]) -> None:
+    """Refuse a value in place of an object with parameters, such as a number for a penalty.
+
+    scikit-learn would name the class by its module, which is not public.
+    """
+    for kind in constraints:
+        if hasattr(kind, "public_name") and not isinstance(value, kind | None):
+            raise InvalidParameterError(
+                f"{name}={value!r} of {model} is not valid: give {name}={kind.public_name}(...), "
+                f"or {name}=None."
+            )
 
 
 class CheckedParameters:

@@ -91,6 +91,7 @@ class SparsityPenalty(CheckedParameters, BaseEstimator):
     norm: PenaltyNorm = "l1"
     on: PenalisedFactor = "loadings"
 
+    public_name: ClassVar[str] = "nmfscale.experimental.SparsityPenalty"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "weight": [Interval(Real, 0, None, closed="left")],
         "exponent": [Interval(Real, 0, 1, closed="right")],
