@@ -175,6 +175,12 @@ def checkpoints_for(
     same `options`. Raise ValueError if there is no folder to resume from, or its checkpoints do not
     match the request.
     """
+    for name, arrays in parts.items():
+        if not isinstance(arrays, Iterable):
+            raise TypeError(
+                f"parts[{name!r}] is {arrays!r}: a tuple of arrays is needed, of which each may be "
+                f"None, such as ({arrays!r},)."
+            )
     n_folders = n_starts + n_moves + (n_moves > 0)
     if folder is None:
         if resume:

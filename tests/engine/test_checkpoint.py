@@ -21,7 +21,13 @@ from sklearn.exceptions import ConvergenceWarning
 from small_fits import StopError, X, at_level, bits, model, stop_at
 
 from nmfscale import kernels
-from nmfscale.engine.checkpoint import Checkpoint, CheckpointError, _marks, folder_in_use
+from nmfscale.engine.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    _marks,
+    checkpoints_for,
+    folder_in_use,
+)
 from nmfscale.engine.monitor import first_ctrl_c
 from nmfscale.methods.poisson.solvers import SOLVERS
 from nmfscale.readers.open import as_counts
@@ -432,3 +438,9 @@ def test_a_full_disk_is_a_warning_first(tmp_path, monkeypatch):
         checkpoint.save(4, {}, {"L": np.ones(3)})
     assert os.listdir(tmp_path) == ["checkpoint-00000001.h5"]
     assert (tmp_path / "checkpoint-00000001.h5").read_bytes() == before
+
+
+def test_arrays_to_compare_are_iterables():
+    # of a model of another package, and in a fit without checkpoints, too
+    with pytest.raises(TypeError, match=r"parts\['start'\] is None: a tuple of arrays is needed"):
+        checkpoints_for(None, 1, as_counts(X), {"start": None}, every=60.0, resume=False)
