@@ -100,6 +100,24 @@ def test_topics_that_are_not_in_the_counts_have_no_pairs():
     assert "3 topics not reproduced" in repr(found)
 
 
+def test_counts_that_vary_more_than_the_model_says_warn(found, data):
+    """Poisson counts have no dispersion; no warning was raised for them."""
+    dispersion, error = found.excess_variance
+    assert abs(dispersion) < 4 * error < 0.05 and found.inflation < 1.5
+    _, (L, mu, u, _) = data
+    rng = np.random.default_rng(0)
+    rates = L @ (mu[:, None] * u).T
+    X = rng.poisson(rates * rng.gamma(1 / 0.3, 0.3, rates.shape))
+    with pytest.warns(ConvergenceWarning):
+        model = NoisyTopicModel(3, random_state=0, n_threads=1, max_iter=60).fit(X)
+    few = {"n_chains": 1, "n_draws": 2, "n_warmup": 2, "random_state": 0, "n_threads": 1}
+    with pytest.warns(UserWarning, match=r"their dispersion is 0\.[23].*nmfscale\.thin\(X, frac"):
+        varied = noisy_pairs(model, X, **few)
+    assert 0.22 < varied.excess_variance[0] < 0.35
+    # the variance of each count is mu + 0.3 mu^2
+    assert 0.8 < (varied.inflation - 1) / (0.3 * (rates**2).sum() / rates.sum()) < 1.2
+
+
 @pytest.mark.nightly
 def test_names_and_a_model_without_a_mixture(found, data):
     names = [f"gene {j}" for j in range(80)]

@@ -36,6 +36,7 @@ from ...models.pipelines import model_and_input
 from ...storage.atomic import user_path
 from ...terminal import progress_bar
 from ..design.groups import checked_labels
+from ..replicates.excess_variance import excess_variance, varies_more
 from ..replicates.folds import Folds
 from ..replicates.replicates import (
     check_every,
@@ -45,8 +46,7 @@ from ..replicates.replicates import (
 from ..replicates.seeds import child, seed_of
 from ..replicates.selection_fits import SelectionTask, check_estimator, totals_of
 from ..replicates.shared_fits import counts_of_job
-from .excess_variance import excess_variance
-from .select_k_result import SelectK, varies_more
+from .select_k_result import SelectK
 
 Array = NDArray[Any]
 HeldOutPart: TypeAlias = Literal["auto", "counts", "samples"]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...models.tables import Columns
+from ..replicates.excess_variance import varies_more
 from ..results.files import Result
 
 Array = NDArray[Any]
@@ -20,8 +21,6 @@ FOUND, _SURE = 0.8, 0.9
 _FITTED = {
     "counts": "the other half of the counts", "samples": "other samples", "units": "other units"
 }  # fmt: skip
-# Standard errors beyond which counts vary more than Poisson counts, and the least dispersion.
-_ERRORS, _LEAST = 3.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -160,11 +159,6 @@ class SelectK(Result):
         """The recommendation and its reason."""
         best = "No number of topics is recommended" if self.best is None else f"K = {self.best}"
         return f"{best}: {self.reason}"
-
-
-def varies_more(excess: tuple[float, float] | None) -> bool:
-    """Whether an estimate of the dispersion, with its standard error, exceeds that of Poisson."""
-    return excess is not None and excess[0] > max(_LEAST, _ERRORS * excess[1])
 
 
 def recommendation(

@@ -27,6 +27,8 @@ from ...models.noisy_topic_model import NoisyTopicModel
 from ...models.pipelines import FittedModel, model_and_input
 from ...readers.streams.thinning import Thinning
 from ..design.fit_counts import counts_of_fit
+from ..replicates.excess_variance import excess_variance, inflation_of, varies_more
+from ..replicates.folds import MOST_SUMS
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import child, generator, state_of_fit
 from ..replicates.shared_fits import counts_of_job, file_of
@@ -39,6 +41,9 @@ _SAME_TOPIC = 0.9
 # Least number of starts of a fit to a half of the counts. With one, all halves often lead to the
 # local optimum of the fit to all counts, so that its topics seem to be those of the counts.
 _STARTS = 4
+# Variance of counts, relative to that of Poisson counts, above which error rates are far too small;
+# and what thinning reduces the excess over 1 to.
+_MOST_INFLATION, _THINNED = 2.0, 0.5
 
 
 def noisy_pairs(
@@ -122,11 +127,15 @@ def noisy_pairs(
     -----
     UserWarning
         If topics of the fit are not found again by every chain. The error rates of the other topics
-        are then too small, too.
+        are then too small, too. If counts vary so much more than Poisson counts that their variance
+        is more than twice their mean (``inflation``): deviations of single counts then look like
+        noise of pairs.
 
     Notes
     -----
-    See ``docs/noisy_topics.md`` for the error rates that were realised in simulations.
+    The dispersion of the counts, ``excess_variance``, is estimated as by
+    :func:`nmfscale.select_k`, from the two halves with which each chain begins. See
+    ``docs/noisy_topics.md`` for the error rates that were realised in simulations.
 
     References
     ----------
@@ -177,11 +186,15 @@ def noisy_pairs(
     reproduced: Array = np.logical_and.reduce(agreement >= _SAME_TOPIC)
     local, factors = job["no_noise"].mean(axis=0), job["factors"].mean(axis=0)
     local[~reproduced] = 1.0
+    dispersion, error = job["excess_variance"].mean(axis=0).tolist()
+    inflation = inflation_of(dispersion, model.loadings_, model.components_.T)
     _warn(reproduced, agreement, names)
+    _warn_of_dispersion(dispersion, error, inflation)
     return NoisyPairs(
         error_rates_of(local, factors), local, factors, model.topic_counts_,
         model.expected_counts_, agreement, job["noise_share"], reproduced,
-        feature_names_of(model, counts), names, job.interrupted, job.seed.entropy,
+        (dispersion, error), inflation, feature_names_of(model, counts), names, job.interrupted,
+        job.seed.entropy,
     )  # fmt: skip
 
 
@@ -203,6 +216,19 @@ def _warn(reproduced: Array, agreement: Array, names: tuple[Any, ...]) -> None:
         f"{agreement[:, k].min():.2f}: their pairs have an error rate of 1, and error rates of "
         "other topics are too small. Either the fit or a chain is at a local optimum, which a "
         "larger n_init of the model may prevent, or these counts do not determine so many topics."
+    )
+
+
+def _warn_of_dispersion(dispersion: float, error: float, inflation: float) -> None:
+    if inflation <= _MOST_INFLATION or not varies_more((dispersion, error)):
+        return
+    share = _THINNED / (inflation - 1)
+    warn_caller(
+        f"counts vary more than Poisson counts: their dispersion is {dispersion:.2f} (standard "
+        f"error {error:.2f}), so that the variance of a count is {inflation:.1f} times its mean. "
+        "The model takes deviations of single counts for noise of pairs, and error rates are far "
+        "too small. They are less so for fewer counts, in which the dispersion matters less: fit "
+        f"and rank nmfscale.thin(X, fraction={share:.2g})."
     )
 
 
@@ -240,7 +266,7 @@ class ChainTask(ReplicateTask):
         return {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
 
     def _chain(self, r: int, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
-        chain = self._started(r, seed, n_threads)
+        chain, excess = self._started(r, seed, n_threads)
         for _ in range(self.n_warmup):
             chain.sweep(adapt=True)
         no_noise, factors = np.zeros(chain.u.shape), np.zeros(chain.u.shape)
@@ -257,22 +283,29 @@ class ChainTask(ReplicateTask):
             "no_noise": no_noise.T[match] / self.n_draws,
             "factors": factors.T[match] / self.n_draws,
             "agreement": similarities[here, match], "noise_share": np.asarray(share / self.n_draws),
+            "excess_variance": np.array(excess),
         }  # fmt: skip
 
-    def _started(self, r: int, seed: SeedSequence, n_threads: int) -> NoiseChain:
-        """Return a chain that starts from a fit of a random half of the counts."""
+    def _started(
+        self, r: int, seed: SeedSequence, n_threads: int
+    ) -> tuple[NoiseChain, tuple[float, float]]:
+        """Return a chain that starts from a fit of a random half, and the dispersion around it."""
         thinning = Thinning.of(child(child(seed, r), 0), 2)
-        half = thinned_part(self.counts, thinning, range(1))
+        half, other = (
+            thinned_part(self.counts, thinning, range(part, part + 1)) for part in range(2)
+        )
         model = clone(self.estimator)
         model.set_params(random_state=state_of_fit(seed, r), n_threads=n_threads)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a start need not have converged
             model.fit(half)
         noise: Any = model._posterior(n_threads)
+        topics = np.stack([model.components_.T] * 2)
+        sums = np.arange(self.counts.shape[0]) % MOST_SUMS
         return NoiseChain(
             self.counts, 2.0 * model.loadings_, model.mu_, noise.mean.T, model.noise_shares_,
             generator(seed, r), n_threads,
-        )  # fmt: skip
+        ), excess_variance((half, other), topics, sums, n_threads)  # fmt: skip
 
 
 def _correlations(one: Array, other: Array) -> Array:

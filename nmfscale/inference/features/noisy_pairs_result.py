@@ -40,6 +40,12 @@ class NoisyPairs(Result):
         Mean share of noisy pairs in each chain.
     reproduced : ndarray of bool of shape (K,)
         Whether the correlation is at least 0.9 in every chain.
+    excess_variance : tuple of float
+        Dispersion of the counts around the fits from which the chains start, and its standard
+        error, means of the chains: close to 0 for Poisson counts.
+    inflation : float
+        Variance that the counts have for this dispersion, divided by that of Poisson counts: a mean
+        over the entries, weighted by expected counts.
     feature_names : ndarray or None
         Names of the features.
     topic_names : tuple
@@ -65,6 +71,8 @@ class NoisyPairs(Result):
     agreement: Array
     noise_shares: Array
     reproduced: Array
+    excess_variance: tuple[float, float]
+    inflation: float
     feature_names: NDArray[Any] | None
     topic_names: tuple[Any, ...]
     interrupted: bool
