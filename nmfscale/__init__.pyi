@@ -13,6 +13,7 @@ from .inference.choice.select_k import select_k as select_k
 from .inference.choice.stability import stability as stability
 from .inference.choice.topic_quality import topic_quality as topic_quality
 from .inference.features.differential import differential_features as differential_features
+from .inference.features.pseudobulk import pseudobulk as pseudobulk
 from .inference.groups.balance import balance as balance
 from .inference.groups.bootstrap import bootstrap_weights as bootstrap_weights
 from .inference.groups.permutation import permutation_test as permutation_test

@@ -18,6 +18,7 @@ from .inference.choice.stability_result import Stability
 from .inference.choice.topic_quality_result import TopicQuality
 from .inference.features.differential_result import DifferentialFeatures
 from .inference.features.noisy_pairs_result import NoisyPairs
+from .inference.features.pseudobulk_result import Pseudobulk
 from .inference.groups.bootstrap_result import BootstrapWeights
 from .inference.groups.correspondence_result import CorrespondenceAnalysis
 from .inference.groups.permutation_result import GroupTest, PermutationTest
@@ -39,6 +40,6 @@ __all__ = [
     "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
-    "ProportionRegression", "SampleClusters", "SelectK", "Stability", "StoredCounts", "TopicMatch",
-    "TopicParameters", "TopicQuality", "TopicTruth",
+    "ProportionRegression", "Pseudobulk", "SampleClusters", "SelectK", "Stability", "StoredCounts",
+    "TopicMatch", "TopicParameters", "TopicQuality", "TopicTruth",
 ]  # fmt: skip

@@ -154,11 +154,13 @@ def have_room(n_entries: int, memory_limit: int | float | str | None) -> bool:
 
 def check_columns(
     counts: CountMatrix, needs: Needs, memory_limit: int | float | str | None, *,
-    n_threads: int = 1,
+    n_threads: int = 1, what: str = "the regressions of the features need",
+    remedy: str = "or pass fewer features at a time",
 ) -> int:  # fmt: skip
     """Return the bytes that a pass over panels of columns needs; refuse it if memory is too small.
 
-    `needs.row` is for each row, `needs.shared` for everything else except the counts.
+    `needs.row` is for each row, `needs.shared` for everything else except the counts. `what` begins
+    the error, and `remedy` ends it.
     """
     # built first, so that its memory is part of the current memory
     layout = counts.layout(n_threads)
@@ -170,8 +172,7 @@ def check_columns(
         several = len(cut_blocks(counts.row_nnz)) > 2
         peak += (SLICE_BYTES + several * _WHOLE_COLUMN_BYTES) * counts.nnz
     if peak > limit:
-        remedy = f"{_more(memory_limit)}, or pass fewer features at a time"
-        raise _too_much("the regressions of the features need", peak, limit, remedy)
+        raise _too_much(what, peak, limit, f"{_more(memory_limit)}, {remedy}")
     return peak
 
 

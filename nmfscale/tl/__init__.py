@@ -9,6 +9,7 @@ them, and the functions of ``nmfscale.pl`` draw them.
 from typing import Any
 
 from .choice import select_k, topic_quality
+from .conditions import pseudobulk
 from .differential import differential_features
 from .groups import (
     bootstrap_weights,
@@ -23,8 +24,8 @@ from .transform import transform
 
 __all__ = [
     "bootstrap_weights", "correspondence_analysis", "differential_features", "group_effects",
-    "permutation_test", "rename_topics", "restore_h5ad", "select_k", "topic_quality", "topics",
-    "transform", "write_h5ad",
+    "permutation_test", "pseudobulk", "rename_topics", "restore_h5ad", "select_k", "topic_quality",
+    "topics", "transform", "write_h5ad",
 ]  # fmt: skip
 
 # Names that were here, and what to use now.

@@ -65,6 +65,7 @@ def results():
         nmfscale.cluster_samples(model),
         nmfscale.find_samples(model, n_top=2),
         nmfscale.compare_fits({"a": model, "b": named}, X),
+        nmfscale.pseudobulk(named, X, units=UNITS, groups=GROUPS),
         nmfscale.differential_features(named, X, reference="blue"),
     ]
 

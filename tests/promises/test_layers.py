@@ -102,7 +102,13 @@ WAYS_IN = {
     "samples": {"find_samples", "cluster_samples"},
     "groups": {"permutation", "bootstrap", "balance", "correspondence", "statistics"},
     "regression": {"effects", "regression"},
-    "features": {"differential", "differential_tests", "noisy_pairs", "pyldavis"},
+    "features": {
+        "differential",
+        "differential_tests",
+        "noisy_pairs",
+        "pseudobulk",
+        "pyldavis",
+    },
     "choice": {"select_k", "stability", "topic_quality", "compare_fits", "consensus"},
 }
 _OF_DASK = ("readers/streams/dask_array.py", "cluster/local.py", "cluster/pool.py")

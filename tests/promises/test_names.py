@@ -20,8 +20,8 @@ NAMES = {
         as_counts concat read_counts text_counts thin write_store
         load load_result match_topics write_report
         balance bootstrap_fit bootstrap_weights cluster_samples clustering_score compare_fits
-        differential_features find_samples group_effects permutation_test regress_proportions
-        select_k stability topic_quality
+        differential_features find_samples group_effects permutation_test pseudobulk
+        regress_proportions select_k stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -43,7 +43,7 @@ NAMES = {
         BootstrapFit BootstrapWeights ClusteringScore Consensus CorrespondenceAnalysis
         DifferentialFeatures Estimates FitComparison FitSummary GroupDifferences GroupEffects
         GroupTest JackknifeEstimates JackknifeFit LeadingSamples NoisyPairs Origin PermutationTest
-        ProportionRegression SampleClusters SelectK Stability TopicMatch TopicQuality
+        ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicMatch TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,
     "nmfscale.experimental": """
@@ -58,8 +58,8 @@ NAMES = {
     """,
     "nmfscale.tl": """
         bootstrap_weights correspondence_analysis differential_features group_effects
-        permutation_test rename_topics restore_h5ad select_k topic_quality topics transform
-        write_h5ad
+        permutation_test pseudobulk rename_topics restore_h5ad select_k topic_quality topics
+        transform write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",
     "nmfscale.testing": "check_model model_checks",  # needs pytest: not loaded by nmfscale

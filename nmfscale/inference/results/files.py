@@ -64,6 +64,7 @@ _CLASSES = {
     "inference.regression.effects_result": ("GroupDifferences", "GroupEffects"),
     "inference.replicates.jackknife_result": ("JackknifeEstimates", "JackknifeFit"),
     "inference.features.noisy_pairs_result": ("NoisyPairs",),
+    "inference.features.pseudobulk_result": ("Pseudobulk",),
     "inference.results.origin": ("Origin",),
     "inference.groups.permutation_result": ("GroupTest", "PermutationTest"),
     "inference.replicates.refit_result": ("BootstrapFit", "Estimates"),

@@ -1,0 +1,330 @@
+"""Pseudobulk counts: the counts of each unit, such as a donor, split among the topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from ...counts.argument_types import Client, CountsLike
+from ...counts.base import CountMatrix
+from ...counts.names import name_array
+from ...engine.local import LocalExecutor
+from ...engine.memory import check_columns
+from ...engine.protocol import Executor
+from ...engine.session import session_of_fit
+from ...engine.threads import resolve_threads, single_blas_thread
+from ...engine.workers import resolve_client
+from ...kernels import row_stride
+from ...methods.factors import per_lane, proportions, to_lanes
+from ...methods.topics.expected_counts import LEAST, SumUnits, expected_needs
+from ...methods.weights.measured import Measured
+from ...models.arguments.measured_entries import (
+    check_totals_of_fit,
+    measured_counts,
+    measured_of_fit,
+    rows_by_name,
+    rows_of_fit,
+)
+from ...models.arguments.names import default_missing, feature_names_of, matched_counts
+from ...models.pipelines import FittedModel, model_and_input, refuse_swapped
+from ...terminal import progress_bar
+from ..design.fit_counts import loadings_of_counts
+from ..design.groups import Labels, checked_labels
+from ..design.loadings import SampleTopics, topics_of_samples
+from ..replicates.shared_fits import counts_of_job
+from ..results.origin import Origin
+from .pseudobulk_result import Pseudobulk
+
+Array = NDArray[Any]
+_HINT = "It is one pass over the counts: call the function again."
+
+
+def pseudobulk(
+    model: FittedModel,
+    X: CountsLike,
+    *,
+    units: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    topic_names: ArrayLike | None = None,
+    memory_limit: int | float | str | None = None,
+    n_threads: int | None = None,
+    client: Client | None = None,
+    verbose: int = 0,
+    layer: str | None = None,
+    raw: bool = False,
+) -> Pseudobulk:
+    """Sum the counts of each unit, such as a donor, topic by topic.
+
+    Each count is split among the topics by the probability that it comes from them, and the parts
+    are added up over the samples of a unit. So there is a table of counts of units and features for
+    each topic, as pseudobulk counts of a cell type: samples need not belong to one topic each.
+    Programs for bulk counts, such as edgeR, DESeq2 and pydeseq2, take these tables. The tests of
+    :func:`condition_features` are made from them.
+
+    Parameters
+    ----------
+    model : fitted model
+        Any model with loadings, or a pipeline that ends with one.
+    X : counts of shape (n_samples, n_features)
+        Counts with the features of the fit, as in :meth:`nmfscale.PoissonNMF.fit`. Samples and
+        features are matched by name if both sides have names. If they are not the samples of the
+        fit, their loadings are those of :meth:`nmfscale.PoissonNMF.transform`.
+    units : array-like of shape (n_samples,), optional
+        Label of the unit of each sample, such as its donor; by default samples are units.
+    groups : array-like of shape (n_samples,), optional
+        Label of the group of each sample, such as its condition. A unit with samples in several
+        groups is then one unit in each of them.
+    topic_names : sequence of str, optional
+        Names of topics; by default those of the model, or numbers.
+    memory_limit : int, float or str, optional
+        As in :class:`nmfscale.PoissonNMF`. With a limit, files are read in pieces.
+    n_threads
+        As in :class:`nmfscale.PoissonNMF`.
+    client
+        As in :meth:`nmfscale.PoissonNMF.fit`. Panels of features are the tasks of a cluster.
+        Results are the same to the bit everywhere.
+    verbose : int, default=0
+        1 shows a progress bar.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+
+    Returns
+    -------
+    Pseudobulk
+        Expected counts (n_units, n_components, n_features); an AnnData object by ``to_anndata()``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not valid, or `X` lacks features of the fit.
+    MemoryLimitError, ClusterError
+        As in :meth:`nmfscale.PoissonNMF.fit`.
+
+    Notes
+    -----
+    With ``x_ij ~ Poisson(sum_k l_ik f_jk)`` the part of topic k in a count has the expectation
+    ``x_ij l_ik f_jk / sum_k l_ik f_jk`` [1]_, the responsibility of the topic in an EM step. These
+    parts add up to the counts, whatever the fit. The product ``x_ij l_ik`` with proportions l does
+    so, too, but gives each topic of a sample the features of all others.
+
+    The frequencies f are those of all samples. If a feature differs between conditions in one
+    topic, a part of the difference appears in the other topics of the same samples: 0 where a
+    sample has a single topic, more the more topics it has.
+
+    References
+    ----------
+    .. [1] Lee, Seung (1999). Learning the parts of objects by non-negative matrix factorization.
+       Nature.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import nmfscale
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(120, 50, 3, random_state=0)
+    >>> model = nmfscale.TopicModel(3, random_state=0).fit(X)
+    >>> donors = np.repeat(["ann", "ben", "cat", "dan"], 30)
+    >>> counts = nmfscale.pseudobulk(model, X, units=donors)
+    >>> counts.counts.shape
+    (4, 3, 50)
+    >>> bool(np.allclose(counts.counts[0].sum(axis=0), X[:30].sum(axis=0)))
+    True
+    >>> counts.to_frame().head(3).round(1)
+      unit  topic  n_samples  proportions   count
+    0  ann      0         30          7.7  2070.8
+    1  ann      1         30         10.8  3235.5
+    2  ann      2         30         11.5  3591.7
+    """
+    refuse_swapped(model, X, "the counts")
+    client = resolve_client(client)
+    model, X = model_and_input(model, X)
+    check_is_fitted(model, "components_")
+    counts = counts_of_job(X, memory_limit, client, layer=layer, raw=raw)
+    counts, topics, measured = _topics_of(model, X, counts, topic_names, client)
+    labels = UnitsInGroups.of(units, groups, counts.shape[0], topics.sample_names)
+    shares = proportions(topics.rows)
+    F = np.asarray(model.components_, np.float64)
+    F = (F / np.maximum(F.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
+    values = _expected(
+        counts, shares, F, labels, memory_limit=memory_limit, n_threads=n_threads, client=client,
+        verbose=verbose,
+    )  # fmt: skip
+    sizes, features = _sizes(topics, labels, measured)
+    return Pseudobulk(
+        values, sizes, features, labels.sums(shares), labels.n_samples(),
+        labels.names, labels.groups, labels.constant(counts.obs), topics.topic_names,
+        feature_names_of(model, counts), Origin.of(topics.words, units=units, groups=groups),
+    )  # fmt: skip
+
+
+def _topics_of(
+    model: Any, X: Any, counts: CountMatrix, topic_names: Any, client: Any
+) -> tuple[CountMatrix, SampleTopics, Measured | None]:
+    """Return counts with the features of the fit, the amounts of topics, and what was measured.
+
+    Samples that are not those of the fit get loadings by `transform`.
+    """
+    counts = matched_counts(model, X, counts, default_missing(model, counts))[0]
+    counts = measured_counts(model, counts)
+    topics = topics_of_samples(model, "amounts", topic_names, warn=False)
+    measured, rows = Measured.of(counts), _rows_of(model, counts)
+    if rows is not None:
+        of_fit = measured_of_fit(model)
+        if measured is None and of_fit is not None:
+            measured = of_fit.rows(rows)
+        return counts, topics.of(rows), measured
+    F = np.asarray(model.components_.T, np.float64)
+    shares = proportions(loadings_of_counts(model, counts, None, client) * F.sum(axis=0))
+    totals = np.asarray(counts.row_totals, np.float64)
+    whole = totals if measured is None else measured.whole_totals(totals, shares, F)
+    names = counts.sample_names
+    amounts = shares * whole[:, None]
+    return counts, replace(topics, rows=amounts, totals=totals, sample_names=names), measured
+
+
+def _rows_of(model: Any, counts: CountMatrix) -> Array | None:
+    """Return the position of each sample in the fit, None if some samples are not of the fit.
+
+    Some of the samples of the fit are found by their names.
+    """
+    rows, names = rows_of_fit(model, counts), getattr(model, "sample_names_", None)
+    totals = getattr(model, "sample_totals_", None)
+    if rows is not None or names is None or counts.sample_names is None or totals is None:
+        return rows
+    try:
+        rows = rows_by_name(counts.sample_names, names, counts.shape[0])
+        check_totals_of_fit(counts.row_totals, totals[rows], "sample")
+    except ValueError:
+        return None
+    return rows
+
+
+@dataclass(frozen=True)
+class UnitsInGroups:
+    """Units of samples; with groups, each pair of a unit and a group that has samples is a unit.
+
+    `of_sample` is the number of the unit of each sample, `names` and `groups` are the labels of the
+    units; `groups` is None without groups. `donors` are the units before they were split by group.
+    """
+
+    of_sample: Array
+    names: tuple[Any, ...]
+    groups: tuple[Any, ...] | None
+    donors: Labels
+    conditions: Labels | None
+
+    @classmethod
+    def of(cls, units: Any, groups: Any, n_samples: int, sample_names: Any) -> UnitsInGroups:
+        """Check the labels of samples, and return the units."""
+        if units is None:
+            own = np.arange(n_samples) if sample_names is None else name_array(sample_names)
+            donors = Labels(np.arange(n_samples), tuple(own))
+        else:
+            donors = checked_labels(units, n_samples, "units", sample_names, "X")
+        if groups is None:
+            return cls(donors.codes, donors.names, None, donors, None)
+        conditions = checked_labels(groups, n_samples, "groups", sample_names, "X")
+        R = len(conditions.names)
+        pairs, of_sample = np.unique(donors.codes * R + conditions.codes, return_inverse=True)
+        of_units, of_groups = Labels(pairs // R, donors.names), Labels(pairs % R, conditions.names)
+        names = tuple(donors.names[i] for i in of_units.codes)
+        labels = tuple(conditions.names[i] for i in of_groups.codes)
+        return cls(of_sample.reshape(-1), names, labels, of_units, of_groups)
+
+    def __len__(self) -> int:
+        """Return the number of units."""
+        return len(self.names)
+
+    def sums(self, rows: Array) -> Array:
+        """Sum the rows (n, K) of the samples of each unit."""
+        out = np.zeros((len(self), *rows.shape[1:]))
+        np.add.at(out, self.of_sample, rows)
+        return out
+
+    def n_samples(self) -> NDArray[np.int64]:
+        """Return the number of samples of each unit."""
+        return np.bincount(self.of_sample, minlength=len(self))
+
+    def constant(self, obs: Any) -> dict[str, Array]:
+        """Return the columns of a table of samples that have one value in each unit, by unit."""
+        first = np.zeros(len(self), np.int64)
+        first[self.of_sample[::-1]] = np.arange(len(self.of_sample))[::-1]
+        columns = {} if obs is None else {name: np.asarray(obs[name]) for name in obs}
+        of_units = {name: column[first] for name, column in columns.items()}
+        return {
+            name: values for name, values in of_units.items()
+            if _equal(values[self.of_sample], columns[name])
+        }  # fmt: skip
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Whether arrays are equal; missing numbers are equal to each other."""
+    same = one == other
+    if one.dtype.kind == "f":
+        same |= np.isnan(one) & np.isnan(other)
+    return bool(np.all(same))
+
+
+def _sizes(
+    topics: SampleTopics, labels: UnitsInGroups, measured: Measured | None
+) -> tuple[Array, Array | None]:
+    """Return the expected counts (B, n_units, K) of topics in the batches, and what they measured.
+
+    Batches are those with different measured features; without these there is one.
+    """
+    if measured is None:
+        return labels.sums(topics.rows)[None], None
+    sizes = [
+        labels.sums(np.where((measured.groups == b)[:, None], topics.rows, 0.0))
+        for b in range(len(measured.features))
+    ]
+    return np.stack(sizes), np.asarray(measured.features, bool)
+
+
+def _expected(
+    counts: CountMatrix, shares: Array, F: Array, labels: UnitsInGroups, *,
+    memory_limit: Any, n_threads: int | None, client: Any, verbose: int,
+) -> Array:  # fmt: skip
+    """Return the expected counts (n_units, K, m)."""
+    K = shares.shape[1]
+    threads = resolve_threads(n_threads, counts.nnz * K)
+    needs = expected_needs(counts, K, len(labels))
+    what = f"expected counts of {len(labels):,} units and {K} topics need"
+    check_columns(
+        counts, needs, memory_limit, n_threads=threads, what=what,
+        remedy="or pass fewer units, or the counts of fewer features",
+    )  # fmt: skip
+    options: Any = {"n_threads": n_threads, "verbose": verbose, "hint": _HINT}
+    with (
+        single_blas_thread(),
+        session_of_fit(client, counts, needs, **options) as (of_job, session),
+        _progress(counts.shape[1], verbose) as note,
+    ):
+        executor: Executor
+        if session is None:
+            executor = LocalExecutor(of_job.layout(threads), threads)
+        else:
+            executor = session.executor(of_job, threads)  # type: ignore[arg-type]
+        layout, stride = executor.layout, row_stride(K)
+        lanes = to_lanes(shares, layout.row_order, stride, np.float64, least=LEAST)
+        executor.put("proportions", lanes)
+        executor.put("units", per_lane(labels.of_sample, layout.row_order))
+        of_features = to_lanes(F, layout.column_order, stride, np.float64, least=LEAST)
+        step = SumUnits(of_features, K, len(labels))
+        values = executor.run_columns(step, note=note)["expected"]
+    out = np.empty((len(labels), K, counts.shape[1]))
+    there = layout.column_order >= 0
+    out[:, :, layout.column_order[there]] = values[there].transpose(1, 2, 0)
+    return out
+
+
+@contextmanager
+def _progress(n_features: int, verbose: int) -> Iterator[Any]:
+    """Yield the function that shows the progress of the panels."""
+    with progress_bar(n_features, "features", " features", verbose) as advance:
+        yield lambda lanes, arrays: advance(min(lanes.stop, n_features) - lanes.start)
