@@ -179,6 +179,5 @@ def in_shell_words(text: str) -> str:
     text = re.sub(r"(?:^|(?<=[.:;] ))X(?= (?:has|does|is|lacks) )", "INPUT", text)
     text = text.replace("transpose=False", "--no-transpose")
     text = text.replace("LDA(inference='collapsed')", f"nmfscale fit{COLLAPSED}")
-    text = text.replace("strata=units", "the file of --units as --strata")
     text = re.sub(r"; choices: ([\w, ]+)\.$", fitting, text)
     return _NAMED.sub(lambda match: _OPTIONS[match[1]], _GIVEN.sub(option_and_value, text))

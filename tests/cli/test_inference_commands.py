@@ -309,12 +309,11 @@ def test_labels_that_do_not_fit(folder, tmp_path, capsys):
     (tmp_path / "few.txt").write_text("a\n" * 59)
     test = ["test", folder / "model.h5", *QUICK, "--groups", tmp_path / "few.txt"]
     assert "few.txt has 59 labels for 60 samples" in failure(capsys, *test)
-    (tmp_path / "units.txt").write_text("a\nb\n" * 30)
-    said = failure(capsys, *words(folder, "test"), "--units", tmp_path / "units.txt")
-    assert "unit 'a' has samples in groups 'type 0' and 'type 2'" in said
-    assert "pass the file of --units as --strata" in said
-    said = failure(capsys, *words(folder, "bootstrap"), "--units", tmp_path / "units.txt")
-    assert "pass --within corpus to draw it with all of them" in said
+    for option, labels in ("units", "a\nb\n" * 30), ("strata", "s\n" * 30 + "t\n" * 30):
+        (tmp_path / f"{option}.txt").write_text(labels)
+    labels = "--units", tmp_path / "units.txt", "--strata", tmp_path / "strata.txt"
+    said = failure(capsys, *words(folder, "test"), *labels)
+    assert "unit 'a' has samples in strata 's' and 't'" in said
 
 
 def test_columns_that_may_be_units_are_named(folder, model, tmp_path, capsys, monkeypatch):

@@ -77,13 +77,28 @@ def test_replicates_are_tables_of_copied_samples(data, within_, by_units):
 
 
 @few
-def test_units_in_several_groups_are_drawn_in_the_corpus(data):
+def test_units_in_several_groups_are_drawn_whole(data):
     loadings, groups, _ = data
-    authors = np.arange(groups.size) % 90
-    with pytest.raises(ValueError, match=r"unit \d+ has samples in groups .* within='corpus'"):
-        bootstrap_weights(loadings, groups, units=authors)
-    found = bootstrap_weights(loadings, groups, units=authors, within="corpus", n_replicates=50)
-    assert found.units == "units" and found.n_units.sum() > 90
+    authors = np.arange(groups.size) % 30
+    found, of_corpus = (
+        bootstrap_weights(
+            loadings, groups, units=authors, within=within_, n_replicates=5, random_state=0
+        )
+        for within_ in ("groups", "corpus")
+    )
+    # all authors have samples in several groups, so that there is one set to draw from
+    np.testing.assert_array_equal(found.replicates, of_corpus.replicates)
+    # each author counts once in each group
+    shares = loadings / loadings.sum(axis=1, keepdims=True)
+    cells = [
+        shares[(authors == a) & (groups == g)].mean(axis=0)
+        for g in range(R) for a in np.unique(authors[groups == g])
+    ]  # fmt: skip
+    np.testing.assert_array_equal(
+        found.n_units, [len(np.unique(authors[groups == g])) for g in range(R)]
+    )
+    table = table_of(np.array(cells), np.repeat(np.arange(R), found.n_units), R)
+    np.testing.assert_allclose(found.weights, balance(table), rtol=1e-9)
 
 
 def test_strata_keep_their_numbers(data):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmfscale.inference.design.groups import (
+    blocks_of,
     checked_design,
     checked_labels,
     log10_labellings,
@@ -91,13 +92,27 @@ def test_units_have_the_labels_of_their_samples():
     assert design.sum_over_units(rows).tolist() == [[8, 10], [4, 5], [8, 10]]
 
 
-def test_units_that_lie_in_two_groups_or_strata_are_named():
+def test_units_in_several_groups_are_split_by_group_and_become_subjects():
     groups = checked_labels(["x", "y", "x", "x"], 4, "groups")
-    with pytest.raises(ValueError, match="unit 'u' has samples in groups 'x' and 'y'.*strata="):
-        checked_design(groups, ["u", "u", "v", "v"])
-    with pytest.raises(ValueError, match="unit 'v' has samples in strata 1 and 2"):
-        checked_design(groups, ["u", "t", "v", "v"], [1, 1, 1, 2])
+    design = checked_design(groups, ["u", "u", "v", "u"])
+    assert design.unit_names == (("u", "x"), ("u", "y"), ("v", "x"))
+    assert design.of_sample.tolist() == [0, 1, 2, 0]
+    assert design.groups.codes.tolist() == [0, 1, 0]
+    assert design.subjects.names == ("u", "v") and design.subjects.codes.tolist() == [0, 0, 1]
+    left = design.of(np.array([True, False, True, True]))
+    assert left.subjects.codes.tolist() == [0, 1] and left.groups.names == ("x",)
     assert checked_design(groups, ["u", "u", "v", "v"], nested=False).groups is None
+    with pytest.raises(
+        ValueError, match="unit 'v' has samples in strata 1 and 2: .* or pass finer"
+    ):
+        checked_design(groups, ["u", "t", "v", "v"], [1, 1, 1, 2])
+
+
+def test_subjects_of_several_groups_are_blocks_and_others_share_one_in_each_stratum():
+    strata = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    assert blocks_of(strata, None).tolist() == strata.tolist()
+    subjects = np.array([0, 0, 1, 2, 3, 3, 3, 4])  # 1 and 2 in one group each, and 4
+    assert blocks_of(strata, subjects).tolist() == [2, 2, 0, 0, 3, 3, 3, 1]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=1, max_size=2))

@@ -135,6 +135,7 @@ def test_size_under_the_null_with_units_and_strata(statistic, scope):
 def test_the_same_bits(many, tmp_path, statistic, scope):
     rows, labels, strata = many
     args = {"strata": strata, "statistic": statistic, "scope": scope, "random_state": 4}
+    args["units"] = np.arange(60)
 
     def nulls(**options):
         found = permutation_test(rows, labels, **args, **options)

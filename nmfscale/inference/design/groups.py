@@ -43,6 +43,10 @@ class Labels:
         """Number of samples with each label."""
         return np.bincount(self.codes, minlength=len(self.names))
 
+    def at(self, places: Array) -> Labels:
+        """Return the labels of samples, with all names."""
+        return Labels(self.codes[places], self.names)
+
     def of(self, kept: Array) -> Labels:
         """Return the labels of some samples, without names that do not occur among them."""
         used, codes = np.unique(self.codes[kept], return_inverse=True)
@@ -120,6 +124,10 @@ class Design:
     `of_sample` is the number of each sample's unit. Without `units=` samples are units; without
     `strata=` there is one stratum. `groups` and `strata` are labels of units; `groups` is None if
     units may have samples in several groups.
+
+    If units that the caller passed have samples in several groups (repeated measures), they are
+    the `subjects`, and a unit is what a subject has in one group: see `blocks_of`. `subjects` are
+    then labels of units, else None.
     """
 
     of_sample: NDArray[np.int64]
@@ -127,21 +135,23 @@ class Design:
     groups: Labels | None
     strata: Labels
     unit_names: tuple[Any, ...] | None = None
+    subjects: Labels | None = None
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the number of units in each stratum and group, (n_strata, n_groups)."""
         assert self.groups is not None
-        out = np.zeros((len(self.strata.names), len(self.groups.names)), np.int64)
-        np.add.at(out, (self.strata.codes, self.groups.codes), 1)
-        return out
+        return table_of(self.strata.codes, self.groups.codes)
 
     def of(self, kept: Array) -> Design:
         """Return the design of some samples, without units that have no samples left."""
         left, of_sample = np.unique(self.of_sample[kept], return_inverse=True)
         names = self.unit_names
+        groups, subjects = (
+            None if labels is None else labels.of(left) for labels in (self.groups, self.subjects)
+        )
         return Design(
-            of_sample.reshape(-1), left.size, None if self.groups is None else self.groups.of(left),
-            self.strata.of(left), None if names is None else tuple(names[u] for u in left),
+            of_sample.reshape(-1), left.size, groups, self.strata.of(left),
+            None if names is None else tuple(names[u] for u in left), subjects,
         )  # fmt: skip
 
     def sum_over_units(self, rows: Array) -> Array:
@@ -153,15 +163,36 @@ class Design:
         return out
 
 
+def table_of(strata: Array, groups: Array) -> NDArray[np.int64]:
+    """Return how often each group (columns) occurs in each stratum (rows), numbered from 0."""
+    out = np.zeros((int(strata.max()) + 1, int(groups.max()) + 1), np.int64)
+    np.add.at(out, (strata, groups), 1)
+    return out
+
+
+def blocks_of(strata: Array, subjects: Array | None) -> NDArray[np.int64]:
+    """Return the block of each unit: labels are exchangeable within blocks, numbered from 0.
+
+    Without subjects these are the strata. A subject with units in several groups is a block of its
+    own, as in a randomized block design, so that its groups are compared within it. The subjects
+    of a stratum that are in one group only form a block together: their units are independent.
+    """
+    key = np.asarray(strata, np.int64)
+    if subjects is not None:
+        several = np.bincount(subjects)[subjects] > 1
+        key = np.where(several, key.max() + 1 + subjects, key)
+    return np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
 def checked_design(
     groups: Labels, units: Any = None, strata: Any = None, *, nested: bool = True,
     sample_names: Any = None, subject: str = "loadings",
 ) -> Design:  # fmt: skip
     """Check groups, units and strata of samples, and return the design.
 
-    Units and strata are matched with `sample_names` as by `checked_labels`.
-    `nested`: every unit must lie in one group, as permutations of labels require. In any case every
-    unit must lie in one stratum.
+    Units and strata are matched with `sample_names` as by `checked_labels`. Every unit must lie in
+    one stratum. `nested`: a unit has samples of one group, as permutations of labels require; if
+    some of those that are passed have several, a unit is what one of them has in one group.
     """
     n = len(groups)
     one = Labels(np.zeros(n, np.int64), (None,))
@@ -170,18 +201,22 @@ def checked_design(
     if units is None:
         return Design(np.arange(n), n, groups, strata)
     of = checked_labels(units, n, "units", *named)
-    first = np.zeros(len(of.names), np.int64)
-    first[of.codes[::-1]] = np.arange(n)[::-1]
-    _refuse_split(of, strata, first, "strata")
-    if nested:
-        _refuse_split(of, groups, first, "groups")
-    return Design(
-        of.codes,
-        len(of.names),
-        Labels(groups.codes[first], groups.names) if nested else None,
-        Labels(strata.codes[first], strata.names),
-        of.names,
+    _refuse_split(of, strata)
+    cells, first, cell = np.unique(
+        of.codes * len(groups.names) + groups.codes, return_index=True, return_inverse=True
     )
+    if not nested or cells.size == len(of.names):
+        first = _first(of)
+        return Design(
+            of.codes, len(of.names), groups.at(first) if nested else None, strata.at(first),
+            of.names,
+        )  # fmt: skip
+    subjects = of.at(first)
+    names = tuple(
+        (of.names[u], groups.names[g])
+        for u, g in zip(subjects.codes.tolist(), groups.codes[first].tolist(), strict=True)
+    )
+    return Design(cell.reshape(-1), cells.size, groups.at(first), strata.at(first), names, subjects)
 
 
 def check_resampled(design: Design) -> None:
@@ -212,41 +247,52 @@ def check_resampled(design: Design) -> None:
     )
 
 
-def _refuse_split(units: Labels, labels: Labels, first: Array, name: str) -> None:
-    other = np.flatnonzero(labels.codes != labels.codes[first[units.codes]])
+def _first(labels: Labels) -> Array:
+    """Return the first sample with each label."""
+    first = np.zeros(len(labels.names), np.int64)
+    first[labels.codes[::-1]] = np.arange(len(labels))[::-1]
+    return first
+
+
+def _refuse_split(units: Labels, strata: Labels) -> None:
+    """Refuse a unit that has samples in several strata."""
+    first = _first(units)
+    other = np.flatnonzero(strata.codes != strata.codes[first[units.codes]])
     if other.size:
         at = int(other[0])
         unit = units.codes[at]
-        several = labels.names[labels.codes[first[unit]]], labels.names[labels.codes[at]]
-        remedy = (
-            "pass strata=units, which compares samples within units"
-            if name == "groups"
-            else f"give all samples of a unit the same label in {name}; what differs within units "
-            "can be a covariate of regress_proportions"
-        )
+        one, another = (shown(strata.names[strata.codes[i]]) for i in (first[unit], at))
         raise ValueError(
-            f"unit {shown(units.names[unit])} has samples in {name} {shown(several[0])} and "
-            f"{shown(several[1])}: "
-            f"units must lie in one each, so {remedy}, or pass finer units."
+            f"unit {shown(units.names[unit])} has samples in strata {one} and {another}: units "
+            "must lie in one stratum each, so give all samples of a unit the same label in strata, "
+            "or pass finer units; what differs within units can be a covariate of "
+            "regress_proportions."
         )
 
 
 # More samples than this in a group are rarely sampling units: they are cells of some donors, posts
 # of some blogs. Studies have dozens of units in a group, at most hundreds.
 MANY_SAMPLES = 1000
+# Samples that a group has in three of four strata or more, from which strata may be the units.
+_SEVERAL = 2
 
 
-def warn_of_samples_as_units(design: Design) -> None:
+def warn_of_samples_as_units(design: Design, groups: Labels | None = None) -> None:
     """Warn if samples serve as units but are too many to be sampling units.
 
-    Samples of a group are counted in each stratum.
+    Samples of a group are counted in each stratum. `groups` are labels of samples for a design
+    without groups.
     """
     if design.unit_names is not None:
         return
+    groups = design.groups if groups is None else groups
     sizes, names = (
         (design.strata.sizes[:, None], ("all samples",))
-        if design.groups is None
-        else (design.sizes(), [f"group {name!r}" for name in design.groups.names])
+        if groups is None
+        else (
+            table_of(design.strata.codes, groups.codes),
+            [f"group {name!r}" for name in groups.names],
+        )
     )
     most = int(sizes.max())
     if most > MANY_SAMPLES:
@@ -256,6 +302,21 @@ def warn_of_samples_as_units(design: Design) -> None:
             "own. Where samples come from fewer donors, patients, batches or authors, those of one "
             "resemble each other: p-values are then far too small, and intervals too narrow. Pass "
             "units=, the donor (or the like) of each sample."
+        )
+    elif groups is not None and len(sizes) > 1:
+        compared = sizes[(sizes > 0).sum(axis=1) > 1]
+        _warn_of_strata_as_units(compared[compared > 0])
+
+
+def _warn_of_strata_as_units(sizes: Array) -> None:
+    """Warn if strata may be donors, given the numbers of samples of a group in a stratum."""
+    if sizes.size and np.quantile(sizes, 0.25) >= _SEVERAL:
+        warn_caller(
+            f"strata= is given without units=, and a group has {sizes.mean():.3g} samples in a "
+            "stratum on average, each of which is a unit of its own. If each stratum is one donor "
+            "(patient, author), these resemble each other, and p-values are far too small: pass "
+            "units=donor alone, which compares groups within donors. If samples are independent, "
+            "pass units=, a different label for each sample."
         )
 
 

@@ -10,7 +10,7 @@ each topic each group has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -28,6 +28,7 @@ from ...models.topics.topic_labels import topic_words
 
 Array = NDArray[Any]
 Scale: TypeAlias = Literal["proportions", "amounts"]
+TopicSums: TypeAlias = Mapping[Any, Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class SampleTopics:
     `scale` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts
     of samples, None if unknown. `sample_names` (n,) is None if samples have no names. `model` is
     the fitted model, None for an array. `whole_totals` (n,) are the totals that samples would have
-    if everything had been measured in all.
+    if everything had been measured in all. `members` are the numbers of the model's topics that
+    each of these is the sum of, None if each is one topic of the model.
     """
 
     rows: Array
@@ -47,6 +49,7 @@ class SampleTopics:
     sample_names: Array | None = None
     model: Any = None
     whole_totals: Array | None = None
+    members: tuple[tuple[int, ...], ...] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -54,8 +57,11 @@ class SampleTopics:
 
     @property
     def words(self) -> tuple[str, ...] | None:
-        """Leading features of each topic as text; None if they are unknown."""
-        return topic_words(self.model)
+        """Leading features of each topic as text, empty for sums; None if they are unknown."""
+        words = topic_words(self.model)
+        if words is None or self.members is None:
+            return words
+        return tuple("" if len(topics) > 1 else words[topics[0]] for topics in self.members)
 
     @property
     def empty(self) -> Array:
@@ -87,15 +93,16 @@ class SampleTopics:
 
 
 def topics_of_samples(
-    model: Any, scale: str = "proportions", topic_names: Any = None, *, warn: bool = True
-) -> SampleTopics:
+    model: Any, scale: str = "proportions", topic_names: Any = None, *,
+    topic_sums: TopicSums | None = None, warn: bool = True,
+) -> SampleTopics:  # fmt: skip
     """Return the topics of samples from a model or an array, as proportions or amounts.
 
     For a fitted model, amounts are the expected counts of each topic in each sample, so that the
     scale of components does not matter; proportions are amounts divided by their sum. If the model
     has posteriors (LDA, GammaPoisson), the prior is subtracted: it shrinks expected proportions
-    most in samples with few counts. For an array, amounts are its rows. `warn`: warn of samples
-    that are left out.
+    most in samples with few counts. For an array, amounts are its rows. `topic_sums` adds up
+    topics, see `summed_topics`. `warn`: warn of samples that are left out.
     """
     check_option("scale", scale, Scale)
     model = model_of(model)
@@ -118,6 +125,8 @@ def topics_of_samples(
         topics = SampleTopics(values, names, "amounts", totals, names_of(model), model, whole)
     if scale == "proportions" and topics.scale == "amounts":
         topics = replace(topics, rows=proportions(topics.rows), scale=scale)
+    if topic_sums is not None:
+        topics = summed_topics(topics, topic_sums)
     if warn:
         topics.warn_of_empty()
     return topics
@@ -203,6 +212,47 @@ def number_of_topic(topic: Any, names: tuple[Any, ...], argument: str) -> int:
         names_in_words = ", ".join(map(shown, names))
         raise ValueError(f"{argument}: {shown(topic)} is not a topic; topics are {names_in_words}.")
     return int(topic)
+
+
+def summed_topics(topics: SampleTopics, sums: TopicSums) -> SampleTopics:
+    """Replace topics by the sums of which they are part; other topics follow as they are.
+
+    `sums` maps the name of each sum to its topics, by name or number. A topic is in one sum at
+    most, so that proportions still add up to 1.
+    """
+    if not isinstance(sums, Mapping) or not sums:
+        raise ValueError(
+            f"topic_sums={shown(sums)}: a dict of names and lists of topics is needed, such as "
+            "{'T cells': [1, 4]}."
+        )
+    parts: dict[Any, tuple[int, ...]] = {}
+    for name, of_sum in sums.items():
+        what = f"topic_sums[{shown(name)}]"
+        if (
+            isinstance(of_sum, str)
+            or not isinstance(of_sum, Sequence | np.ndarray)
+            or not len(of_sum)
+        ):
+            raise ValueError(f"{what}={shown(of_sum)}: a list of topics is needed.")
+        parts[name] = tuple(number_of_topic(topic, topics.topic_names, what) for topic in of_sum)
+    used = np.bincount([topic for of_sum in parts.values() for topic in of_sum])
+    if (used > 1).any():
+        twice = shown(topics.topic_names[int(used.argmax())])
+        raise ValueError(
+            f"topic_sums: topic {twice} occurs {int(used.max())} times: a topic can be part of one "
+            "sum. Call the function once for each of them."
+        )
+    rest = [k for k in range(len(topics.topic_names)) if k >= used.size or not used[k]]
+    names = *parts, *(topics.topic_names[k] for k in rest)
+    members = *parts.values(), *((k,) for k in rest)
+    # additions of columns in order: sums of NumPy along an axis may depend on the memory layout
+    columns = [sum(topics.rows[:, k] for k in of_sum) for of_sum in members]
+    if len(columns) < 2:
+        raise ValueError("topic_sums: one sum of all topics is left, which is the same everywhere.")
+    return replace(
+        topics, rows=np.stack(columns, axis=1), members=members,
+        topic_names=checked_names(names, len(members), "topic_sums"),
+    )  # fmt: skip
 
 
 def shares_of_topics(amounts: Array) -> Array:

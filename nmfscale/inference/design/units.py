@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...methods.factors import proportions
 from ...models.pipelines import refuse_swapped
-from .groups import Labels, checked_design, checked_labels, warn_of_samples_as_units
-from .loadings import topics_of_samples
+from .groups import (
+    Labels,
+    blocks_of,
+    checked_design,
+    checked_labels,
+    table_of,
+    warn_of_samples_as_units,
+)
+from .loadings import TopicSums, topics_of_samples
 
 Array = NDArray[Any]
 # Ratio of the mean numbers of samples, or of counts, of units of two groups from which to warn: for
@@ -20,13 +28,18 @@ Array = NDArray[Any]
 _UNLIKE_ROOTS, _UNLIKE_DEPTHS = 1.5, 2.0
 # With fewer counts in a sample for each topic, proportions have a bias that tests detect.
 FEW_COUNTS = 50
+# With fewer units that have a topic, its spread in a group is poorly known; and the share of a
+# unit's total from which it has a topic.
+FEW_UNITS, PRESENT = 10, 1e-3
 
 
 @dataclass(frozen=True)
 class Units:
     """Topics of units (n, T), with groups, strata, numbers of samples and mean counts.
 
-    Empty samples do not count. `depths` is None if total counts are unknown.
+    Empty samples do not count. `subjects` (n,) are numbers of the units that the caller passed, if
+    some of these have samples in several groups, so that a unit is what one of them has in one
+    group; else None. `depths` is None if total counts are unknown.
     """
 
     rows: Array
@@ -34,17 +47,20 @@ class Units:
     strata: NDArray[np.int64]
     n_samples: Array
     depths: Array | None
+    topic_names: tuple[Any, ...]
+    subjects: NDArray[np.int64] | None = None
 
     @classmethod
     def of(
-        cls, model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions"
-    ) -> Units:
+        cls, model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions",
+        topic_sums: TopicSums | None = None,
+    ) -> Units:  # fmt: skip
         """Build the units of samples, without empty samples.
 
         The proportions of a unit are the mean over its samples, its amounts the sum.
         """
         refuse_swapped(model, groups, "the groups")
-        topics = topics_of_samples(model, scale, warn=False)
+        topics = topics_of_samples(model, scale, topic_sums=topic_sums, warn=False)
         names = topics.sample_names
         labels = checked_labels(groups, len(topics), "groups", names)
         design = checked_design(labels, units, strata, sample_names=names)
@@ -71,7 +87,74 @@ class Units:
             depths = design.sum_over_units(topics.totals)[kept] / n_samples
         if scale == "proportions":
             rows = proportions(rows)
-        return cls(rows, labels, design.strata.codes[kept], n_samples, depths)
+        subjects = None if design.subjects is None else design.subjects.codes[kept]
+        return cls(
+            rows, labels, design.strata.codes[kept], n_samples, depths, topics.topic_names,
+            subjects,
+        )  # fmt: skip
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """The block (n,) of each unit, within which labels are permuted: see `blocks_of`."""
+        return blocks_of(self.strata, self.subjects)
+
+    @property
+    def weights(self) -> Array | None:
+        """Weights (n,) of units in comparisons within blocks, None if all count alike.
+
+        Subjects in one group are compared with others, from which they differ more than a subject
+        differs from itself: their units weigh by the ratio of the variance within subjects to that
+        between them (generalised least squares; recovery of inter-block information). Labels have
+        no part in it.
+        """
+        if self.subjects is None:
+            return None
+        blocks = self.blocks
+        several = np.bincount(self.subjects)[self.subjects] > 1
+        if several.all() or not several.any():
+            return None
+        squares = (within_strata(proportions(self.rows), blocks) ** 2).sum(axis=1)
+        within, between = (
+            squares[part].sum() / max(1, part.sum() - np.unique(blocks[part]).size)
+            for part in (several, ~several)
+        )
+        ratio = min(1.0, float(within / between)) if between > 0 else 1.0
+        return np.where(several, 1.0, ratio)
+
+    @property
+    def n_crossed(self) -> int:
+        """Number of the caller's units that have samples in several groups."""
+        return 0 if self.subjects is None else int((np.bincount(self.subjects) > 1).sum())
+
+    def at(self, kept: Array) -> Units:
+        """Return some of the units, by a mask (n,)."""
+        subjects, depths = (
+            None if array is None else array[kept] for array in (self.subjects, self.depths)
+        )
+        return replace(
+            self, rows=self.rows[kept], groups=self.groups.of(kept), strata=self.strata[kept],
+            n_samples=self.n_samples[kept], depths=depths, subjects=subjects,
+        )  # fmt: skip
+
+    def compared(self) -> Units:
+        """Return the units that a test can compare, with a warning of those that are left out.
+
+        Where some subjects have samples in several groups, others that are all in one group have no
+        counterpart.
+        """
+        if self.subjects is None:
+            return self
+        blocks = self.blocks
+        alone = (table_of(blocks, self.groups.codes) > 0).sum(axis=1)[blocks] == 1
+        if not alone.any() or alone.all():
+            return self
+        names = [shown(name) for name in self.groups.of(alone).names]
+        warn_caller(
+            f"{int(alone.sum()):,} units have samples in group {', '.join(names)} only, beside "
+            f"{self.n_crossed:,} in several groups, which are compared within each: the test "
+            "leaves the former out, as no unit of another group can be set against them."
+        )
+        return self.at(~alone)
 
     def warn_of_roots(self, statistic: str) -> None:
         """Warn if a statistic of roots may respond to the samples or counts of units."""
@@ -108,6 +191,15 @@ class Units:
         return one, other, float(means[least])
 
 
+def within_strata(rows: Array, strata: Array) -> Array:
+    """Subtract the mean of its stratum from each row; no permutation changes that mean."""
+    _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    sums = np.zeros((sizes.size, rows.shape[1]))
+    np.add.at(sums, stratum.reshape(-1), rows)
+    centred: Array = rows - (sums / sizes[:, None])[stratum.reshape(-1)]
+    return centred
+
+
 def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> str:
     """Return text that names the units and groups that are left out with empty samples."""
     gone = [str(name) for name in labels.names if name not in left.names]
@@ -116,10 +208,34 @@ def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> st
     return f"; with them {', '.join(lost)}" if lost else ""
 
 
+def warn_of_rare_topics(rows: Array, groups: Labels, names: tuple[Any, ...], units: str) -> None:
+    """Warn of topics that fewer than `FEW_UNITS` units of a group have.
+
+    `rows` (n, T) are topics of units, `units` is what these are called.
+    """
+    has = np.zeros((len(groups.names), rows.shape[1]), np.int64)
+    np.add.at(has, groups.codes, rows > PRESENT * rows.sum(axis=1, keepdims=True))
+    rare = np.argwhere((has < FEW_UNITS) & (has < groups.sizes[:, None]))
+    if not len(rare):
+        return
+    order = np.argsort(has[tuple(rare.T)], kind="stable")
+    texts = [
+        f"topic {shown(names[t])} in {has[r, t]:,} of {groups.sizes[r]:,} {units} of group "
+        f"{shown(groups.names[r])}"
+        for r, t in rare[order[:3]].tolist()
+    ]
+    more = f"; and {len(rare) - 3:,} more" if len(rare) > 3 else ""
+    warn_caller(
+        f"few {units} have some topics: {'; '.join(texts)}{more}. With fewer than {FEW_UNITS} the "
+        "spread of a topic is poorly known: its mean and differences may be far from the truth, "
+        "intervals are too narrow, and tests of this topic alone reject too often."
+    )
+
+
 def units_with_topics(
     model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions"
-) -> tuple[Array, Labels, NDArray[np.int64]]:
-    """Return the topics of each unit, their groups and strata, without empty ones."""
+) -> Units:
+    """Return the units of samples, with a warning if groups differ in depth."""
     design = Units.of(model, groups, units, strata, scale)
     design.warn_of_depth()
-    return design.rows, design.groups, design.strata
+    return design

@@ -26,6 +26,7 @@ from ...models.pipelines import FittedModel, refuse_swapped
 from ..design.equal_weights import EqualWeights, sample_weights
 from ..design.groups import Design, Labels, checked_design, checked_labels, warn_of_samples_as_units
 from ..design.loadings import Scale, topics_of_samples
+from ..design.units import warn_of_rare_topics
 from ..intervals import Jackknife, ReplicateInterval, check_interval, ends_of_known
 from ..replicates.replicates import ReplicateTask, run_replicates
 from ..replicates.seeds import child_states
@@ -89,14 +90,15 @@ def bootstrap_weights(
         whatever their counts; or amounts, as in [1]_, which for a model are the expected counts of
         each topic. With ``scale="amounts", equal_weights="samples"`` tables are those of [1]_.
     units : array-like of shape (n_samples,), default=None
-        Unit of each sample: all samples of a unit are drawn together. By default samples are units.
+        Unit of each sample: all samples of a unit are drawn together, also where it has samples in
+        several groups. By default samples are units.
     equal_weights : {"units", "samples"}, default="units"
-        Whether each unit counts once, by the mean of its samples, or each sample.
+        Whether each unit counts once in a group, by the mean of its samples there, or each sample.
     strata : array-like of shape (n_samples,), default=None
         Strata of the study: from each stratum as many units are drawn as it has.
     within : {"groups", "corpus"}, default="groups"
-        Draw as many units from each group as it has, or from all groups together, where a unit may
-        have samples in several of them.
+        Draw as many units from each group as it has, or from all groups together. Units with
+        samples in several groups are drawn whole: with "groups", as many of them as there are.
     zeros : {"drop", "omit"}, default="drop"
         How to treat a replicate whose units lack a rare topic: drop the topic from its table, as in
         :func:`nmfscale.balance`, so that intervals of the topic come from the replicates that have
@@ -139,8 +141,9 @@ def bootstrap_weights(
     Warns
     -----
     UserWarning
-        If a group has fewer than 50 units, where intervals are too narrow; if samples without
-        topics are left out; or if replicates lacked topics, or had no balance and are left out.
+        If a group has fewer than 50 units, where intervals are too narrow; if fewer than 10 units
+        of a group have a topic that others have; if samples without topics are left out; or if
+        replicates lacked topics, or had no balance and are left out.
 
     Notes
     -----
@@ -179,8 +182,8 @@ def bootstrap_weights(
     labels = checked_labels(groups, len(topics), "groups", topics.sample_names)
     whole = checked_design(labels, units, strata, nested=False, sample_names=topics.sample_names)
     labels, design = labels.of(kept), whole.of(kept)
-    warn_of_samples_as_units(design)
-    weights = sample_weights(equal_weights, design, None, np.ones(len(labels)))
+    warn_of_samples_as_units(design, labels)
+    weights = sample_weights(equal_weights, design, labels, np.ones(len(labels)))
     cells = Cells.of(topics.rows[kept] * weights[:, None], labels, design, within)
     drawn = "samples" if units is None else "units"
     warn_of_few_units(
@@ -188,6 +191,7 @@ def bootstrap_weights(
         "80% to 89% of the cases with 20 to 40 a group, in 93% with 100 to 370",
     )  # fmt: skip
     balanced = _balanced(cells.observed(), names, labels.names)
+    warn_of_rare_topics(cells.sums * cells.scale, cells.groups(labels.names), names, drawn)
     job = run_replicates(
         WeightsTask(cells, zeros == "drop"), n_replicates, random_state=random_state,
         n_threads=n_threads, client=client, checkpoint=checkpoint,
@@ -252,9 +256,11 @@ class Cells:
         whole, scale = whole_numbers(sums, n_units)
         stratum = design.strata.codes
         if within == "groups":
-            _refuse_split(unit, group, groups, design)
-            stratum = stratum * R
-            stratum[unit] += group
+            # a unit with samples in several groups is drawn whole, from all such units
+            of_unit = np.full(n_units, R)
+            of_unit[unit] = group
+            of_unit[np.bincount(unit, minlength=n_units) > 1] = R
+            stratum = stratum * (R + 1) + of_unit
         _, first = np.unique(unit, return_index=True)
         order = np.lexsort((first, stratum))
         place = np.empty(n_units, np.int64)
@@ -273,6 +279,10 @@ class Cells:
     def n_units(self) -> Array:
         """Number of units with samples in each group, (R,)."""
         return np.diff(self.starts)
+
+    def groups(self, names: tuple[Any, ...]) -> Labels:
+        """Return the group of each cell, given their names."""
+        return Labels(np.repeat(np.arange(len(names)), self.n_units), names)
 
     def tables(self, counts: Array) -> Array:
         """Return tables (n, T, R), given how often each unit was drawn (n, n_units)."""
@@ -369,20 +379,6 @@ class WeightsTask(ReplicateTask):
 
         draw_in_parts(states, cells.strata, balance_part, n_threads)
         return {"weights": weights, "status": status}
-
-
-def _refuse_split(unit: Array, group: Array, groups: Labels, design: Design) -> None:
-    """Refuse units that have samples in several groups: they cannot be drawn within groups."""
-    order = np.argsort(unit, kind="stable")
-    again = np.flatnonzero(np.diff(unit[order]) == 0)
-    if again.size:
-        one, other = order[again[0]], order[again[0] + 1]
-        name = None if design.unit_names is None else design.unit_names[unit[one]]
-        raise ValueError(
-            f"unit {name!r} has samples in groups {groups.names[group[one]]!r} and "
-            f"{groups.names[group[other]]!r}: pass within='corpus' to draw it with all of them, or "
-            "finer units."
-        )
 
 
 def _balanced(table: Array, topics: tuple[Any, ...], groups: tuple[Any, ...]) -> Array:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ...kernels.functions import log
 from ...methods.factors import proportions
 from ..design.groups import Labels
+from ..design.units import within_strata
 from .labelling import Labelled
-from .statistics import Statistic, as_they_are, within_strata
+from .statistics import Statistic, as_they_are
 
 Array = NDArray[Any]
 
@@ -65,9 +66,14 @@ class Dispersion:
 
     @classmethod
     def of(
-        cls, amounts: Array, labels: Labels, strata: Array, tests: Iterable[tuple[int, ...]]
-    ) -> Dispersion:
-        """Build the test from amounts of topics in units; groups and strata are numbered from 0."""
+        cls, amounts: Array, labels: Labels, strata: Array, blocks: Array,
+        tests: Iterable[tuple[int, ...]],
+    ) -> Dispersion:  # fmt: skip
+        """Build the test from amounts of topics in units; groups and strata are numbered from 0.
+
+        Means of `strata` are subtracted, and labels permuted within `blocks`. Two measurements of
+        a subject, less their mean, would have the same spread: a subject is a block, not a stratum.
+        """
         codes, sizes = labels.codes, labels.sizes
         rows = within_strata(proportions(amounts), strata)
         # groups in place of strata: the mean of the group is subtracted
@@ -80,6 +86,6 @@ class Dispersion:
         # deviations from the units' own mean are smaller than from the mean of the population
         residuals *= np.sqrt(sizes / np.maximum(sizes - 1, 1))[codes, None]
         columns = np.column_stack([residuals, (residuals**2).sum(axis=1)])
-        labelled = Labelled.of(LOG_VARIANCES, columns, codes, strata, tests)
+        labelled = Labelled.of(LOG_VARIANCES, columns, codes, blocks, tests)
         between = [_between_logs(variances[:, test], sizes[list(test)]) for test in labelled.tests]
         return cls(np.sqrt(variances[0]) * unit, np.concatenate(between).tolist(), labelled)

@@ -61,11 +61,11 @@ class Labelled:
     @classmethod
     def of(
         cls, statistic: Statistic, amounts: Array, labels: Array, strata: Array,
-        tests: Iterable[tuple[int, ...]],
+        tests: Iterable[tuple[int, ...]], weights: Array | None = None,
     ) -> Labelled:  # fmt: skip
         """Build the set from amounts of topics in units; labels are consecutive numbers from 0."""
         order = np.argsort(strata, kind="stable")
-        rows = statistic.rows_of(amounts, strata)[order]
+        rows = statistic.rows_of(amounts, strata, weights)[order]
         labels, strata = labels[order], strata[order]
         low = 31 - len(rows).bit_length() if len(rows) <= _FEW_UNITS else 0
         whole, scale = _whole_numbers(rows, min(52, 30 + low) if low else 31)

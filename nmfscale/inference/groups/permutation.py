@@ -23,7 +23,7 @@ from ..design.groups import (
     smallest_pvalue,
     warn_few_labellings,
 )
-from ..design.loadings import Scale
+from ..design.loadings import Scale, TopicSums
 from ..design.units import Units
 from ..replicates.replicates import check_every, run_replicates
 from ..results.origin import Origin
@@ -54,6 +54,7 @@ def permutation_test(
     statistic: StatisticName | Callable[[Array], Array] = "welch",
     alternative: Alternative | None = None,
     scope: Scope = "pair",
+    topic_sums: TopicSums | None = None,
     n_permutations: int = 9999,
     alpha: float = 0.05,
     batch_size: int | None = None,
@@ -67,9 +68,10 @@ def permutation_test(
 ) -> PermutationTest:
     """Test whether groups of samples differ in their topics, all groups together and in pairs.
 
-    First identify the sampling unit. If samples come in clusters that lie within a group (beers of
-    a brewery, posts of a blog, cells of a patient), the clusters are the units: pass them as
-    `units=`. Labels of whole units are then permuted. A test that permutes samples instead reports
+    First identify the sampling unit. If samples come in clusters (beers of a brewery, posts of a
+    blog, cells of a patient), the clusters are the units: pass them as `units=`. Labels of whole
+    units are then permuted; or, where units have samples in several groups, such as a patient
+    before and after treatment, labels within units. A test that permutes samples instead reports
     differences that do not exist in a large share of studies.
 
     Each test of means comes with a test of spread, `dispersion_pvalue`: whether units of some
@@ -90,10 +92,13 @@ def permutation_test(
         counts of a sample; or amounts, as in [1]_, which for a model are the expected counts of
         each topic. Proportions of a unit are the mean over its samples, amounts the sum.
     units : array-like of shape (n_samples,), optional
-        Sampling unit of each sample; a unit lies in one group and one stratum. By default each
-        sample is a unit.
+        Sampling unit of each sample, such as its donor. By default each sample is a unit. If units
+        have samples in several groups (pairs, time points), these are compared within each such
+        unit: a group of a unit counts as a unit, and its labels are permuted among its groups.
+        Units that are in one group only are then compared with each other.
     strata : array-like of shape (n_samples,), optional
-        Units are permuted only within strata: differences between strata are no evidence.
+        Units are permuted only within strata: differences between strata are no evidence. A unit
+        lies in one stratum. Where strata are donors, pass these as `units` alone.
     statistic : {"welch", "hellinger", "cosine", "balanced"} or callable, default="welch"
         "welch": the distance between mean proportions of groups, in which each unit counts once,
         relative to the variances within the groups [3]_, [4]_, as a normal score. It compares means
@@ -110,6 +115,9 @@ def permutation_test(
         Whether a pair is tested by permuting its own units, or the units of all groups, as in [1]_.
         With "all" the test of a pair depends on the variance of the other groups, unless the
         statistic is "welch".
+    topic_sums : dict, optional
+        Sums of topics that take the place of their parts, such as ``{"T cells": [1, 4]}``: a name
+        for each, and its topics by name or number. Other topics stay as they are.
     n_permutations : int, default=9999
         Number of random labellings. If there are no more than this many labellings in all, each is
         taken once, and p is exact.
@@ -133,7 +141,7 @@ def permutation_test(
     Raises
     ------
     ValueError
-        If an argument is not valid, a unit lies in several groups, fewer than two groups are left,
+        If an argument is not valid, a unit lies in several strata, fewer than two groups are left,
         no label can be moved within strata, or statistic="balanced" and the table of all groups or
         of a pair has no balance.
     MemoryLimitError
@@ -143,7 +151,9 @@ def permutation_test(
     -----
     UserWarning
         If samples without counts (of an array: rows of zeros) are left out, and with them units or
-        groups; more than 1,000 samples of a group are each treated as a unit; units are too few;
+        groups; more than 1,000 samples of a group are each treated as a unit, or several samples of
+        a group in each stratum; units of one group only have no counterpart beside units in several
+        groups, and are left out; units are too few;
         labellings have no balance; groups differ in spread, and the statistic reacts to spread; or
         units of groups differ in their numbers of samples or counts, and the statistic is
         "hellinger"; samples of a model have fewer than 50 counts for each topic in one group, and
@@ -194,14 +204,15 @@ def permutation_test(
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
     check_every(checkpoint, checkpoint_every, resume)
-    design = Units.of(model, groups, units, strata, scale)
+    design = Units.of(model, groups, units, strata, scale, topic_sums).compared()
     labels = design.groups
     check_pairs(labels, design.rows.shape[1] + 1, n_permutations, scope)
     members = [tuple(range(len(labels.names)))]
     if len(labels.names) > 2:
         members += combinations(range(len(labels.names)), 2)
-    sets = labelled_sets(chosen, design.rows, labels, design.strata, members, scope)
-    spread = _dispersions(design, members, scope)
+    of_pairs = [_pair(design, pair) for pair in members[1:] if scope == "pair"]
+    sets = labelled_sets(chosen, design, members if scope == "all" else members[:1], of_pairs)
+    spread = _dispersions(design, members if scope == "all" else members[:1], of_pairs)
     of_spread = [(LOG_VARIANCES, members_of_test.labelled) for members_of_test in spread]
     smallest = _smallest(sets, chosen, members, scope)
     names = [
@@ -226,7 +237,7 @@ def permutation_test(
         _warn_of_spread(chosen.name, tests[0], alpha)
     return PermutationTest(
         chosen.name, chosen.alternative, scope, tests[0], tuple(tests[1:]), interrupted,
-        Origin.of(groups=groups, units=units, strata=strata),
+        design.n_crossed, Origin.of(groups=groups, units=units, strata=strata),
     )  # fmt: skip
 
 
@@ -240,21 +251,24 @@ def _check(scope: Any, n_permutations: Any, alpha: Any) -> None:
         raise ValueError(f"alpha={shown(alpha)}; a number between 0 and 1 is needed.")
 
 
+def _pair(units: Units, pair: tuple[int, ...]) -> Units:
+    """Return the units of two groups."""
+    return units.at(np.isin(units.groups.codes, pair))
+
+
 def labelled_sets(
-    statistic: Statistic, amounts: Array, labels: Labels, strata: Array,
-    members: list[tuple[int, ...]], scope: str,
+    statistic: Statistic, units: Units, members: Sequence[tuple[int, ...]],
+    of_pairs: Sequence[Units] = (),
 ) -> list[Labelled]:  # fmt: skip
-    """Return the sets to permute: all units and, with scope="pair", those of each pair."""
-    tests = members if scope == "all" else members[:1]
-    sets = [Labelled.of(statistic, amounts, labels.codes, strata, tests)]
+    """Return the sets to permute: all units, for the tests of `members`, and those of each pair."""
+    sets = [
+        Labelled.of(statistic, of.rows, of.groups.codes, of.blocks, tests, of.weights)
+        for of, tests in [(units, members), *((pair, [(0, 1)]) for pair in of_pairs)]
+    ]
     if log10_labellings(sets[0].sizes) == 0:
         raise ValueError(
             "no label can be moved: every stratum has units of one group only. Pass coarser strata."
         )
-    for pair in members[1:] if scope == "pair" else ():
-        of = np.isin(labels.codes, pair)
-        codes = (labels.codes[of] == pair[1]).astype(np.int64)
-        sets.append(Labelled.of(statistic, amounts[of], codes, strata[of], [(0, 1)]))
     return sets
 
 
@@ -330,19 +344,14 @@ def null_distributions(
     return sum(nulls, []), sum(exact, []), interrupted
 
 
-def _dispersions(units: Units, members: list[tuple[int, ...]], scope: str) -> list[Dispersion]:
+def _dispersions(
+    units: Units, members: Sequence[tuple[int, ...]], of_pairs: Sequence[Units]
+) -> list[Dispersion]:
     """Return the tests of spread, for the same sets of units as the tests of means."""
-    dispersions = [
-        Dispersion.of(
-            units.rows, units.groups, units.strata, members if scope == "all" else members[:1]
-        )
+    return [
+        Dispersion.of(part.rows, part.groups, part.strata, part.blocks, tests)
+        for part, tests in [(units, members), *((pair, [(0, 1)]) for pair in of_pairs)]
     ]
-    for pair in members[1:] if scope == "pair" else ():
-        of = np.isin(units.groups.codes, pair)
-        dispersions.append(
-            Dispersion.of(units.rows[of], units.groups.of(of), units.strata[of], [(0, 1)])
-        )
-    return dispersions
 
 
 def _with_dispersions(

@@ -93,6 +93,9 @@ class PermutationTest(Result):
         Each pair; empty if there are two groups only, which `overall` compares.
     interrupted : bool
         Whether Ctrl-C ended it early; p-values are based on the finished permutations.
+    n_crossed : int
+        Number of units, as they were passed, that have samples in several groups. Each of them
+        counts as a unit in each of its groups, and labels were permuted within it.
     origin : Origin
         Names of the columns of labels that were compared: `groups`, `units` and `strata`.
 
@@ -111,6 +114,7 @@ class PermutationTest(Result):
     overall: GroupTest
     pairs: tuple[GroupTest, ...]
     interrupted: bool
+    n_crossed: int = 0
     origin: Origin = Origin()
 
     def __repr__(self) -> str:
@@ -122,9 +126,14 @@ class PermutationTest(Result):
         )
         return (
             f"<PermutationTest: {self.statistic}, {len(test.groups)} groups of "
-            f"{sum(test.n_units):,} units, {test.null.size:,} labellings, p = {test.pvalue:.3g}"
-            f"{of_pairs}>"
+            f"{sum(test.n_units):,} units{self.crossed}, {test.null.size:,} labellings, "
+            f"p = {test.pvalue:.3g}{of_pairs}>"
         )
+
+    @property
+    def crossed(self) -> str:
+        """Words on units with samples in several groups, empty if there are none."""
+        return f", {self.n_crossed:,} of them in several groups" if self.n_crossed else ""
 
     @property
     def tests(self) -> tuple[GroupTest, ...]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...kernels import dense
 from ...kernels.functions import cbrt
 from ...methods.factors import proportions
+from ..design.units import within_strata
 from .balance import BALANCED, LIMIT, balance_tables, report
 
 Array = NDArray[Any]
@@ -47,8 +48,11 @@ class Statistic:
     most: Callable[[int], float] | None = None
     code: str = ""
 
-    def rows_of(self, amounts: Array, strata: Array) -> Array:
-        """Return the rows that are summed over groups, from amounts of topics in units."""
+    def rows_of(self, amounts: Array, strata: Array, weights: Array | None = None) -> Array:
+        """Return the rows that are summed over groups, from amounts of topics in units.
+
+        `weights` (n,) are those of `Units.weights`.
+        """
         return self.rows(amounts)
 
     def summary(self, tables: Array) -> Array:
@@ -147,9 +151,11 @@ class WelchDistance(Statistic):
     They are scaled so that the mean of the last column over units is d.
     """
 
-    def rows_of(self, amounts: Array, strata: Array) -> Array:
+    def rows_of(self, amounts: Array, strata: Array, weights: Array | None = None) -> Array:
         """Return scaled proportions and their squared norms."""
         rows = within_strata(proportions(amounts), strata)
+        if weights is not None:
+            rows *= weights[:, None]
         covariance = dense.cross(rows)
         total = float(np.trace(covariance))
         # units that are equal up to rounding
@@ -197,15 +203,6 @@ def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array)
     root = cbrt(between / expected)
     score: Array = ((1 - other) * root - (1 - one)) / np.sqrt(one + other * root**2)
     return score
-
-
-def within_strata(rows: Array, strata: Array) -> Array:
-    """Subtract the mean of its stratum from each row; no permutation changes that mean."""
-    _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-    sums = np.zeros((sizes.size, rows.shape[1]))
-    np.add.at(sums, stratum.reshape(-1), rows)
-    centred: Array = rows - (sums / sizes[:, None])[stratum.reshape(-1)]
-    return centred
 
 
 STATISTICS = {

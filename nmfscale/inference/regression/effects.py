@@ -9,7 +9,7 @@ sample; the mean of its root does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -199,14 +199,18 @@ def group_effects(
     check_positive("n_permutations", n_permutations)
     refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, scale, topic_names, warn=False)
-    sums, labels, strata_of = units_with_topics(topics, groups, units, strata, "amounts")
+    design = units_with_topics(topics, groups, units, strata, "amounts")
+    sums, labels, strata_of = design.rows, design.groups, design.blocks
     names, values = topics.topic_names, proportions(sums)
     weights = sums.sum(axis=1) if equal_weights == "samples" else np.ones(len(sums))
     shares = shares_of(values, weights) if moderated else None
     statistic = EachTopic.of_topics(labels.sizes, len(names), shares)
     labelled = labelled_sets(
-        statistic, rows_of_topics(values, weights, strata_of), labels, strata_of,
-        [(t,) for t in range(len(names))], "all",
+        statistic, replace(
+            design, rows=rows_of_topics(values, weights, strata_of), strata=strata_of,
+            subjects=None,
+        ),
+        [(t,) for t in range(len(names))],
     )  # fmt: skip
     drawn = "samples" if units is None else "units"
     warn_of_few_units(labels.sizes, labels.names, drawn, COVERED[interval], enough=FEW[interval])
@@ -222,7 +226,7 @@ def group_effects(
     seed, replicates = job_seed(random_state, checkpoint, resume), None
     cells = Cells.of(
         np.column_stack([values * weights[:, None], weights]), labels,
-        checked_design(labels, strata=strata_of), "groups",
+        checked_design(labels, design.subjects, design.strata, nested=False), "groups",
     )  # fmt: skip
     if interval != "t":
         job = bootstrap_part(MeansTask(cells), n_replicates, seed, checkpoint, options)
