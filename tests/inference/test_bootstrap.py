@@ -158,6 +158,7 @@ def test_a_cluster_gives_the_same_bits(client, data):
     assert (found.replicates == expected.replicates).all()
 
 
+@pytest.mark.filterwarnings("ignore:few samples have some topics")
 def test_topics_that_a_replicate_lacks(data):
     loadings, groups, _ = data
     loadings = loadings.copy()
