@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from functools import wraps
-from inspect import Parameter, signature
+from inspect import BoundArguments
 from numbers import Integral, Real
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from sklearn.utils import check_scalar
 from sklearn.utils._param_validation import (
@@ -17,14 +16,13 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 
-from ..counts.argument_types import WeightKind
+from ..counts.argument_types import PathLike, WeightKind
+from ..counts.signatures import takes_options
 from ..models.leading_features import OF_LEADING_FEATURES
 from .fonts import complete_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Draw = TypeVar("Draw", bound=Callable[..., Any])
 
 # The seven colours of Okabe and Ito, then colours that are far from these and from each other in
 # CIELAB for normal, protan, deutan and tritan vision (greedy search, moderate chroma).
@@ -76,7 +74,7 @@ _CONSTRAINTS: dict[str, list[Any]] = OF_LEADING_FEATURES | {
     "key": [str],
     "gene_symbols": [str, None],
     "show": [bool, None],
-    "save": [str, PathLike, None],
+    "save": [str, os.PathLike, None],
     "return_fig": [bool],
 }
 
@@ -85,46 +83,24 @@ class FigureOptions(TypedDict, total=False):
     """What every plot can do with its figure; :func:`structure_plot` documents it."""
 
     show: bool | None
-    save: str | PathLike[str] | None
+    save: PathLike | None
     return_fig: bool
 
 
-_OUTPUT = [
-    Parameter("show", Parameter.KEYWORD_ONLY, default=None, annotation="bool | None"),
-    Parameter("save", Parameter.KEYWORD_ONLY, default=None, annotation="PathLike | None"),
-    Parameter("return_fig", Parameter.KEYWORD_ONLY, default=False, annotation="bool"),
-]
+_OUTPUT: FigureOptions = {"show": None, "save": None, "return_fig": False}
 
 
-def plot(draw: Draw) -> Draw:
+def _draw(draw: Callable[..., Any], bound: BoundArguments, output: FigureOptions) -> Any:
     """Make a plot of a function that draws on Axes and returns them, or returns a chart of Bokeh.
 
-    The plot checks the types and ranges of its arguments before any work. Its signature has the
-    options of `FigureOptions` in place of ``**output``, which the function itself never gets.
+    The types and ranges of its arguments are checked before any work. It does not get `output`.
     """
-    own = [
-        parameter for parameter in signature(draw).parameters.values() if parameter.name != "output"
-    ]
-    rest = [parameter for parameter in own if parameter.kind is Parameter.VAR_KEYWORD]
-    drawing = signature(draw).replace(parameters=own)
+    _check_arguments(draw.__name__, **bound.arguments, **output)
+    return finished(draw(*bound.args, **bound.kwargs), **output)
 
-    @wraps(draw)
-    def plotted(*positional: Any, **arguments: Any) -> Any:
-        output = {
-            parameter.name: arguments.pop(parameter.name, parameter.default)
-            for parameter in _OUTPUT
-        }
-        try:
-            bound = drawing.bind(*positional, **arguments)
-        except TypeError as error:
-            raise TypeError(f"{draw.__name__}(): {error}") from None
-        _check_arguments(draw.__name__, **bound.arguments, **output)
-        return finished(draw(*bound.args, **bound.kwargs), **output)
 
-    named = [parameter for parameter in own if parameter not in rest]
-    changed: Any = plotted
-    changed.__signature__ = drawing.replace(parameters=[*named, *_OUTPUT, *rest])
-    return cast(Draw, plotted)
+# Decorator of functions with ``**output: Unpack[FigureOptions]``.
+plot = takes_options(FigureOptions, _OUTPUT, _draw)
 
 
 def _check_arguments(function: str, **arguments: Any) -> None:

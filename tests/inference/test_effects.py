@@ -322,7 +322,9 @@ def test_the_same_bits(data, tmp_path):
         loadings, groups, **args, n_replicates=150, n_permutations=200, n_threads=1
     )
     kept = {"checkpoint": tmp_path, "resume": True}
-    group_effects(loadings, groups, **args, n_replicates=70, n_permutations=90, **kept)
+    first = {"n_replicates": 70, "n_permutations": 90, "checkpoint_every": 0}
+    group_effects(loadings, groups, **args, **first, **kept)
+    assert len([*(tmp_path / "bootstrap").glob("checkpoint-*")]) > 1  # one for each batch
     for options in {"n_threads": 3}, kept, kept | {"random_state": None}:
         found = group_effects(
             loadings, groups, **args | {"n_replicates": 150, "n_permutations": 200} | options

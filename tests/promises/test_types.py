@@ -46,7 +46,10 @@ def names_in(module):
 
 
 def types_of(thing, function):
-    """Return the type of each parameter of a function, or of a method of a class, by name."""
+    """Return the type of each parameter of a function, or of a method of a class, by name.
+
+    Options of ``**name: Unpack[...]`` are parameters like others.
+    """
     function = inspect.unwrap(function)
     annotations = {}
     for name, parameter in [*inspect.signature(function).parameters.items()]:
@@ -58,7 +61,9 @@ def types_of(thing, function):
             module = bases[0].__module__ if bases else module
         if isinstance(annotation, str):
             annotation = eval(annotation, names_in(module))
-        if name not in ("self", "cls"):
+        if typing.get_origin(annotation) is typing.Unpack:
+            annotations |= typing.get_type_hints(*typing.get_args(annotation))
+        elif name not in ("self", "cls"):
             annotations[name] = annotation
     return annotations
 
@@ -82,6 +87,22 @@ def test_few_parameters_have_any_type():
     nothing_said = {typing.Any, object, inspect.Parameter.empty}
     untyped = [name for name, kinds in parameters if kinds & nothing_said]
     assert len(untyped) < 0.03 * len(parameters), untyped
+
+
+def test_functions_show_the_options_that_they_take():
+    """And refuse others before any work, in the name of the function."""
+    n_functions = 0
+    for name, thing, function in CALLABLES:
+        shown = inspect.signature(function).parameters
+        if function is not thing or inspect.unwrap(function) is function or "options" in shown:
+            continue
+        assert shown.keys() == types_of(thing, function).keys(), name
+        needed = [None for parameter in shown.values() if parameter.default is parameter.empty]
+        unknown = rf"{function.__name__}\(\): got an unexpected keyword argument 'n_jobs'"
+        with pytest.raises(TypeError, match=unknown):
+            function(*needed, n_jobs=2)
+        n_functions += 1
+    assert n_functions > 25
 
 
 def test_documented_options_are_literals():

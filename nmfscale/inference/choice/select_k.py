@@ -9,20 +9,13 @@ from dataclasses import replace
 from itertools import combinations
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, NDArray
 
-from ...counts.argument_types import (
-    Client,
-    CountsLike,
-    PathLike,
-    PipelineLike,
-    SeedLike,
-    check_option,
-)
+from ...counts.argument_types import CountsLike, PipelineLike, check_option
 from ...counts.base import CountMatrix
 from ...counts.logarithms import refuse_logarithms
 from ...counts.names import shown
@@ -36,13 +29,10 @@ from ...models.pipelines import model_and_input
 from ...storage.atomic import user_path
 from ...terminal import progress_bar
 from ..design.groups import checked_labels
+from ..job import JobOptions, job_options, part_of_job
 from ..replicates.excess_variance import excess_variance, varies_more
 from ..replicates.folds import Folds
-from ..replicates.replicates import (
-    check_every,
-    check_positive,
-    run_replicates,
-)
+from ..replicates.replicates import check_positive, run_replicates
 from ..replicates.seeds import child, seed_of
 from ..replicates.selection_fits import SelectionTask, check_estimator, totals_of
 from ..replicates.shared_fits import counts_of_job
@@ -52,6 +42,7 @@ Array = NDArray[Any]
 HeldOutPart: TypeAlias = Literal["auto", "counts", "samples"]
 
 
+@job_options
 def select_k(
     estimator: CountModel | PipelineLike,
     X: CountsLike,
@@ -61,15 +52,9 @@ def select_k(
     held_out: HeldOutPart = "auto",
     n_folds: int = 2,
     n_init: int = 1,
-    random_state: SeedLike | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: PathLike | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[JobOptions],
 ) -> SelectK:
     """Compare numbers of topics by scores of held-out counts and by the stability of topics.
 
@@ -108,19 +93,11 @@ def select_k(
     n_init : int, default=1
         Number of fits of each part with each number of topics; the one with the highest objective
         is used.
-    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
-        Seed of the splits and starts.
-    n_threads : int, default=None
-        Threads of a fit; by default one for each processor that this process may use.
-    client : distributed.Client, default=None
-        Dask cluster whose workers share the fits, as in :func:`bootstrap_fit`.
-    checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`. Finished fits are saved, and a resumed job ends with
-        the same bits.
-    verbose : int, default=0
-        1 shows a progress bar.
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
+        As in :func:`bootstrap_fit`. Workers share the fits, and finished fits are saved; the seed
+        is that of the splits and starts.
 
     Returns
     -------
@@ -172,35 +149,33 @@ def select_k(
     estimator, X = model_and_input(estimator, X)
     check_estimator(estimator)
     check_positive("n_init", n_init)
-    check_every(checkpoint, checkpoint_every, resume)
     if not isinstance(n_folds, Integral) or isinstance(n_folds, bool) or n_folds < 2:
         raise ValueError(f"n_folds is {shown(n_folds)}; an integer of at least 2 is needed.")
     _check_held_out(held_out, units)
-    client = resolve_client(client)
-    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
+    job["client"] = resolve_client(job["client"])
+    counts = counts_of_job(X, estimator.memory_limit, job["client"], layer=layer, raw=raw)
     _check_counts(counts, numbers)
     unit = _checked_units(units, counts, int(n_folds))
-    how = {
-        "n_threads": n_threads, "client": client, "checkpoint_every": checkpoint_every,
-        "resume": resume,
-    }  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(single_blas_thread())
-        folder, seed = _folder_and_seed(checkpoint, resume, random_state)
+        folder, seed = _folder_and_seed(job)
+        job["checkpoint"], job["random_state"] = folder, child(seed, 1)
         parts = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        threads = resolve_threads(n_threads)
+        threads = resolve_threads(job["n_threads"])
 
         def search(unit: Array | None) -> _Search:
-            where = parts / ("counts" if unit is None else "samples")
+            name = "counts" if unit is None else "samples"
             folds = Folds.of(
-                counts, int(n_folds), child(seed, 0), unit, where, estimator.memory_limit, threads
-            )
+                counts, int(n_folds), child(seed, 0), unit, parts / name, estimator.memory_limit,
+                threads,
+            )  # fmt: skip
             task = SelectionTask(estimator, folds, (), int(n_init))
-            at = None if folder is None else where
-            return _Search(task, child(seed, 1), at, **how)
+            return _Search(task, part_of_job(job, name))
 
         n_fits = int(n_folds) * int(n_init)
-        advance = stack.enter_context(progress_bar(len(numbers) * n_fits, "fits", " fits", verbose))
+        advance = stack.enter_context(
+            progress_bar(len(numbers) * n_fits, "fits", " fits", job["verbose"])
+        )
         excess = None
         if unit is not None or held_out == "samples":
             search_of_k = search(np.arange(counts.shape[0]) if unit is None else unit)
@@ -275,27 +250,25 @@ def checkpoints_of_selection(folder: Path) -> list[Path]:
     return [place for place in folders if checkpoints_in(place)]
 
 
-def _folder_and_seed(
-    checkpoint: Any, resume: bool, random_state: Any
-) -> tuple[Path | None, SeedSequence]:
+def _folder_and_seed(job: JobOptions) -> tuple[Path | None, SeedSequence]:
     """Return the folder of the checkpoints, and the seed, which a resumed job continues with."""
-    if checkpoint is None:
-        return None, seed_of(random_state)
-    folder = user_path(checkpoint)
+    if job["checkpoint"] is None:
+        return None, seed_of(job["random_state"])
+    folder = user_path(job["checkpoint"])
     folder.mkdir(parents=True, exist_ok=True)
-    if resume and random_state is None:
+    if job["resume"] and job["random_state"] is None:
         for place in checkpoints_of_selection(folder):
             entropy = recorded_seed(place)
             if entropy is not None:
                 return folder, SeedSequence(entropy)
-    return folder, seed_of(random_state)
+    return folder, seed_of(job["random_state"])
 
 
 class _Search:
     """Fits to some folds, with several numbers of topics."""
 
-    def __init__(self, task: SelectionTask, seed: SeedSequence, folder: Path | None, **how: Any):
-        self.task, self.seed, self.folder, self.how = task, seed, folder, how
+    def __init__(self, task: SelectionTask, job: JobOptions):
+        self.task, self.job = task, job
         self.interrupted = False
         # of each number of topics that is done, the results of the best fit to each fold
         self.done: dict[int, dict[str, Array]] = {}
@@ -306,20 +279,20 @@ class _Search:
             return
         task = replace(self.task, numbers=tuple(numbers))
         try:
-            job = run_replicates(
-                task, len(numbers) * task.n_fits, random_state=self.seed, advance=advance,
-                batch_size=task.smallest_batch(local=self.how["client"] is None),
-                checkpoint=None if self.folder is None else self.folder / name, **self.how,
+            fits = run_replicates(
+                task, len(numbers) * task.n_fits, advance=advance,
+                batch_size=task.smallest_batch(local=self.job["client"] is None),
+                **part_of_job(self.job, name),
             )  # fmt: skip
         except KeyboardInterrupt:
             self.interrupted = True
             return
-        self.interrupted = job.interrupted
-        done = job.done.reshape(len(numbers), task.n_fits)
+        self.interrupted = fits.interrupted
+        done = fits.done.reshape(len(numbers), task.n_fits)
         for i, number in enumerate(numbers):
             if done[i].all():
                 rows = slice(i * task.n_fits, (i + 1) * task.n_fits)
-                best = self._best({name: values[rows] for name, values in job.rows.items()})
+                best = self._best({name: values[rows] for name, values in fits.rows.items()})
                 self.done[number] = best | {"topics": best["topics"][..., :number]}
 
     def _best(self, fits: dict[str, Array]) -> dict[str, Array]:
@@ -336,7 +309,7 @@ class _Search:
         try:
             return excess_variance(
                 folds.halves(), self.done[max(self.done)]["topics"], folds.sum_of_sample,
-                self.how["n_threads"],
+                self.job["n_threads"],
             )  # fmt: skip
         except KeyboardInterrupt:
             self.interrupted = True  # no further fits

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from numbers import Real
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from ...counts.argument_types import Client, CountsLike, PathLike, PipelineLike, SeedLike
+from ...counts.argument_types import CountsLike, PipelineLike
 from ...counts.base import CountMatrix
 from ...counts.names import shown
 from ...counts.short_samples import ShortSamplesWarning
@@ -26,6 +26,7 @@ from ...methods.topics.matching import lift_pairs
 from ...models.arguments.starts import fit_takes, has_random_starts
 from ...models.base import CountModel
 from ...models.pipelines import model_and_input
+from ..job import JobOptions, job_options
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import state_of_fit
 from ..replicates.selection_fits import with_options
@@ -43,6 +44,7 @@ from .stability_result import Stability
 Array = NDArray[Any]
 
 
+@job_options
 def stability(
     estimator: CountModel | PipelineLike,
     X: CountsLike,
@@ -50,15 +52,9 @@ def stability(
     *,
     density_threshold: float = 0.5,
     n_neighbors: int | None = None,
-    random_state: SeedLike | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: PathLike | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[JobOptions],
 ) -> Stability:
     """Fit from many starts: how far the optima are apart, and which topics they have in common.
 
@@ -83,19 +79,11 @@ def stability(
         larger. Distances are between unit vectors: 0 to 2; 2 leaves nothing out.
     n_neighbors : int, default=None
         Number of these neighbours; None means 30 % of the number of fits, at least one.
-    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
-        Seed. Start r has child r of it; `seeds` of the result has the seed of each fit.
-    n_threads : int, default=None
-        Threads of a fit; by default one for each processor that this process may use.
-    client : distributed.Client, default=None
-        Dask cluster whose workers share the fits, as in :func:`bootstrap_fit`.
-    checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`. Finished fits are saved, and a resumed job ends with
-        the same bits.
-    verbose : int, default=0
-        1 shows a progress bar.
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
+        As in :func:`bootstrap_fit`. Workers share the fits, and finished fits are saved; `seeds` of
+        the result has the seed of each.
 
     Returns
     -------
@@ -152,29 +140,27 @@ def stability(
         )
     if n_neighbors is not None:
         check_positive("n_neighbors", n_neighbors)
-    client = resolve_client(client)
+    job["client"] = resolve_client(job["client"])
     counts = counts_of_job(
-        X, estimator.memory_limit, client, integer=estimator.integer, layer=layer, raw=raw
+        X, estimator.memory_limit, job["client"], integer=estimator.integer, layer=layer, raw=raw
     )
     estimator = with_options(
         estimator, n_init=1, verbose=0, callback=None, random_state=None, **_init_of(estimator)
     )
     task = StartsTask(estimator, counts)
-    job = run_replicates(
-        task, n_starts, random_state=random_state, n_threads=n_threads, client=client,
-        checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
-    )  # fmt: skip
-    topics, objective = job["topics"], job["objective"]
+    replicates = run_replicates(task, n_starts, **job)
+    topics, objective = replicates["topics"], replicates["objective"]
     best = int(objective.argmax())
     matches, similarities = _matched(topics, best)
     model = None
     neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
     consensus = consensus_of(topics, float(density_threshold), neighbors)
     if consensus is not None and fit_takes(task.estimator, "fixed_topics"):
-        model = _with_loadings(task.estimator, consensus, counts, n_threads)
+        model = _with_loadings(task.estimator, consensus, counts, job["n_threads"])
     return Stability(
-        objective, job["n_iter"], job["converged"], job["seed"], topics, best, matches,
-        similarities, consensus, model, counts.feature_names, job.interrupted, job.seed.entropy,
+        objective, replicates["n_iter"], replicates["converged"], replicates["seed"], topics, best,
+        matches, similarities, consensus, model, counts.feature_names, replicates.interrupted,
+        replicates.seed.entropy,
     )  # fmt: skip
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ...counts.argument_types import Client, CountsLike
+from ...counts.argument_types import CountsLike
 from ...counts.base import CountMatrix, RowRange
 from ...counts.names import shown
 from ...counts.short_samples import warn_of_short_samples
@@ -34,6 +34,7 @@ from ...storage.store import StoredCounts
 from ...terminal import progress_bar
 from ..design.fit_counts import loadings_of_counts
 from ..design.loadings import leading_samples, shares_of_topics
+from ..job import RunOptions, run_options
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.shared_fits import counts_of_job, file_of
 from .topic_quality_result import TopicQuality
@@ -43,6 +44,7 @@ Array = NDArray[Any]
 _LEAST_ROWS, _MOST_RANGES = 4096, 32
 
 
+@run_options
 def topic_quality(
     model: FittedModel,
     X: CountsLike,
@@ -50,10 +52,9 @@ def topic_quality(
     n_top: int = 10,
     score: Score = DEFAULT_SCORE,
     frex_weight: float = 0.7,
-    client: Client | None = None,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[RunOptions],
 ) -> TopicQuality:
     r"""Measure the coherence, exclusivity and size of topics, and what the fit does not explain.
 
@@ -167,10 +168,11 @@ def topic_quality(
         raise ValueError(f"score is {shown(score)}; choices: {', '.join(SCORES)}.")
     if not isinstance(frex_weight, Real) or not 0 <= frex_weight <= 1:
         raise ValueError(f"frex_weight is {shown(frex_weight)}; a number from 0 to 1 is needed.")
-    client = None if client is None else resolve_client(client)
-    counts = counts_of_job(X, model.memory_limit, client, layer=layer, raw=raw)
-    if isinstance(counts, StoredCounts) and client is None:
-        client = resolve_client(None)
+    if job["client"] is not None:
+        job["client"] = resolve_client(job["client"])
+    counts = counts_of_job(X, model.memory_limit, job["client"], layer=layer, raw=raw)
+    if isinstance(counts, StoredCounts) and job["client"] is None:
+        job["client"] = resolve_client(None)
     missing = default_missing(model, counts)
     counts = matched_counts(model, X, counts, missing, "add columns of 0 for them.")[0]
     counts = measured_counts(model, counts)
@@ -179,15 +181,15 @@ def topic_quality(
         warn_of_short_samples(counts)
     with single_blas_thread():
         _, leading = ranked_features(model.components_, int(n_top), score)
-        return _measured(model, counts, rows, leading, int(n_top), frex_weight, client, verbose)
+        return _measured(model, counts, rows, leading, int(n_top), frex_weight, job)
 
 
 def _measured(
     model: Any, counts: CountMatrix, rows: Array | None, leading: list[Array], n_top: int,
-    frex_weight: float, client: Any, verbose: int,
+    frex_weight: float, job: RunOptions,
 ) -> TopicQuality:  # fmt: skip
     """Return all measures; `rows` are the positions of the samples in the fit."""
-    L = loadings_of_counts(model, counts, rows, client)
+    L = loadings_of_counts(model, counts, rows, job["client"])
     F = np.ascontiguousarray(model.components_.T, np.float64)
     frequencies = proportions(F.T)
     shares = proportions(L * F.sum(axis=0))
@@ -199,7 +201,7 @@ def _measured(
         overall = measured.whole_columns(overall, sizes)
     n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
     task = QualityTask(counts, L, F, tuple(leading), n_rows, overall, measured)
-    sums = _sums_of(task, client, verbose)
+    sums = _sums_of(task, job)
     amounts = shares * sizes[:, None]
     n_samples = np.bincount(measured.groups, minlength=len(measured.features))
     frex = frex_of(frequencies, float(frex_weight))
@@ -278,23 +280,21 @@ class QualityTask(ReplicateTask):
         }  # fmt: skip
 
 
-def _sums_of(task: QualityTask, client: Any, verbose: int) -> dict[str, Array]:
+def _sums_of(task: QualityTask, job: RunOptions) -> dict[str, Array]:
     """Return the deviances of all samples and features, and numbers of samples of pairs."""
     n, seed = -(-task.counts.shape[0] // task.n_rows), SeedSequence(0)
-    if client is None:
-        with progress_bar(n, "topic quality", " ranges of samples", verbose) as advance:
+    if job["client"] is None:
+        with progress_bar(n, "topic quality", " ranges of samples", job["verbose"]) as advance:
             parts = []
             for number in range(n):
                 parts.append(task.run(range(number, number + 1), seed, 1))
                 advance(1)
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     else:
-        job = run_replicates(
-            task, n, random_state=seed, batch_size=1, client=client, verbose=verbose
-        )
-        if job.interrupted and not job.done.all():
+        sums_of_ranges = run_replicates(task, n, random_state=seed, batch_size=1, **job)
+        if sums_of_ranges.interrupted and not sums_of_ranges.done.all():
             raise KeyboardInterrupt
-        arrays = job.rows
+        arrays = sums_of_ranges.rows
     sums = {"together": arrays["together"].sum(axis=0)}
     for kind in ("samples", "null_samples"):
         sums[kind] = np.maximum(2 * arrays[kind].ravel()[: task.counts.shape[0]], 0)

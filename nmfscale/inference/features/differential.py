@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from os import PathLike
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
-from ...counts.argument_types import Client, CountsLike, SeedLike, Topics, check_option
+from ...counts.argument_types import CountsLike, Topics, check_option
 from ...counts.base import CountMatrix
 from ...counts.names import names_of, places_of, shown
 from ...counts.warn import warn_caller
@@ -27,6 +26,7 @@ from ...models.arguments.validation import sizes_of
 from ...models.pipelines import FittedModel, model_and_input
 from ...readers.open import as_counts
 from ..design.loadings import SampleTopics, topics_of_samples
+from ..job import JobOptions, job_options
 from ..quantiles import normal_tail
 from ..replicates.refit_result import BootstrapFit
 from ..results.origin import Origin
@@ -52,6 +52,7 @@ _SMALL_Z = 0.1
 _LOG_2 = 0.6931471805599453
 
 
+@job_options
 def differential_features(
     model: FittedModel | ArrayLike,
     X: CountsLike,
@@ -61,18 +62,12 @@ def differential_features(
     family: Family = "poisson",
     bootstrap: BootstrapFit | None = None,
     split: float | None = None,
-    random_state: SeedLike | None = None,
     size_factors: ArrayLike | None = None,
     topic_names: ArrayLike | None = None,
     memory_limit: int | float | str | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[JobOptions],
 ) -> DifferentialFeatures:
     """Find the features that make each topic, with log2-fold changes and tests.
 
@@ -117,25 +112,18 @@ def differential_features(
         independent, and p is valid. The fit starts from the factors of the model, so that topics
         keep their order. For a :class:`PoissonNMF` or :class:`TopicModel` and the counts of its
         fit.
-    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
-        Seed of the split.
     size_factors : array-like of shape (n_samples,), optional
         Sizes s of the samples; by default their total counts in `X`.
     topic_names : sequence of str, optional
         Names of topics; by default those of the model, the columns of a DataFrame, or numbers.
     memory_limit : int, float or str, optional
         As in :class:`nmfscale.PoissonNMF`. With a limit, files are read in pieces.
-    n_threads
-        As in :class:`nmfscale.PoissonNMF`.
-    client
-        As in :meth:`nmfscale.PoissonNMF.fit`. Panels of features are the tasks of a cluster.
-        Results are the same to the bit everywhere.
-    checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`. Finished features are saved.
-    verbose : int, default=0
-        1 shows a progress bar.
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`.
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
+        As in :func:`bootstrap_weights`. The seed is that of the split. Panels of features are the
+        tasks of a cluster, and finished features are saved. Results are the same to the bit
+        everywhere.
 
     Returns
     -------
@@ -200,14 +188,14 @@ def differential_features(
     """
     pseudocount = _checked_pseudocount(pseudocount)
     check_option("family", family, Family)
-    client = resolve_client(client)
+    job["client"] = resolve_client(job["client"])
     model, X = model_and_input(model, X)
     counts = as_counts(
         X, integer="allow", subject="X", layer=layer, raw=raw,
-        in_memory=memory_limit is None and client is None, memory_limit=memory_limit,
+        in_memory=memory_limit is None and job["client"] is None, memory_limit=memory_limit,
     )  # fmt: skip
     if split is not None:
-        model, counts = fitted_to_part(model, X, counts, split, random_state, n_threads)
+        model, counts = fitted_to_part(model, X, counts, split, job)
     topics = topics_of_samples(model, "proportions", topic_names, warn=False)
     K = topics.rows.shape[1]
     if K < 2:
@@ -218,17 +206,14 @@ def differential_features(
     replicates = None
     if bootstrap is not None:
         replicates = _checked_replicates(bootstrap, counts, K)
-    threads = resolve_threads(n_threads, counts.nnz * K)
+    threads = resolve_threads(job["n_threads"], counts.nnz * K)
     needs = regression_needs(counts, K, threads)
     check_columns(counts, needs, memory_limit, n_threads=threads)
     with single_blas_thread():
         design = FeatureDesign.of(proportions, sizes)
         weights = compared.weights(design.totals)
         step = RegressFeatures.of(counts, design, pseudocount, weights)
-        arrays, done = run_regressions(
-            counts, step, design, needs, n_threads=n_threads, client=client, checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
-        )  # fmt: skip
+        arrays, done = run_regressions(counts, step, design, needs, job)
         features = np.flatnonzero(done)
         totals = np.asarray(counts.column_totals, np.float64)[features]
         regressions = Regressions.of(

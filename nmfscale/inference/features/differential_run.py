@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ...engine.session import session_of_fit
 from ...engine.threads import resolve_threads
 from ...methods.topics.differential import FeatureDesign, RegressFeatures
 from ...terminal import print_message, progress_bar
-from ..replicates.replicates import check_every
+from ..job import JobOptions
 
 Array = NDArray[Any]
 _NAME = "differential features"
@@ -77,20 +76,19 @@ class _Job:
 
 
 def run_regressions(
-    counts: CountMatrix, step: RegressFeatures, design: FeatureDesign, needs: Needs, *,
-    n_threads: int | None, client: Any, checkpoint: str | PathLike[str] | None,
-    checkpoint_every: float, resume: bool, verbose: int,
+    counts: CountMatrix, step: RegressFeatures, design: FeatureDesign, needs: Needs,
+    options: JobOptions,
 ) -> tuple[dict[str, Array], Array]:  # fmt: skip
     """Return the results of the step by feature (m, ...), and a mask (m,) of finished features.
 
     Ctrl-C ends the work after the current panels; without a finished feature it is raised.
     """
-    check_every(checkpoint, checkpoint_every, resume)
-    threads = resolve_threads(n_threads, counts.nnz * len(design.totals))
-    options: Any = {"checkpoint": checkpoint, "resume": resume, "n_threads": n_threads}
-    with session_of_fit(client, counts, needs, verbose=verbose, hint=_HINT, **options) as (
-        counts, session
-    ):  # fmt: skip
+    threads = resolve_threads(options["n_threads"], counts.nnz * len(design.totals))
+    with session_of_fit(
+        options["client"], counts, needs, checkpoint=options["checkpoint"],
+        resume=options["resume"], n_threads=options["n_threads"], verbose=options["verbose"],
+        hint=_HINT,
+    ) as (counts, session):  # fmt: skip
         executor: Executor
         if session is None:
             executor = LocalExecutor(counts.layout(threads), threads)
@@ -98,13 +96,14 @@ def run_regressions(
             executor = session.executor(counts, threads)  # type: ignore[arg-type]
         executor.put("design", design.rows(executor.layout))
         place = None
-        if checkpoint is not None:
+        if options["checkpoint"] is not None:
             place = Checkpoint(
-                checkpoint, _about(counts, step, design), every=checkpoint_every, resume=resume
-            )
+                options["checkpoint"], _about(counts, step, design),
+                every=options["checkpoint_every"], resume=options["resume"],
+            )  # fmt: skip
         order = executor.layout.column_order
         job = _Job(len(order), place)
-        _run(executor, step, job, counts.shape[1], verbose)
+        _run(executor, step, job, counts.shape[1], options["verbose"])
     if not job.done[order >= 0].any():
         raise KeyboardInterrupt
     return _by_feature(job, order, counts.shape[1])

@@ -16,6 +16,7 @@ from ...models.arguments.starts import starts_at_fits
 from ...readers.streams.file_counts import FileCounts
 from ...readers.streams.thinning import PartOfCounts, Thinning
 from ..design.fit_counts import counts_of_fit
+from ..job import JobOptions
 from ..replicates.seeds import child, seed_of
 from ..replicates.selection_fits import AGAIN, with_options
 
@@ -38,7 +39,7 @@ def checked_split(split: Any) -> Fraction:
 
 
 def fitted_to_part(
-    model: Any, X: Any, counts: CountMatrix, split: Any, random_state: Any, n_threads: int | None
+    model: Any, X: Any, counts: CountMatrix, split: Any, job: JobOptions
 ) -> tuple[Any, CountMatrix]:
     """Return the model fitted to a random part of the counts, and the other part.
 
@@ -53,13 +54,13 @@ def fitted_to_part(
     counts, fit_samples = counts_of_fit(model, X, counts)
     if not counts.is_integer:
         raise ValueError("split: only counts that are whole numbers can be split.")
-    thinning = Thinning.of(child(seed_of(random_state), 0), share.denominator)
+    thinning = Thinning.of(child(seed_of(job["random_state"]), 0), share.denominator)
     fit_part, other = (
         thinned_part(counts, thinning, parts)
         for parts in (range(share.numerator), range(share.numerator, share.denominator))
     )
     again = with_options(
-        model, random_state=0, n_threads=n_threads, **AGAIN, **model.parameters_of_refits()
+        model, random_state=0, n_threads=job["n_threads"], **AGAIN, **model.parameters_of_refits()
     )
     start = model._arguments_of_start(fit_samples.rows, float(share))
     if getattr(model, "row_weights_", None) is not None:

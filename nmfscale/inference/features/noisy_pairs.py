@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from ...counts.argument_types import Client, CountsLike, SeedLike
+from ...counts.argument_types import CountsLike
 from ...counts.base import CountMatrix
 from ...counts.warn import warn_caller
 from ...engine.workers import resolve_client
@@ -27,6 +26,7 @@ from ...models.noisy_topic_model import NoisyTopicModel
 from ...models.pipelines import FittedModel, model_and_input
 from ...readers.streams.thinning import Thinning
 from ..design.fit_counts import counts_of_fit
+from ..job import JobOptions, job_options
 from ..replicates.excess_variance import excess_variance, inflation_of, varies_more
 from ..replicates.folds import MOST_SUMS
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
@@ -46,6 +46,7 @@ _STARTS = 4
 _MOST_INFLATION, _THINNED = 2.0, 0.5
 
 
+@job_options
 def noisy_pairs(
     model: FittedModel,
     X: CountsLike,
@@ -53,15 +54,9 @@ def noisy_pairs(
     n_chains: int = 4,
     n_draws: int = 200,
     n_warmup: int = 200,
-    random_state: SeedLike | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[JobOptions],
 ) -> NoisyPairs:
     """Rank pairs of a feature and a topic by evidence of noise, with error rates by simulation.
 
@@ -92,19 +87,11 @@ def noisy_pairs(
     n_warmup : int, default=200
         Number of draws before these, which are not used. A draw takes time in proportion to the sum
         of the counts and the number of topics.
-    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
-        Seed. Chain r draws from child r of it.
-    n_threads : int, default=None
-        Threads of a chain; by default one for each processor that this process may use.
-    client : distributed.Client, default=None
-        Dask cluster whose workers share the chains, as in :func:`nmfscale.bootstrap_fit`.
-    checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`. Finished chains are saved, and a resumed job ends
-        with the same bits.
-    verbose : int, default=0
-        1 shows a progress bar.
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
+        As in :func:`nmfscale.bootstrap_fit`. Workers share the chains, and finished chains are
+        saved.
 
     Returns
     -------
@@ -163,8 +150,8 @@ def noisy_pairs(
             "that differ between the topics of other models, see differential_features."
         )
     check_is_fitted(model, "components_")
-    client = resolve_client(client)
-    counts = counts_of_job(X, model.memory_limit, client, layer=layer, raw=raw)
+    job["client"] = resolve_client(job["client"])
+    counts = counts_of_job(X, model.memory_limit, job["client"], layer=layer, raw=raw)
     counts, fit_samples = counts_of_fit(model, X, counts)
     if not counts.is_integer:
         raise ValueError(
@@ -176,25 +163,22 @@ def noisy_pairs(
         random_state=None, n_init=max(model.n_init, _STARTS),
     )  # fmt: skip
     fitted = proportions(np.asarray(model.loadings_, np.float64)[fit_samples.rows])
-    job = run_replicates(
-        ChainTask(start, counts, fitted, int(n_warmup), int(n_draws)), n_chains,
-        random_state=random_state, n_threads=n_threads, client=client, checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
-    )  # fmt: skip
+    task = ChainTask(start, counts, fitted, int(n_warmup), int(n_draws))
+    replicates = run_replicates(task, n_chains, **job)
     names = tuple(getattr(model, "topic_names_", range(fitted.shape[1])))
-    agreement = job["agreement"]
+    agreement = replicates["agreement"]
     reproduced: Array = np.logical_and.reduce(agreement >= _SAME_TOPIC)
-    local, factors = job["no_noise"].mean(axis=0), job["factors"].mean(axis=0)
+    local, factors = replicates["no_noise"].mean(axis=0), replicates["factors"].mean(axis=0)
     local[~reproduced] = 1.0
-    dispersion, error = job["excess_variance"].mean(axis=0).tolist()
+    dispersion, error = replicates["excess_variance"].mean(axis=0).tolist()
     inflation = inflation_of(dispersion, model.loadings_, model.components_.T)
     _warn(reproduced, agreement, names)
     _warn_of_dispersion(dispersion, error, inflation)
     return NoisyPairs(
         error_rates_of(local, factors), local, factors, model.topic_counts_,
-        model.expected_counts_, agreement, job["noise_share"], reproduced,
-        (dispersion, error), inflation, feature_names_of(model, counts), names, job.interrupted,
-        job.seed.entropy,
+        model.expected_counts_, agreement, replicates["noise_share"], reproduced,
+        (dispersion, error), inflation, feature_names_of(model, counts), names,
+        replicates.interrupted, replicates.seed.entropy,
     )  # fmt: skip
 
 

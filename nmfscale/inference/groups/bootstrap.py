@@ -12,13 +12,13 @@ import itertools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, NDArray
 
-from ...counts.argument_types import Client, PathLike, SeedLike, check_option
+from ...counts.argument_types import check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.resample import draw_counts
@@ -28,6 +28,7 @@ from ..design.groups import Design, Labels, checked_design, checked_labels, warn
 from ..design.loadings import Scale, topics_of_samples
 from ..design.units import warn_of_rare_topics
 from ..intervals import Jackknife, ReplicateInterval, check_interval, ends_of_known
+from ..job import JobOptions, job_options
 from ..replicates.replicates import ReplicateTask, run_replicates
 from ..replicates.seeds import child_states
 from ..results.origin import Origin
@@ -45,6 +46,7 @@ Within: TypeAlias = Literal["groups", "corpus"]
 Unbalanced: TypeAlias = Literal["drop", "omit"]
 
 
+@job_options
 def bootstrap_weights(
     model: FittedModel | ArrayLike,
     groups: ArrayLike,
@@ -59,13 +61,7 @@ def bootstrap_weights(
     level: float = 0.95,
     interval: ReplicateInterval = "percentile",
     topic_names: ArrayLike | None = None,
-    random_state: SeedLike | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: PathLike | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
+    **job: Unpack[JobOptions],
 ) -> BootstrapWeights:
     """Estimate balanced weights of topics in groups, with bootstrap intervals.
 
@@ -192,17 +188,13 @@ def bootstrap_weights(
     )  # fmt: skip
     balanced = _balanced(cells.observed(), names, labels.names)
     warn_of_rare_topics(cells.sums * cells.scale, cells.groups(labels.names), names, drawn)
-    job = run_replicates(
-        WeightsTask(cells, zeros == "drop"), n_replicates, random_state=random_state,
-        n_threads=n_threads, client=client, checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
-    )  # fmt: skip
-    status = job["status"]
-    tables = job["weights"][status <= LIMIT]
+    replicates = run_replicates(WeightsTask(cells, zeros == "drop"), n_replicates, **job)
+    status = replicates["status"]
+    tables = replicates["weights"][status <= LIMIT]
     result = BootstrapWeights(
         balanced, tables, names, labels.names, cells.n_units, level, interval,
         n_failures=int((status > LIMIT).sum()), n_limits=int((status == LIMIT).sum()),
-        random_state=job.seed.entropy, units=drawn, equal_weights=equal_weights, scale=scale,
+        random_state=replicates.seed.entropy, units=drawn, equal_weights=equal_weights, scale=scale,
         origin=Origin.of(topics.words, groups=groups, units=units, strata=strata),
     )  # fmt: skip
     if not len(tables) or np.isnan(tables).all(axis=0).any():

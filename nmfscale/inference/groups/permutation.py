@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from os import PathLike
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
-from ...counts.argument_types import Client, SeedLike, check_option
+from ...counts.argument_types import check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...models.pipelines import FittedModel
@@ -25,7 +24,8 @@ from ..design.groups import (
 )
 from ..design.loadings import Scale, TopicSums
 from ..design.units import Units
-from ..replicates.replicates import check_every, run_replicates
+from ..job import JobOptions, job_options
+from ..replicates.replicates import run_replicates
 from ..results.origin import Origin
 from .dispersion import LOG_VARIANCES, Dispersion
 from .labelling import Labelled, Part, Permutations, check_pairs
@@ -44,6 +44,7 @@ Array = NDArray[Any]
 Scope: TypeAlias = Literal["pair", "all"]
 
 
+@job_options
 def permutation_test(
     model: FittedModel | ArrayLike,
     groups: ArrayLike,
@@ -58,13 +59,7 @@ def permutation_test(
     n_permutations: int = 9999,
     alpha: float = 0.05,
     batch_size: int | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    random_state: SeedLike | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
+    **job: Unpack[JobOptions],
 ) -> PermutationTest:
     """Test whether groups of samples differ in their topics, all groups together and in pairs.
 
@@ -126,12 +121,8 @@ def permutation_test(
     batch_size : int, optional
         Permutations in a batch; by default about a second's worth. Results do not depend on it, nor
         on the number of threads or workers.
-    n_threads, random_state, verbose
-        As in :class:`PoissonNMF`.
-    client
-        As in :meth:`PoissonNMF.fit`.
-    checkpoint, checkpoint_every, resume
-        As in :func:`bootstrap_weights`, of permutations.
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
+        As in :func:`bootstrap_weights`.
 
     Returns
     -------
@@ -203,7 +194,6 @@ def permutation_test(
     """
     chosen = checked_statistic(statistic, alternative)
     _check(scope, n_permutations, alpha)
-    check_every(checkpoint, checkpoint_every, resume)
     design = Units.of(model, groups, units, strata, scale, topic_sums).compared()
     labels = design.groups
     check_pairs(labels, design.rows.shape[1] + 1, n_permutations, scope)
@@ -225,10 +215,8 @@ def permutation_test(
     if statistic == "hellinger":
         design.warn_of_roots(statistic)
     nulls, exact, interrupted = null_distributions(
-        chosen, sets, n_permutations, of_spread, random_state=random_state, batch_size=batch_size,
-        n_threads=n_threads, client=client, checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
-    )  # fmt: skip
+        chosen, sets, n_permutations, of_spread, batch_size=batch_size, **job
+    )
     n = len(members)
     tests = _tests(chosen, members, labels, observed, nulls[:n], exact[:n], smallest, scope)
     tests = _with_dispersions(tests, members, spread, nulls[n:], exact[n:])
@@ -313,8 +301,9 @@ def _observed(
 
 
 def null_distributions(
-    statistic: Statistic, sets: list[Labelled], n: int, beside: Sequence[Part] = (), **options: Any
-) -> tuple[list[Array], list[bool], bool]:
+    statistic: Statistic, sets: list[Labelled], n: int, beside: Sequence[Part] = (), *,
+    batch_size: int | None = None, **job: Unpack[JobOptions],
+) -> tuple[list[Array], list[bool], bool]:  # fmt: skip
     """Return the null distribution of each test, and whether it has all labellings.
 
     `beside` has one more part for each set, with the same labellings; its tests come last.
@@ -326,7 +315,7 @@ def null_distributions(
     drawn = [parts for parts, is_few in zip(of_sets, few, strict=True) if not is_few]
     columns, interrupted = [], False
     if drawn:
-        replicates = run_replicates(Permutations(drawn), n, **options)
+        replicates = run_replicates(Permutations(drawn), n, batch_size=batch_size, **job)
         interrupted = replicates.interrupted
         if not len(replicates):
             raise KeyboardInterrupt

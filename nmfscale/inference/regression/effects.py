@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import false_discovery_control
 
-from ...counts.argument_types import Client, SeedLike, check_option
+from ...counts.argument_types import check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...engine.checkpoint import checkpoints_in, recorded_seed
@@ -33,13 +32,8 @@ from ..groups.bootstrap import Cells, draw_in_parts, warn_of_few_units
 from ..groups.permutation import labelled_sets, null_distributions
 from ..groups.pvalues import joint_max_t, n_as_extreme, pvalue
 from ..intervals import RobustInterval, check_interval
-from ..replicates.replicates import (
-    Replicates,
-    ReplicateTask,
-    check_every,
-    check_positive,
-    run_replicates,
-)
+from ..job import JobOptions, job_options, part_of_job
+from ..replicates.replicates import Replicates, ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import child_states, seed_of
 from ..results.origin import Origin
 from .brown_forsythe import EachTopic, rows_of_topics
@@ -59,6 +53,7 @@ COVERED = {
 COVERED["bca"] = COVERED["percentile"]
 
 
+@job_options
 def group_effects(
     model: FittedModel | ArrayLike,
     groups: ArrayLike,
@@ -73,13 +68,7 @@ def group_effects(
     level: float = 0.95,
     interval: RobustInterval = "t",
     topic_names: ArrayLike | None = None,
-    random_state: SeedLike | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
+    **job: Unpack[JobOptions],
 ) -> GroupEffects:
     """Estimate the mean proportion of each topic in each group, and test which topics differ.
 
@@ -123,9 +112,7 @@ def group_effects(
         :func:`bootstrap_weights`.
     topic_names : sequence of str, default=None
         Names of topics; by default those of a model, the columns of a DataFrame, or numbers.
-    random_state, n_threads, client, verbose
-        As in :func:`bootstrap_weights`.
-    checkpoint, checkpoint_every, resume
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
         As in :func:`bootstrap_weights`, of replicates and of permutations.
 
     Returns
@@ -194,7 +181,6 @@ def group_effects(
     """
     check_interval(level, interval, RobustInterval)
     check_option("equal_weights", equal_weights, EqualWeights)
-    check_every(checkpoint, checkpoint_every, resume)
     check_positive("n_replicates", n_replicates)
     check_positive("n_permutations", n_permutations)
     refuse_swapped(model, groups, "the groups")
@@ -217,24 +203,17 @@ def group_effects(
     _warn_of_unequal_spread(values, labels)
     smallest = smallest_pvalue(labelled[0].sizes)
     warn_few_labellings([smallest], 1 - level, ["groups equal in any topic"], drawn)
-    options: dict[str, Any] = {
-        "n_threads": n_threads,
-        "client": client,
-        "resume": resume,
-        "verbose": verbose,
-    }
-    seed, replicates = job_seed(random_state, checkpoint, resume), None
+    job["random_state"] = seed = job_seed(job)
+    replicates = None
     cells = Cells.of(
         np.column_stack([values * weights[:, None], weights]), labels,
         checked_design(labels, design.subjects, design.strata, nested=False), "groups",
     )  # fmt: skip
     if interval != "t":
-        job = bootstrap_part(MeansTask(cells), n_replicates, seed, checkpoint, options)
-        replicates = job["means"]
+        replicates = bootstrap_part(MeansTask(cells), n_replicates, job)["means"]
     nulls, exact, interrupted = null_distributions(
-        statistic, labelled, n_permutations, random_state=seed, batch_size=None,
-        checkpoint=None if checkpoint is None else Path(checkpoint, "permutations"), **options,
-    )  # fmt: skip
+        statistic, labelled, n_permutations, **part_of_job(job, "permutations")
+    )
     observed = labelled[0].observed(statistic)
     p, maxt = _pvalues(nulls, observed, exact[0])
     errors, parts = _errors(values, weights, labels, strata_of, shares)
@@ -323,22 +302,19 @@ class MeansTask(ReplicateTask):
         return {"means": means}
 
 
-def bootstrap_part(
-    task: ReplicateTask, n: int, random_state: Any, checkpoint: Any, options: dict[str, Any]
-) -> Replicates:
+def bootstrap_part(task: ReplicateTask, n: int, job: JobOptions) -> Replicates:
     """Run the bootstrap of a job that also permutes, with a checkpoint folder of its own."""
-    place = None if checkpoint is None else Path(checkpoint, "bootstrap")
-    job = run_replicates(task, n, random_state=random_state, checkpoint=place, **options)
-    if job.interrupted:
+    replicates = run_replicates(task, n, **part_of_job(job, "bootstrap"))
+    if replicates.interrupted:
         raise KeyboardInterrupt
-    return job
+    return replicates
 
 
-def job_seed(random_state: Any, checkpoint: Any, resume: bool) -> SeedSequence:
+def job_seed(job: JobOptions) -> SeedSequence:
     """Return the seed of a job of several parts; for None, the seed of the job that is resumed."""
-    if random_state is None and resume and checkpoint is not None:
+    if job["random_state"] is None and job["resume"] and job["checkpoint"] is not None:
         for part in ("permutations", "bootstrap"):
-            place = Path(checkpoint, part)
+            place = Path(job["checkpoint"], part)
             if place.exists() and checkpoints_in(place):
                 return SeedSequence(recorded_seed(place))
-    return seed_of(random_state)
+    return seed_of(job["random_state"])

@@ -8,14 +8,12 @@ rows. Tests divide coefficients by these and compare with permutations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...counts.argument_types import Client, SeedLike, check_option
+from ...counts.argument_types import check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.functions import power
@@ -25,7 +23,8 @@ from ..design.groups import Design, Labels, checked_design, warn_of_samples_as_u
 from ..design.loadings import Scale, topics_of_samples
 from ..groups.bootstrap import warn_of_few_units
 from ..intervals import RobustInterval, check_interval, interval_ends
-from ..replicates.replicates import check_every, check_positive
+from ..job import JobOptions, job_options, part_of_job
+from ..replicates.replicates import check_positive
 from ..results.origin import Origin
 from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
@@ -44,6 +43,7 @@ _COVERED = {
 _COVERED["bca"] = _COVERED["percentile"]
 
 
+@job_options
 def regress_proportions(
     model: FittedModel | ArrayLike,
     covariates: ArrayLike | Mapping[str, ArrayLike],
@@ -60,13 +60,7 @@ def regress_proportions(
     level: float = 0.95,
     interval: RobustInterval = "t",
     topic_names: ArrayLike | None = None,
-    random_state: SeedLike | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: str | PathLike[str] | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
+    **job: Unpack[JobOptions],
 ) -> ProportionRegression:
     """Regress the proportion of each topic on covariates, by least squares.
 
@@ -115,9 +109,9 @@ def regress_proportions(
     interval : {"t", "percentile", "bca"}, default="t"
         "t": coefficients plus and minus robust standard errors times a quantile of Student's t; the
         others: from bootstrap replicates, as in :func:`bootstrap_weights`.
-    topic_names, random_state, n_threads, client, verbose
+    topic_names
         As in :func:`group_effects`.
-    checkpoint, checkpoint_every, resume
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
         As in :func:`bootstrap_weights`, of replicates and of permutations.
 
     Returns
@@ -198,7 +192,6 @@ def regress_proportions(
     """
     check_interval(level, interval, RobustInterval)
     check_option("equal_weights", equal_weights, EqualWeights)
-    check_every(checkpoint, checkpoint_every, resume)
     check_positive("n_replicates", n_replicates)
     if n_permutations != 0:
         check_positive("n_permutations", n_permutations)
@@ -217,22 +210,17 @@ def regress_proportions(
     fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
     errors = errors_of(rows, fit, moderated)
     test = TermTests(rows, errors, matrix, n_permutations, level, drawn) if n_permutations else None
-    options: dict[str, Any] = {
-        "n_threads": n_threads, "client": client, "checkpoint_every": checkpoint_every,
-        "resume": resume, "verbose": verbose,
-    }  # fmt: skip
     coefficients, replicates, n_failures = np.ascontiguousarray(fit.coefficients.T), None, 0
-    seed = job_seed(random_state, checkpoint, resume)
+    job["random_state"] = seed = job_seed(job)
     if interval != "t":
         task = CoefficientsTask(fit, rows.unit, rows.strata)
-        job = bootstrap_part(task, n_replicates, seed, checkpoint, options)
-        replicates = job["coefficients"][~job["singular"]]
-        n_failures = len(job) - len(replicates)
-        _warn_of_failures(len(job), len(replicates))
-    place = None if checkpoint is None else Path(checkpoint, "permutations")
+        drawn_fits = bootstrap_part(task, n_replicates, job)
+        replicates = drawn_fits["coefficients"][~drawn_fits["singular"]]
+        n_failures = len(drawn_fits) - len(replicates)
+        _warn_of_failures(len(drawn_fits), len(replicates))
     tests: dict[str, Any] = {"untested": dict.fromkeys(matrix.terms, "n_permutations is 0")}
     if test is not None:
-        tests = test.run(random_state=seed, checkpoint=place, **options)
+        tests = test.run(**part_of_job(job, "permutations"))
     return ProportionRegression(
         coefficients, *_ends(interval, errors, coefficients, replicates, level),
         topics.topic_names, matrix.terms, rows.n_units, drawn, rows.what, equal_weights, errors,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from scipy.stats import false_discovery_control
 
 from ...counts.warn import warn_caller
 from ..design.groups import log10_labellings, n_labellings, smallest_pvalue, warn_few_labellings
+from ..job import JobOptions
 from ..replicates.replicates import run_replicates
 from .coefficient_tests import FreedmanLane, SignFlips
 from .covariates import INTERCEPT, DesignMatrix
@@ -80,7 +81,7 @@ class TermTests:
             "or n_permutations=0 for coefficients without p-values."
         )
 
-    def run(self, **options: Any) -> dict[str, Any]:
+    def run(self, **job: Unpack[JobOptions]) -> dict[str, Any]:
         """Run the permutations or sign flips; return fields of a ProportionRegression.
 
         p-values are unadjusted, adjusted by max-T, and adjusted by Benjamini and Hochberg; NaN
@@ -94,9 +95,9 @@ class TermTests:
             else:
                 p = task.all_as_extreme() / self.n
         else:
-            job = run_replicates(task, self.n, **options)
-            self.n, self.interrupted = len(job), job.interrupted
-            counts = np.stack([job[name].sum(axis=0) for name in ("as_extreme", "largest")])
+            drawn = run_replicates(task, self.n, **job)
+            self.n, self.interrupted = len(drawn), drawn.interrupted
+            counts = np.stack([drawn[name].sum(axis=0) for name in ("as_extreme", "largest")])
             p = (counts + 1) / (self.n + 1)
         order = np.argsort(-task.observed, axis=1, kind="stable")
         rising = np.maximum.accumulate(np.take_along_axis(p[1], order, axis=1), axis=1)

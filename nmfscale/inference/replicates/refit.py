@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from ...counts.argument_types import (
-    Client,
-    CountsLike,
-    PathLike,
-    PipelineLike,
-    SeedLike,
-    check_option,
-)
+from ...counts.argument_types import CountsLike, PipelineLike, check_option
 from ...counts.base import CountMatrix
 from ...counts.names import shown
 from ...counts.warn import warn_caller
@@ -28,6 +21,7 @@ from ..design.equal_weights import EqualWeights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
 from ..design.groups import check_resampled, checked_design, checked_labels
 from ..intervals import check_interval
+from ..job import JobOptions, job_options
 from ..results.origin import Origin
 from .refit_result import BootstrapFit, Estimates, numbers_or_names
 from .refits import Drawing, check_refittable, refit_task, shares_of
@@ -37,6 +31,7 @@ from .shared_fits import counts_of_job
 Array = NDArray[Any]
 
 
+@job_options
 def bootstrap_fit(
     estimator: CountModel | PipelineLike,
     X: CountsLike,
@@ -49,15 +44,9 @@ def bootstrap_fit(
     samples: ArrayLike | None = None,
     n_replicates: int = 200,
     level: float = 0.95,
-    random_state: SeedLike | None = None,
-    n_threads: int | None = None,
-    client: Client | None = None,
-    checkpoint: PathLike | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[JobOptions],
 ) -> BootstrapFit:
     """Bootstrap whole fits: the uncertainty of topics, mean proportions and proportions.
 
@@ -105,21 +94,11 @@ def bootstrap_fit(
         Number of replicates. Memory is 4 bytes for each replicate and reported number.
     level : float, default=0.95
         Nominal coverage of the intervals, of percentiles.
-    random_state : int, numpy.random.Generator, RandomState, SeedSequence or None, default=None
-        Seed. Replicate r draws from child r of it.
-    n_threads : int, default=None
-        Threads of a fit; by default one for each processor that this process may use.
-    client : distributed.Client, default=None
-        Dask cluster whose workers share the replicates. Each worker needs all counts: counts in
-        memory are sent to it, a packed store is read by it under the same path. By default the
-        active client, or else this process.
-    checkpoint, checkpoint_every, resume
-        As in :meth:`nmfscale.PoissonNMF.fit`. Finished replicates are saved, and a resumed job ends
-        with the same bits.
-    verbose : int, default=0
-        1 shows a progress bar.
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`: the part of an AnnData object or .h5ad file.
+    random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
+        As in :func:`bootstrap_weights`. Each worker of a cluster needs all counts: counts in memory
+        are sent to it, a packed store is read by it under the same path.
 
     Returns
     -------
@@ -171,9 +150,9 @@ def bootstrap_fit(
     check_option("equal_weights", equal_weights, EqualWeights)
     estimator, X = model_and_input(estimator, X)
     check_refittable(estimator)
-    client = resolve_client(client)
-    counts = counts_of_job(X, estimator.memory_limit, client, layer=layer, raw=raw)
-    fitted = _fitted(estimator, counts, n_threads)
+    job["client"] = resolve_client(job["client"])
+    counts = counts_of_job(X, estimator.memory_limit, job["client"], layer=layer, raw=raw)
+    fitted = _fitted(estimator, counts, job["n_threads"])
     counts, fit_samples = counts_of_fit(fitted, X, counts)
     feature_names = feature_names_of(fitted, counts)
     n, m = counts.shape
@@ -203,21 +182,18 @@ def bootstrap_fit(
         samples=chosen[1],
     )  # fmt: skip
     task = refit_task(fitted, counts, fit_samples, drawing)
-    job = run_replicates(
-        task, n_replicates, random_state=random_state, n_threads=n_threads, client=client,
-        checkpoint=checkpoint, checkpoint_every=checkpoint_every, resume=resume, verbose=verbose,
-    )  # fmt: skip
-    _warn(job["match"], ~job["converged"] & (job["n_iter"] >= fitted.max_iter))
+    replicates = run_replicates(task, n_replicates, **job)
+    _warn(replicates["match"], ~replicates["converged"] & (replicates["n_iter"] >= fitted.max_iter))
     of_fit = drawing.numbers_of(proportions, frequencies, np.ones(n))
-    estimates = {name: Estimates.of(of_fit[name], job[name], level) for name in of_fit}
+    estimates = {name: Estimates.of(of_fit[name], replicates[name], level) for name in of_fit}
     if labels is not None:
-        _warn_of_missing(job["group_means"], labels.names)
+        _warn_of_missing(replicates["group_means"], labels.names)
     result = BootstrapFit(
         estimates["components"], estimates.get("group_means"), estimates.get("proportions"),
-        cosines=job["cosine"], matches=job["match"], n_iter=job["n_iter"],
-        converged=job["converged"], features=chosen[0], samples=chosen[1],
+        cosines=replicates["cosine"], matches=replicates["match"], n_iter=replicates["n_iter"],
+        converged=replicates["converged"], features=chosen[0], samples=chosen[1],
         feature_names=feature_names, groups=None if labels is None else labels.names,
-        level=level, random_state=job.seed.entropy, topic_names=numbers_or_names(fitted),
+        level=level, random_state=replicates.seed.entropy, topic_names=numbers_or_names(fitted),
         units="samples" if units is None else "units", equal_weights=equal_weights,
         origin=Origin.of(topic_words(fitted), groups=groups, units=units, strata=strata),
     )  # fmt: skip

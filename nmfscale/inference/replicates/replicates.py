@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral, Real
-from os import PathLike
-from typing import Any, ClassVar
+from numbers import Integral
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -29,6 +28,7 @@ from ...engine.threads import resolve_threads, single_blas_thread
 from ...engine.worker import take_level
 from ...engine.workers import WorkerInfo, common_level, preflight, resolve_client, threads_of_task
 from ...terminal import print_message, progress_bar
+from ..job import JobOptions, job_options
 from .seeds import seed_of
 
 Array = NDArray[Any]
@@ -117,11 +117,10 @@ class Replicates:
         return size
 
 
+@job_options
 def run_replicates(
-    task: ReplicateTask, n_replicates: int, *, random_state: Any = None,
-    batch_size: int | None = None, n_threads: int | None = None, client: Any = None,
-    checkpoint: str | PathLike[str] | None = None, checkpoint_every: float = 60.0,
-    resume: bool = False, verbose: int = 0, advance: Callable[[int], Any] | None = None,
+    task: ReplicateTask, n_replicates: int, *, batch_size: int | None = None,
+    advance: Callable[[int], Any] | None = None, **options: Unpack[JobOptions],
 ) -> Replicates:  # fmt: skip
     """Run replicates 0 to n - 1 of a task, and return the finished ones in order.
 
@@ -133,19 +132,22 @@ def run_replicates(
     finished replicates, or raises KeyboardInterrupt if there are none. `advance` is called with the
     number of replicates that were loaded, and of each batch, in place of a progress bar.
     """
-    _check(n_replicates, batch_size, checkpoint, checkpoint_every, resume)
-    client = resolve_client(client)
+    check_positive("the number of replicates", n_replicates)
+    if batch_size is not None:
+        check_positive("batch_size", batch_size)
+    client, checkpoint = resolve_client(options["client"]), options["checkpoint"]
     with ExitStack() as stack:
         place = None
         if checkpoint is not None:
             folder = stack.enter_context(folder_in_use(checkpoint, left=".nmfscale-*"))
             about = {"task": task.name, "inputs": digest_of(*task.about())}
-            place = Checkpoint(folder, about, every=checkpoint_every, resume=resume)
-        job = _begin(n_replicates, random_state, place)
+            every, resume = options["checkpoint_every"], options["resume"]
+            place = Checkpoint(folder, about, every=every, resume=resume)
+        job = _begin(n_replicates, options["random_state"], place)
         if advance is None:
             unit = f" {task.name.split()[-1]}"
             advance = stack.enter_context(
-                progress_bar(job.n_asked, task.name, unit, verbose, initial=len(job))
+                progress_bar(job.n_asked, task.name, unit, options["verbose"], initial=len(job))
             )
         else:
             advance(len(job))
@@ -160,28 +162,13 @@ def run_replicates(
 
         try:
             sizes = _Sizes(batch_size, task.smallest_batch(local=client is None))
-            run(task, job, sizes, n_threads, keep)
+            run(task, job, sizes, options["n_threads"], keep)
         finally:
             if place is not None and place.saved != len(job):
                 _save(job, place)
     if job.interrupted and not len(job):
         raise KeyboardInterrupt
     return job
-
-
-def _check(n: Any, batch_size: Any, checkpoint: Any, every: Any, resume: bool) -> None:
-    check_positive("the number of replicates", n)
-    if batch_size is not None:
-        check_positive("batch_size", batch_size)
-    check_every(checkpoint, every, resume)
-
-
-def check_every(checkpoint: Any, every: Any, resume: bool) -> None:
-    """Refuse to resume without a folder, and an invalid number of seconds between checkpoints."""
-    if resume and checkpoint is None:
-        raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
-    if not isinstance(every, Real) or not float(every) >= 0:
-        raise ValueError(f"checkpoint_every={shown(every)}: seconds, at least 0, are needed.")
 
 
 def check_positive(name: str, value: Any) -> None:
