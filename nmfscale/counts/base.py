@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..kernels.functions import log_gamma, xlogy
 from ..terminal import visible, visible_name
 from .cached import cached_property
-from .label_table import LabelTable, part_of_measured, rows_of, taken
+from .label_table import LabelTable, MeasuredOfSamples, part_of_measured, rows_of, taken
 from .names import checked_names
 from .warn import warn_caller
 
@@ -83,8 +83,8 @@ class CountMatrix(ABC):
         Position and value of the first count that is not an integer.
     measured : tuple of two ndarrays, optional
         Which features were measured in which batches of samples, (n_batches, n_features), bool, and
-        the batch of each sample, (n_samples,): see `measured` of :meth:`nmfscale.PoissonNMF.fit`.
-        Set by an outer join of files with different features.
+        the batch of each sample, (n_samples,), a number of a row; None means everything. Set by an
+        outer join of files with different features. Other entries are missing, not counts of 0.
     of_text : bool, default=False
         Whether features are words, so that other texts may have a different vocabulary: a word
         that they lack occurs in them 0 times.
@@ -100,6 +100,7 @@ class CountMatrix(ABC):
     row_totals: Any
     column_totals: Any
     largest: Any
+    measured = MeasuredOfSamples()
     _nnz: int
     _dtype: np.dtype[Any]
     # If these are columns of other counts: their numbers there, -1 for columns without counts.
@@ -398,8 +399,7 @@ def labels_of(labels: Any, size: int, name: str, of: str) -> NDArray[Any] | None
     """Return labels as an array with one entry for each row or column; None stays None."""
     if labels is None:
         return None
-    labels = np.asarray(labels)
-    if labels.shape != (size,):
+    if (labels := np.asarray(labels)).shape != (size,):
         raise ValueError(f"{name} has shape {labels.shape}, but there are {size} {of}s.")
     return labels
 
@@ -413,7 +413,7 @@ def check_totals(counts: CountMatrix, holder: str) -> None:
     if small.size:
         i = int(small[0])
         name = "" if counts.sample_names is None else f" ({str(counts.sample_names[i])!r})"
-        more = f" (as do those of {small.size - 1:,} other rows)" if small.size > 1 else ""
+        more = f" (and those of {small.size - 1:,} other rows)" if small.size > 1 else ""
         raise ValueError(
             f"{holder}: the counts of row {i}{name} add up to {totals[i]:.3g}{more}. A fit cannot "
             f"tell sums below {LEAST_TOTAL:g} from 0. Multiply all counts by the same number (such "

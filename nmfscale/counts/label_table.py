@@ -158,6 +158,34 @@ def part_of_measured(
     return None if features.all() else (features, batch)
 
 
+class MeasuredOfSamples:
+    """The attribute `measured` of counts, checked where it is set; see `CountMatrix`."""
+
+    def __get__(self, counts: Any, owner: Any = None) -> Any:
+        """Return the mask (n_batches, m) and the batch (n,) of each sample, or None."""
+        return self if counts is None else counts.__dict__["_measured"]
+
+    def __set__(self, counts: Any, measured: Any) -> None:
+        """Check the mask and the batches; batches are numbers of rows of the mask."""
+        if measured is not None:
+            features, batch = (np.asarray(values) for values in measured)
+            n, m = counts.shape
+            if features.dtype != bool or features.ndim != 2 or features.shape[1] != m:
+                raise ValueError(
+                    f"measured: the mask is {features.dtype} of shape {features.shape}: booleans "
+                    f"of shape (n_batches, {m:,}) are needed, a row for each batch."
+                )
+            numbers = batch.dtype.kind in "iu" and batch.shape == (n,)
+            if not numbers or (n and not 0 <= batch.min() <= batch.max() < len(features)):
+                raise ValueError(
+                    f"measured: batches are {batch.dtype} of shape {batch.shape}: for each of the "
+                    f"{n:,} samples, the number of its row of the mask, 0 to {len(features) - 1}, "
+                    "is needed."
+                )
+            measured = features, batch
+        counts.__dict__["_measured"] = measured
+
+
 def taken(values: Any, places: Array | None) -> Any:
     """Return the values at some places, by default all; None stays None."""
     return values if values is None or places is None else values[places]

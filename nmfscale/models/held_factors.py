@@ -22,7 +22,7 @@ from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.options import SourceOptions
 from ..readers.streams.matching import Missing
 from .arguments.entry_weights import observed_counts
-from .arguments.measured_entries import measured_counts
+from .arguments.measured_entries import check_missing_entries, measured_counts
 from .arguments.validation import measured_features, sizes_of
 from .base import CountModel
 
@@ -271,12 +271,8 @@ class HeldFactors(CountModel):
         counts, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
             return self._with_observed(entries), counts
-        if data_weights is None and getattr(self, "has_missing_entries_", False):
-            warn_caller(
-                f"{type(self).__name__} was fitted with data_weights=, and nothing says what is "
-                "missing in X: all entries are taken as observed, with weight 1. Pass "
-                "data_weights= as to fit, or an array of ones if that is so."
-            )
+        if data_weights is None:
+            check_missing_entries(self, counts)
         if measured is None and of_fit is not None and self._features is None:
             warn_caller(
                 f"{type(self).__name__} was fitted with measured=, and nothing says what was "

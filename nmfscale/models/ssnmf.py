@@ -119,6 +119,8 @@ class SSNMF(SupervisedModel):
         Samples of the fit without counts, or without counts of positive weight.
     loss_ : float
         Final loss.
+    has_missing_entries_ : bool
+        As in :class:`PoissonNMF`.
     history_ : structured ndarray
         One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
         ``minus_loss``, ``loss``, ``loss_data`` and ``loss_labels`` (without their weight
@@ -381,6 +383,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         )  # fmt: skip
         self._keep(used, supervision, classes, fitted.arrays, dtype)
         self.loss_ = -fitted.objective
+        self.has_missing_entries_ = entries is not None
         return counts, fitted
 
     def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from ..methods.ssnmf.steps import Losses, representation, representation_needs
 from ..readers.options import SourceOptions
 from ..readers.streams.matching import Missing
 from .arguments.entry_weights import weighted_entries
+from .arguments.measured_entries import check_missing_entries
 from .arguments.targets import unlabelled
 from .base import CountModel
 
@@ -194,6 +195,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
         self, counts: CountMatrix, entry_options: dict[str, Any]
     ) -> tuple[Self, CountMatrix]:
         self._check_unmeasured(counts)
+        if entry_options.get("data_weights") is None:
+            check_missing_entries(self, counts)
         model = copy.copy(self)
         model._data_weights = entry_options.get("data_weights")
         return model, counts

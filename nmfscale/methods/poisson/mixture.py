@@ -27,6 +27,7 @@ from ..conversion import poisson_to_multinomial
 from ..factors import MINVAL, Array
 from ..projection.transform import design_of, project_rows
 from ..rows_pass import LaneBlocks, RowsPass
+from ..weights.measured import Measured
 from .row_update import RowUpdate
 from .steps import UpdateRows
 
@@ -47,7 +48,8 @@ def mixture_proportions(
     Parameters
     ----------
     X : counts of shape (n_samples, n_features)
-        Array, sparse matrix, AnnData, DataFrame, path or Counts.
+        Array, sparse matrix, AnnData, DataFrame, path or Counts. Entries that were not measured
+        (``counts.measured``) are left out.
     frequencies : array-like of shape (n_features, n_components)
         Feature frequencies of each component, such as ``components_.T`` of a
         :class:`nmfscale.TopicModel`. Columns are divided by their sums. The rows of a DataFrame and
@@ -124,9 +126,15 @@ def mixture_proportions(
         raise ValueError(f"start[{int(of_rows.argmin())}] is all zero; it has no proportions.")
     L = start * (counts.row_totals / of_rows)[:, None]
     n_threads = resolve_threads(n_threads, counts.nnz * F.shape[1])
+    measured = Measured.of(counts)
     if n_iter is None:
-        L = project_rows(counts, F, L=L, n_threads=n_threads)
+        L = project_rows(counts, F, L=L, n_threads=n_threads, measured=measured)
     else:
+        if measured is not None:
+            raise ValueError(
+                f"X has {measured.n_missing:,} entries that were not measured, and n_iter={n_iter} "
+                "EM steps would take them as 0: set n_iter=None, which leaves them out."
+            )
         L = _em_steps(counts, F, L, n_iter, n_threads)
     return poisson_to_multinomial(L, whole).proportions
 

@@ -15,6 +15,7 @@ from ...engine.threads import resolve_threads
 from ...kernels.functions import log_gamma, xlogy
 from ...readers.open import as_counts
 from ..factors import LEAST
+from ..weights.measured import Measured
 from .transform import log_mu_rows
 
 Array = NDArray[Any]
@@ -28,7 +29,8 @@ def loglik_poisson(
     Parameters
     ----------
     X : counts of shape (n_samples, n_features)
-        Array, sparse matrix, AnnData, DataFrame, path or Counts.
+        Array, sparse matrix, AnnData, DataFrame, path or Counts. Sums are over the measured entries
+        (``counts.measured``), as after an outer join by :func:`nmfscale.concat`.
     L : array-like of shape (n_samples, n_components)
         Loadings, non-negative.
     F : array-like of shape (n_features, n_components)
@@ -61,7 +63,7 @@ def loglik_poisson(
     """
     counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
-    return log_mu - _sizes(L, F) - counts.row_log_factorials
+    return log_mu - _sizes(counts, L, F) - counts.row_log_factorials
 
 
 def loglik_multinomial(
@@ -98,7 +100,7 @@ def loglik_multinomial(
     """
     counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
-    sizes = np.maximum(_sizes(L, F), LEAST)
+    sizes = np.maximum(_sizes(counts, L, F), LEAST)
     totals = counts.row_totals
     return log_mu - xlogy(totals, sizes) + log_gamma(totals + 1) - counts.row_log_factorials
 
@@ -131,7 +133,7 @@ def deviance_poisson(
     """
     counts, L, F = checked_factors(X, L, F)
     log_mu = _log_mu(counts, L, F, n_threads)
-    return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + _sizes(L, F))
+    return 2 * (counts.row_x_log_x - log_mu - counts.row_totals + _sizes(counts, L, F))
 
 
 def kkt_residuals(X: CountsLike, L: ArrayLike, F: ArrayLike) -> tuple[Array, Array]:
@@ -169,14 +171,16 @@ def kkt_residuals(X: CountsLike, L: ArrayLike, F: ArrayLike) -> tuple[Array, Arr
     array([0., 0.])
     """
     counts, L, F = checked_factors(X, L, F)
-    of_L = L * F.sum(axis=0)
+    measured = Measured.of(counts)
+    of_L = L * _column_sums(counts, F)
     toward_F = np.zeros_like(F)
     for first, indptr, columns, data in counts.chunks():
         rows = np.repeat(np.arange(first, first + len(indptr) - 1), np.diff(indptr))
         ratio = data / np.maximum((L[rows] * F[columns]).sum(axis=1), LEAST)
         np.subtract.at(of_L, rows, L[rows] * F[columns] * ratio[:, None])
         np.add.at(toward_F, columns, L[rows] * ratio[:, None])
-    return of_L, F * (L.sum(axis=0) - toward_F)
+    total = L.sum(axis=0) if measured is None else measured.totals(L)
+    return of_L, F * (total - toward_F)
 
 
 def _log_mu(counts: CountMatrix, L: Array, F: Array, n_threads: int | None) -> Array:
@@ -203,7 +207,14 @@ def checked_factors(X: Any, L: ArrayLike, F: ArrayLike) -> tuple[CountMatrix, Ar
     return counts, factors[0], factors[1]
 
 
-def _sizes(L: Array, F: Array) -> Array:
-    """Return expected totals of the rows, (n,)."""
-    sizes: Array = (L * F.sum(axis=0)).sum(axis=1)
+def _column_sums(counts: CountMatrix, F: Array) -> Array:
+    """Return the column sums (K,) of F, or those (n, K) over the measured features of samples."""
+    measured = Measured.of(counts)
+    sums: Array = F.sum(axis=0) if measured is None else measured.sums(F)
+    return sums
+
+
+def _sizes(counts: CountMatrix, L: Array, F: Array) -> Array:
+    """Return expected totals of the rows, (n,), over their measured features."""
+    sizes: Array = (L * _column_sums(counts, F)).sum(axis=1)
     return sizes

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
 from ...counts.names import name_array, same_kind, shown
+from ...counts.warn import warn_caller
 from ...methods.weights.measured import Measured
 
 Array = NDArray[Any]
@@ -65,6 +66,17 @@ def refuse_missing_entries(model: Any, counts: CountMatrix) -> None:
             "which entries of X are missing: pass data_weights= as to fit, if this function takes "
             "it; or describe missing features of batches of samples by measured= and batch= of "
             "fit; or leave out the samples or features with missing entries."
+        )
+
+
+def check_missing_entries(model: Any, counts: CountMatrix) -> None:
+    """Refuse samples of a fit with data_weights= if their weights are not given; warn of others."""
+    refuse_missing_entries(model, counts)
+    if getattr(model, "has_missing_entries_", False):
+        warn_caller(
+            f"{type(model).__name__} was fitted with data_weights=, and nothing says what is "
+            "missing in X: all entries are taken as observed, with weight 1. Pass data_weights= as "
+            "to fit, or an array of ones if that is so."
         )
 
 

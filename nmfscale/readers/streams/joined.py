@@ -72,7 +72,7 @@ class JoinedRows(RowStream):
             "sample_names": names, "feature_names": features.names, "notes": notes,
             "groups": None if any(codes is None for codes in groups) else np.concatenate(groups),
             "obs": partial(_joined_tables, tables, sizes, list(labels)), "of_text": of_text,
-            "measured": None if of_text else self._measured(join, sizes),
+            "measured": None if of_text else self._measured(),
         }  # fmt: skip
         measured: Any = self.about["measured"]
         if measured is not None:
@@ -80,19 +80,28 @@ class JoinedRows(RowStream):
             notes.append(f"{n_absent:,} features are absent from some tables: not measured there")
         self.source = {"files": [_origin(part) for part in parts]}
 
-    def _measured(self, join: str, sizes: Sequence[int]) -> tuple[Array, Array] | None:
-        """Return which features an outer join found in which tables, and the table of each row."""
-        if join != "outer" or all(places is None for places in self._places):
-            return None
-        there = np.zeros((len(sizes), self.shape[1]), bool)
-        for mask, places in zip(there, self._places, strict=True):
-            mask[slice(None) if places is None else places] = True
+    def _measured(self) -> tuple[Array, Array] | None:
+        """Return which features each table has and measured, and the batch of each row."""
+        masks, batches, n_batches = [], [], 0
+        for part, places in zip(self._parts, self._places, strict=True):
+            n, m = part.shape
+            features, batch = part.about.get("measured") or (
+                np.ones((1, m), bool),
+                np.zeros(n, int),
+            )
+            columns = np.arange(m) if places is None else np.asarray(places)
+            mask = np.zeros((len(features), self.shape[1]), bool)
+            mask[:, columns[columns >= 0]] = features[:, columns >= 0]
+            masks.append(mask)
+            batches.append(batch + n_batches)
+            n_batches += len(features)
+        there = np.concatenate(masks)
         if there.all():
             return None
-        batches: dict[bytes, int] = {}  # tables with the same features, in the order of the tables
-        of_table = [batches.setdefault(mask.tobytes(), len(batches)) for mask in there]
-        firsts = [of_table.index(batch) for batch in range(len(batches))]
-        return there[firsts], np.repeat(of_table, sizes)
+        same: dict[bytes, int] = {}  # batches with the same features, in the order of the tables
+        new = np.array([same.setdefault(mask.tobytes(), len(same)) for mask in there])
+        firsts = [new.tolist().index(batch) for batch in range(len(same))]
+        return there[firsts], new[np.concatenate(batches)]
 
     def nan_entries(self) -> Any:
         """Return a mask (n, m) of NaN, once all rows were read; None if they are refused."""
