@@ -25,6 +25,7 @@ DONOR = np.repeat(["one", "two"], N // 2)
 MEASURED = np.ones((2, M), bool)
 MEASURED[0, M - LACKING :] = False
 MASK = MEASURED[(DONOR == "two").astype(int)]
+UNITS = np.arange(N) % 4
 GENES, CELLS = [f"g{j:02}" for j in range(M)], [f"cell{i:03}" for i in range(N)]
 L, F = 500 * SHARES, TOPICS.T
 START = {"loadings": L, "components": TOPICS}
@@ -84,6 +85,12 @@ def changes(table):
 
 def measures(table):
     return table[["npmi", "exclusivity", "share"]]
+
+
+def frequencies(result):
+    """Counts of a pseudobulk, divided by the sizes of units and topics for each gene."""
+    measured = np.ones((1, M)) if result.measured is None else result.measured
+    return result.counts / np.einsum("buk,bj->ukj", result.sizes, measured)
 
 
 def of_donors(function):
@@ -156,6 +163,9 @@ QUESTIONS = {
         .groupby("topic").mean(numeric_only=True)["proportion"],
         0.05,
     ),
+    "pseudobulk": (
+        ALL, lambda form: frequencies(nmfscale.pseudobulk(form.model, form.X, units=UNITS)), 0.015
+    ),
     "select_k": (
         JOINED_ONLY,
         lambda form: nmfscale.select_k(clone(MODEL), form.X, [2, 3, 4], random_state=0).best, 0,
@@ -219,6 +229,12 @@ QUESTIONS = {
         ),
         0.8,
     ),
+    "tl.pseudobulk": (
+        ANNOTATED,
+        lambda form: tl.pseudobulk(form.annotated(lambda adata: None), units=UNITS)
+        .to_df()[GENES[:-LACKING]] / (500 * N / len(set(UNITS))),
+        0.02,
+    ),
     "tl.topic_quality": (
         ANNOTATED,
         lambda form: measures(
@@ -231,8 +247,9 @@ QUESTIONS = {
 REFUSED = {
     *((name, "data_weights") for name in (
         "TopicModel.transform", "TopicModel.score", "TopicModel.perplexity", "bootstrap_fit",
-        "compare_fits", "differential_features", "find_samples", "topic_quality",
-        "experimental.to_pyldavis", "tl.transform", "tl.differential_features", "tl.topic_quality",
+        "compare_fits", "differential_features", "find_samples", "pseudobulk", "topic_quality",
+        "experimental.to_pyldavis", "tl.transform", "tl.differential_features", "tl.pseudobulk",
+        "tl.topic_quality",
     )),
     *(("experimental.jackknife_fit", form) for form in ALL),
 }  # fmt: skip
