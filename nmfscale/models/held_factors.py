@@ -22,7 +22,11 @@ from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.options import SourceOptions
 from ..readers.streams.matching import Missing
 from .arguments.entry_weights import observed_counts
-from .arguments.measured_entries import check_missing_entries, measured_counts
+from .arguments.measured_entries import (
+    check_missing_entries,
+    has_samples_of_fit,
+    measured_counts,
+)
 from .arguments.validation import measured_features, sizes_of
 from .base import CountModel
 
@@ -273,7 +277,8 @@ class HeldFactors(CountModel):
             return self._with_observed(entries), counts
         if data_weights is None:
             check_missing_entries(self, counts)
-        if measured is None and of_fit is not None and self._features is None:
+        is_silent = self._features is None or has_samples_of_fit(self, counts)
+        if measured is None and of_fit is not None and is_silent:
             warn_caller(
                 f"{type(self).__name__} was fitted with measured=, and nothing says what was "
                 "measured in X: all features are taken as measured in all samples. Pass measured= "

@@ -128,6 +128,12 @@ def test_loadings_and_scores_of_samples():
         with pytest.warns(UserWarning, match="are left out"):
             restricted = one.transform(table, missing="restrict")
         assert_allclose(restricted, found[rows], atol=1e-6)
+    own = pd.DataFrame(X[:, 5:], columns=np.array(names)[5:])
+    with (
+        pytest.warns(UserWarning, match="are left out"),
+        pytest.warns(UserWarning, match="nothing says what was measured in X"),
+    ):
+        one.transform(own, missing="restrict")
     del one.feature_names_in_
     L, F = found * 400, one.components_.T
     shares = oracle.loglik_multinomial(X, L, F, weights=MASK).sum()

@@ -366,3 +366,28 @@ def test_counts_take_what_was_measured_from_the_user():
     ):
         with pytest.raises(ValueError, match=message):
             counts.measured = wrong
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    return nmfscale.write_store(JOINED, tmp_path_factory.mktemp("unmeasured") / "joined.nmf").path
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_files_say_what_was_measured(stored, forms):
+    form = Form(stored)
+    for name in ("TopicModel.transform", "find_samples", "pseudobulk", "topic_quality"):
+        ask = QUESTIONS[name][1]
+        np.testing.assert_array_equal(ask(form), ask(forms["joined"]), name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_know_what_was_measured(stored, forms, client):
+    model = forms["joined"].model
+    for ask in (
+        lambda **how: model.transform(stored, **how),
+        lambda **how: measures(nmfscale.topic_quality(model, stored, **how).to_frame()),
+        lambda **how: frequencies(nmfscale.pseudobulk(model, stored, units=UNITS, **how)),
+    ):
+        np.testing.assert_array_equal(ask(client=client), ask())

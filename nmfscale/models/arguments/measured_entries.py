@@ -60,7 +60,7 @@ def refuse_unmeasured(counts: CountMatrix, subject: str, remedy: str) -> None:
 
 def refuse_missing_entries(model: Any, counts: CountMatrix) -> None:
     """Refuse the samples of a fit with data_weights=, whose missing entries are unknown."""
-    if getattr(model, "has_missing_entries_", False) and _has_samples_of_fit(model, counts):
+    if getattr(model, "has_missing_entries_", False) and has_samples_of_fit(model, counts):
         raise ValueError(
             "the model was fitted with data_weights=, which it does not keep, and nothing says "
             "which entries of X are missing: pass data_weights= as to fit, if this function takes "
@@ -80,7 +80,7 @@ def check_missing_entries(model: Any, counts: CountMatrix) -> None:
         )
 
 
-def _has_samples_of_fit(model: Any, counts: CountMatrix) -> bool:
+def has_samples_of_fit(model: Any, counts: CountMatrix) -> bool:
     """Whether counts have the shape of the fit, and its names of samples if both have names."""
     loadings = getattr(model, "loadings_", None)
     if loadings is None or len(loadings) != counts.shape[0]:
