@@ -570,3 +570,25 @@ def test_few_units_and_rare_levels_are_warned_of(data):
 def test_wrong_arguments_are_named(data, covariates, options, match):
     with pytest.raises(ValueError, match=match):
         regress_proportions(data[0], covariates, **options)
+
+
+@pytest.mark.parametrize("far", [1e9, -3e6])
+def test_a_covariate_whose_mean_is_far_larger_than_its_spread(far):
+    rng = np.random.default_rng(3)
+    rows = rng.dirichlet([2, 3, 4], 40)
+    group = rng.integers(0, 2, 40)
+    # multiples of a power of 2, so that adding does not round
+    when = rng.integers(-1024, 1024, 40) / 512
+    near, moved = (
+        regress_proportions(
+            rows, {"when": when + mean, "group": group}, random_state=0, n_permutations=99
+        )
+        for mean in (0.0, far)
+    )
+    for term in "when", "group":
+        one, other = (table.columns(term) for table in (near, moved))
+        assert one.keys() == other.keys()
+        for name, values in one.items():
+            if np.asarray(values).dtype.kind == "f":
+                np.testing.assert_allclose(other[name], values, rtol=1e-9)
+    assert moved.untested == near.untested

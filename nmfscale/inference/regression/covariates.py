@@ -62,10 +62,14 @@ class DesignMatrix:
                     f"term {shown(name)} is {X[0, j]:g} in all {what}, and {shown(other)} is "
                     f"constant already: leave it out{remedy}."
                 )
-        X = X / np.linalg.norm(X, axis=0)
-        diagonal = np.abs(np.diag(np.linalg.qr(X, mode="r")))
+        centred = X.copy()
+        if constant.size:  # as in LeastSquares: a mean far larger than the spread does no harm
+            centred -= np.where(np.arange(P) == constant[0], 0.0, X.mean(axis=0))
+        centred /= np.linalg.norm(centred, axis=0)
+        diagonal = np.abs(np.diag(np.linalg.qr(centred, mode="r")))
         if diagonal.min() < _DEPENDENT:
             j = int(np.argmax(diagonal < _DEPENDENT))
+            X = X / np.linalg.norm(X, axis=0)
             weights = np.linalg.lstsq(X[:, :j], X[:, j], rcond=None)[0]
             others = [shown(self.terms[k]) for k in np.flatnonzero(np.abs(weights) > 1e-6)]
             raise ValueError(

@@ -45,12 +45,13 @@ class LeastSquares:
     @classmethod
     def of(cls, X: Array, Y: Array, weights: Array | None = None) -> LeastSquares:
         """Fit the columns of Y by weighted least squares, with row weights (n,)."""
+        X, shift = _centred(X)
         if weights is not None:
             root = np.sqrt(weights)[:, None]
             X, Y = X * root, Y * root
         norms = np.linalg.norm(X, axis=0)
         Q, R, _ = decompositions.qr(X / norms)
-        turn = decompositions.inverse(R)[0].T / norms
+        turn = dense.product(decompositions.inverse(R)[0].T / norms, shift.T)
         along = dense.cross(Q, Y)
         E, B = Y - dense.product(Q, along), dense.cross(turn, along)
         # set to 0 what is 0 up to rounding: residuals if X explains all, terms that explain nothing
@@ -85,6 +86,22 @@ class LeastSquares:
         parts[:, (parts**2).sum(axis=0) <= NOTHING * total] = 0
         projected: Array = dense.product(directions, parts)
         return projected
+
+
+def _centred(X: Array) -> tuple[Array, Array]:
+    """Subtract means of columns if one column is constant; return S (P, P), ``B = S B_centred``.
+
+    A column whose mean is far larger than its spread is otherwise collinear up to rounding.
+    """
+    n, P = X.shape
+    constant = np.flatnonzero((np.ptp(X, axis=0) == 0) & (X[0] != 0))
+    shift = np.eye(P)
+    if constant.size == 0:
+        return X, shift
+    means = X.sum(axis=0) / n
+    means[constant[0]] = 0.0
+    shift[constant[0]] -= means / X[0, constant[0]]
+    return X - means, shift
 
 
 @dataclass(frozen=True)

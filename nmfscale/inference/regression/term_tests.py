@@ -132,6 +132,8 @@ def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, s
     has_constant = np.linalg.norm(bare.basis.T @ one) > 1 - 1e-9
     away = np.abs(bare.dual.T @ one) / np.linalg.norm(bare.turn, axis=0)
     reasons: dict[Any, str] = {}
+    # the dual of the intercept is nearly orthogonal to 1 beside a covariate with a large mean
+    away[np.ptp(rows.X, axis=0) == 0] = 1.0
     for j, name in enumerate(terms):
         if not (has_constant and away[j] < 1e-7):
             reasons[name] = _CONSTANT if name == INTERCEPT else _NO_CONSTANT
