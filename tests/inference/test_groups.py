@@ -12,6 +12,7 @@ from nmfscale.inference.design.groups import (
     blocks_of,
     checked_design,
     checked_labels,
+    groups_of_samples,
     log10_labellings,
     n_labellings,
     n_symmetries,
@@ -69,6 +70,9 @@ def test_labels_of_mixed_types_keep_the_order_of_appearance():
         (["a", np.nan, "b", "c"], "1 missing labels, the first at sample 1"),
         (pd.Series(["a", pd.NA, "b", "c"], dtype="string"), "the first at sample 1"),
         (pd.Categorical(["a", None, "b", "c"]), "the first at sample 1"),
+        (np.array(["a", np.nan, "b", "nan"]), "groups, the text 'nan', has 2 missing labels"),
+        (pd.Series(["a", pd.NA, "b", "c"]).astype(str), "text '<NA>', has 1 missing.*sample 1"),
+        (pd.Categorical(["a", "b", "NaN", "b"]), "text 'NaN', has 1 missing labels"),
         (np.array([1.0, 2.0, np.nan, 4.0]), "the first at sample 2"),
         (np.array(["2001", "NaT", "2001", "2001"], "datetime64[Y]"), "the first at sample 1"),
         ([[1], [2], [3], [4]], "single column"),
@@ -135,3 +139,27 @@ def test_the_smallest_pvalue():
     assert smallest_pvalue(np.ones((1, 1000), int)) == pytest.approx(1)  # 1000! labellings, all one
     with pytest.warns(UserWarning, match=r"below 0.1 \(all\), 0.3 \(b\) is possible.*More units"):
         warn_few_labellings([0.1, 0.001, 0.3], 0.05, ["all", "a", "b"], "units")
+
+
+AGES = [34, 51, 29, 62, 45, 38]
+
+
+@pytest.mark.parametrize("ages", [AGES, np.array(AGES, float), pd.Series(AGES)])
+def test_ages_are_no_groups(ages):
+    with pytest.raises(ValueError, match=r"6 different numbers, such as 29.*regress_proportions"):
+        groups_of_samples(ages, 6)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.Categorical(AGES),
+        [str(age) for age in AGES],
+        [0, 1, 2, 3, 4, 5],  # clusters
+        [1, 2, 3, 4, 5, 6],
+        [0, 3, 7, 14, 28, 28],  # a few time points
+        ["a", "none", "NA", "None", "", "b"],
+    ],
+)
+def test_labels_that_are_groups(values):
+    assert len(groups_of_samples(values, 6)) == 6

@@ -17,11 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.names import is_missing, matched, plain, shown
+from ...counts.names import is_missing, matched, plain, shown, such_as
 from ...counts.warn import warn_caller
 from ...kernels.functions import log_gamma
 
 Array = NDArray[Any]
+# Texts that pandas and NumPy write for a missing value.
+_MISSING_TEXTS = frozenset({"nan", "NaN", "NaT", "<NA>"})
+# More numbers than this are amounts, such as ages, unless they number clusters.
+_FEW_NUMBERS = 5
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,19 @@ def checked_labels(
 ) -> Labels:
     """Return labels of any type: a list, an array, a pandas Series or Categorical.
 
-    A Series or a dict is matched by name with the samples of `subject` if these have names.
+    A Series or a dict is matched by name with the samples of `subject` if these have names. Missing
+    labels are refused, also those that were made texts on the way, such as "nan".
     """
     values = matched(values, sample_names, name, subject=subject)
+    labels = _labels_of(values, n_samples, name)
+    texts = [i for i, label in enumerate(labels.names) if str(label) in _MISSING_TEXTS]
+    if texts:
+        as_text = f"{name}, the text {shown(labels.names[texts[0]])},"
+        _refuse_missing(np.isin(labels.codes, texts), as_text)
+    return labels
+
+
+def _labels_of(values: Any, n_samples: int, name: str) -> Labels:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise ValueError(
             f"{name}={reprlib.repr(values)}: one label for each of {n_samples:,} samples is "
@@ -106,6 +120,30 @@ def _of_objects(values: list[Any]) -> Labels:
         pass
     numbers = {value: i for i, value in enumerate(names)}
     return Labels(np.array([numbers[value] for value in values], np.int64), tuple(names))
+
+
+def groups_of_samples(values: Any, n_samples: int, sample_names: Any = None) -> Labels:
+    """Return the labels of groups; numbers that are rather amounts, such as ages, are refused.
+
+    Numbers of clusters, which are consecutive from 0 or 1, are groups, and so are categories.
+    """
+    labels = checked_labels(values, n_samples, "groups", sample_names)
+    if not hasattr(getattr(values, "dtype", None), "categories"):
+        _refuse_amounts(labels)
+    return labels
+
+
+def _refuse_amounts(labels: Labels) -> None:
+    numbers = [label for label in labels.names if isinstance(label, (int, float))]
+    if len(numbers) <= _FEW_NUMBERS or len(numbers) < len(labels.names):
+        return
+    if min(numbers) in (0, 1) and max(numbers) - min(numbers) == len(numbers) - 1:
+        return
+    raise ValueError(
+        f"groups has {len(numbers):,} different numbers, such as {such_as(sorted(numbers))}: test "
+        "how proportions change with a number by regress_proportions, or bin the numbers. If each "
+        "number is a group of its own, pass them as texts or as a Categorical."
+    )
 
 
 def _refuse_missing(missing: Array, name: str) -> None:

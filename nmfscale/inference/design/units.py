@@ -16,7 +16,7 @@ from .groups import (
     Labels,
     blocks_of,
     checked_design,
-    checked_labels,
+    groups_of_samples,
     table_of,
     warn_of_samples_as_units,
 )
@@ -62,7 +62,7 @@ class Units:
         refuse_swapped(model, groups, "the groups")
         topics = topics_of_samples(model, scale, topic_sums=topic_sums, warn=False)
         names = topics.sample_names
-        labels = checked_labels(groups, len(topics), "groups", names)
+        labels = groups_of_samples(groups, len(topics), names)
         design = checked_design(labels, units, strata, sample_names=names)
         assert design.groups is not None
         warn_of_samples_as_units(design)

@@ -24,7 +24,13 @@ from ...counts.warn import warn_caller
 from ...kernels.resample import draw_counts
 from ...models.pipelines import FittedModel, refuse_swapped
 from ..design.equal_weights import EqualWeights, sample_weights
-from ..design.groups import Design, Labels, checked_design, checked_labels, warn_of_samples_as_units
+from ..design.groups import (
+    Design,
+    Labels,
+    checked_design,
+    groups_of_samples,
+    warn_of_samples_as_units,
+)
 from ..design.loadings import Scale, topics_of_samples
 from ..design.units import warn_of_rare_topics
 from ..intervals import Jackknife, ReplicateInterval, check_interval, ends_of_known
@@ -175,7 +181,7 @@ def bootstrap_weights(
     refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, scale, topic_names)
     names, kept = topics.topic_names, ~topics.empty
-    labels = checked_labels(groups, len(topics), "groups", topics.sample_names)
+    labels = groups_of_samples(groups, len(topics), topics.sample_names)
     whole = checked_design(labels, units, strata, nested=False, sample_names=topics.sample_names)
     labels, design = labels.of(kept), whole.of(kept)
     warn_of_samples_as_units(design, labels)
