@@ -16,8 +16,8 @@ from .inference.features.differential import differential_features as differenti
 from .inference.features.pseudobulk import pseudobulk as pseudobulk
 from .inference.groups.balance import balance as balance
 from .inference.groups.bootstrap import bootstrap_weights as bootstrap_weights
-from .inference.groups.permutation import permutation_test as permutation_test
 from .inference.regression.effects import group_effects as group_effects
+from .inference.regression.permutation import permutation_test as permutation_test
 from .inference.regression.regression import regress_proportions as regress_proportions
 from .inference.replicates.refit import bootstrap_fit as bootstrap_fit
 from .inference.results.files import load_result as load_result

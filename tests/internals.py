@@ -474,7 +474,7 @@ def few_samples_are_many(monkeypatch, n):
 def free_memory_for_pairs(patch, n_bytes):
     """Let tests of pairs of groups use this much memory, and start no work."""
     _set(patch, "inference.groups.labelling.free_memory", lambda: n_bytes)
-    _set(patch, "inference.groups.permutation.labelled_sets", None)
+    _set(patch, "inference.regression.permutation.labelled_sets", None)
 
 
 def set_pvalues_in_memory(patch, number):

@@ -178,7 +178,7 @@ def _plot(command: argparse.ArgumentParser) -> None:
 
 
 def _test(command: argparse.ArgumentParser) -> None:
-    from ..inference.groups.permutation import permutation_test
+    from ..inference.regression.permutation import permutation_test
 
     explain(command, _UNITS)
     add_labels(command)
@@ -186,6 +186,14 @@ def _test(command: argparse.ArgumentParser) -> None:
     add("scale")
     add("statistic", text="test statistic: a distance of the groups")
     add("scope")
+    what = (
+        "numbers or labels beside which groups are compared, such as age; same formats as "
+        "--groups; repeat for several"
+    )
+    form = "FILE[:COLUMN]|COLUMN"
+    command.add_argument("--covariates", type=PATH, metavar=form, action="append", help=what)
+    what = "topics to add up, such as 'T cells=1,4'; repeat for several"
+    command.add_argument("--topic-sum", metavar="NAME=TOPICS", action="append", help=what)
     what = "random labellings; all labellings if there are not more"
     add("n_permutations", "--permutations", what)
     add_results(command, "the tests")

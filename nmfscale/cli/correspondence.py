@@ -28,7 +28,7 @@ def add_correspondence_options(command: argparse.ArgumentParser) -> None:
         "topics. It is a description; nmfscale test tests whether groups differ.",
     )
     from ..inference.groups.correspondence import correspondence_analysis
-    from ..inference.groups.permutation import permutation_test
+    from ..inference.regression.permutation import permutation_test
 
     add_labels(command, strata=False)
     add = command.add_argument

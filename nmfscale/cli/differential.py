@@ -7,6 +7,7 @@ from typing import Any
 
 from ..terminal import visible_name
 from .files import TEXT_TABLES, input_files, read_input
+from .groups import topic_of
 from .job import ARRAYS, PAGE, PICTURES, Job, Outcome, drawn
 from .symbols import symbols_of
 
@@ -55,20 +56,16 @@ def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int
     if getattr(model, "loadings_", None) is None:
         raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
     names = topics_of_samples(model, warn=False).topic_names
-    reference: Any = [_topic(part, names) for part in arguments.reference.split(",")]
+    reference: Any = [topic_of(part, names) for part in arguments.reference.split(",")]
     if len(reference) == 1 or arguments.reference in names:
-        reference = _topic(arguments.reference, names)
+        reference = topic_of(arguments.reference, names)
     own = Reference.of(reference, names).own
     if arguments.topic is None:
         return reference, next(k for k in range(len(names)) if k not in own)
-    number = number_of_topic(_topic(arguments.topic, names), names, "--topic")
+    number = number_of_topic(topic_of(arguments.topic, names), names, "--topic")
     if number in own:
         arguments.usage(f"--topic {arguments.topic} is the reference, without differences")
     return reference, number
-
-
-def _topic(text: str, names: tuple[Any, ...]) -> Any:
-    return int(text) if text.isdecimal() and text not in names else text
 
 
 def _text(result: Any, n_top: int) -> str:

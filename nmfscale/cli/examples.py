@@ -85,6 +85,7 @@ EXAMPLES = {
     "test": """examples:
   nmfscale test model.h5 --groups beers.csv:region --units beers.csv:brewery
   nmfscale test model.h5 --groups cells.h5ad:condition --units cells.h5ad:patient -o tests.csv
+  nmfscale test model.h5 --groups dose --units patient --statistic trend --covariates age
   nmfscale test model.h5 --groups party.txt --strata state.txt --seed 1 -o tests.h5 -o tests.png""",
     "bootstrap": """examples:
   nmfscale bootstrap model.h5 --groups beers.csv:region --units beers.csv:brewery

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from .files import columns_of_topics
@@ -12,8 +13,9 @@ from .messages import log
 
 
 def label_files(arguments: argparse.Namespace) -> list[str]:
-    """Return the files of labels, or the columns of obs."""
-    return [file_and_column(spec)[0] for spec in _given(arguments).values()]
+    """Return the files of labels and covariates, or the columns of obs."""
+    specs = [*_given(arguments).values(), *(getattr(arguments, "covariates", None) or ())]
+    return [file_and_column(spec)[0] for spec in specs]
 
 
 def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
@@ -33,6 +35,8 @@ def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
     if left_out:
         log(f"warning: {left_out}: they are left out.")
+    if covariates := getattr(arguments, "covariates", None):
+        labels["covariates"] = _covariates(covariates, labels["kept"], names_of_samples, obs)
     if set(specs) == {"groups"}:
         _say_what_may_be_units(arguments, labels, obs)
     return model, labels
@@ -52,6 +56,40 @@ def names_of_topics(model: Any) -> list[str]:
     if anchors is None or hasattr(model, "topic_names_"):
         return columns_of_topics(model)
     return [*map(str, anchors)]
+
+
+def topic_of(text: str, names: Any) -> Any:
+    """Return a topic as functions take it: a name, or a number."""
+    return int(text) if text.isdecimal() and text not in names else text
+
+
+def as_numbers(values: Any) -> Any:
+    """Return texts as numbers if all are numbers, and as they are if not."""
+    import numpy as np
+
+    try:
+        numbers = np.array([float(value) for value in values])
+    except ValueError:
+        return values
+    return numbers.astype(np.int64) if (numbers == np.rint(numbers)).all() else numbers
+
+
+def _covariates(specs: list[str], kept: Any, names: Any, obs: Any) -> dict[str, Any]:
+    """Return the covariates of samples that have a group, by the names of columns or files."""
+    import numpy as np
+
+    covariates = {}
+    for spec in specs:
+        values = np.array([*read_groups(spec, len(kept), names, obs), None], object)[:-1]
+        missing = kept & np.array([value is None for value in values])
+        if complaint := _unlabelled(f"--covariates {spec}", missing, names):
+            raise ValueError(
+                f"{complaint} that have a group: add the values, or remove the labels of these "
+                "samples in --groups, which leaves the samples out."
+            )
+        path, column = file_and_column(spec)
+        covariates[column or PurePath(path).stem] = as_numbers(values[kept])
+    return covariates
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, str]:

@@ -10,7 +10,14 @@ from typing import Any
 
 from ..terminal import table_lines, visible_name
 from .files import read_input
-from .groups import label_files, labelled_model, labelled_topics, names_of_topics
+from .groups import (
+    as_numbers,
+    label_files,
+    labelled_model,
+    labelled_topics,
+    names_of_topics,
+    topic_of,
+)
 from .job import Job, Outcome, drawn
 
 Rows = list[list[Any]]
@@ -21,12 +28,14 @@ _OF_WEIGHTS = "within", "interval", "scale", "zeros"
 def test(arguments: argparse.Namespace) -> int:
     """Test whether groups differ in their topics."""
     with _of_groups(arguments, arguments.model) as (job, model, labels, how):
-        from ..inference.groups.permutation import permutation_test
+        from ..inference.regression.permutation import permutation_test
 
+        if arguments.statistic == "trend":
+            labels["groups"] = as_numbers(labels["groups"])
         result = permutation_test(
             labelled_topics(arguments, model, labels), **labels, scale=arguments.scale,
             statistic=arguments.statistic, scope=arguments.scope,
-            n_permutations=arguments.permutations, **how,
+            topic_sums=_topic_sums(arguments, model), n_permutations=arguments.permutations, **how,
         )  # fmt: skip
     arrays = result.columns()
     del arrays["groups"]
@@ -34,6 +43,19 @@ def test(arguments: argparse.Namespace) -> int:
         result, _text_of_tests(result), result.columns, lambda: _draw_tests(result), arrays=arrays,
         names={"groups": result.names}, done=_done(result.overall.null.size, result.interrupted),
     ))  # fmt: skip
+
+
+def _topic_sums(arguments: argparse.Namespace, model: Any) -> dict[str, list[Any]] | None:
+    """Return the sums of topics of --topic-sum, by name."""
+    sums, names = {}, names_of_topics(model)
+    for text in arguments.topic_sum or ():
+        name, mark, topics = text.partition("=")
+        if not (name and mark and topics):
+            raise ValueError(
+                f"--topic-sum {text}: NAME=TOPIC,TOPIC is needed, such as 'T cells=1,4'."
+            )
+        sums[name] = [topic_of(topic.strip(), names) for topic in topics.split(",")]
+    return sums or None
 
 
 def bootstrap(arguments: argparse.Namespace) -> int:
@@ -165,8 +187,13 @@ def _text_of_tests(result: Any) -> str:
             row += [f"{p:.2g}" if test is not overall else "" for p in adjusted]
         rows.append(row)
     every = " (all there are)" if overall.exact else ""
+    within = (
+        f"units           {result.n_crossed:,} in several groups, which are compared within each\n"
+    )
     return (
-        f"statistic       {result.statistic}, {overall.null.size:,} labellings{every}\n\n"
+        f"{within if result.n_crossed else ''}"
+        f"statistic       {result.statistic}{result.beside}, "
+        f"{overall.null.size:,} labellings{every}\n\n"
         f"{table_text(rows)}\n"
     )
 

@@ -119,7 +119,7 @@ def _labels_in(column: Any) -> list[str | None]:
     from ..counts.names import is_missing
 
     return [
-        None if is_missing(value) else f"{value:g}" if isinstance(value, float) else str(value)
+        None if is_missing(value) else str(value).removesuffix(".0" * isinstance(value, float))
         for value in column.tolist()
     ]
 

@@ -69,7 +69,10 @@ def add_labels(command: argparse.ArgumentParser, *, strata: bool = True) -> None
         "COLUMN of obs that the model has; samples without a label (empty, NA) are left out"
     )
     add("--groups", required=True, type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
-    what = "sampling units, such as patients; same formats (default: samples)"
+    what = (
+        "sampling units, such as patients, which may be in several groups; same formats (default: "
+        "samples)"
+    )
     add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     if not strata:
         return

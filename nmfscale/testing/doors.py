@@ -9,7 +9,7 @@ import pytest
 
 from ..inference.choice.stability import stability
 from ..inference.choice.topic_quality import topic_quality
-from ..inference.groups.permutation import permutation_test
+from ..inference.regression.permutation import permutation_test
 from ..inference.replicates.refit import bootstrap_fit
 from ..inference.results.files import load_result
 from ..models.arguments.starts import has_random_starts, starts_at_fits

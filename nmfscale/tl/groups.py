@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -17,8 +17,8 @@ from ..counts.argument_types import AnnDataLike, MaskLike
 from ..inference.design.loadings import topics_of_samples
 from ..inference.groups.bootstrap import bootstrap_weights as bootstrap
 from ..inference.groups.correspondence import correspondence_analysis as correspondence
-from ..inference.groups.permutation import permutation_test as test_groups
 from ..inference.regression.effects import group_effects as effects
+from ..inference.regression.permutation import permutation_test as test_groups
 
 
 def permutation_test(
@@ -27,6 +27,7 @@ def permutation_test(
     *,
     units: ArrayLike | None = None,
     strata: ArrayLike | None = None,
+    covariates: str | Sequence[str] | ArrayLike | None = None,
     mask_obs: MaskLike | None = None,
     key: str = KEY,
     mod: str | None = None,
@@ -47,8 +48,12 @@ def permutation_test(
         or of the whole object. So are other columns of ``obs``.
     units : str or array-like of shape (n_obs,), optional
         Column of ``adata.obs`` with the sampling unit of each observation, such as its donor.
+        Groups of a donor with observations in several are compared within the donor.
     strata : str or array-like of shape (n_obs,), optional
         Column of ``adata.obs`` with strata, within which units are permuted.
+    covariates : str, sequence of str, or table of shape (n_obs, n_covariates), optional
+        Columns of ``adata.obs`` beside which groups are compared, such as ``["age", "batch"]``,
+        with one value for each unit.
     mask_obs : array-like or str, optional
         Observations to compare, as in :func:`topics`; by default all.
     key : str, default="topics"
@@ -83,6 +88,8 @@ def permutation_test(
     >>> nmfscale.get.result(adata, "permutation_test", "condition").overall.n_units
     (6, 6)
     """
+    if covariates is not None:
+        options["covariates"] = covariates
     return _of_groups(
         test_groups, "permutation_test", adata, groupby, units, strata, mask_obs, key, mod, copy,
         options,
@@ -241,11 +248,32 @@ def _of_groups(
         argument: column(adata, choice, _ARGUMENTS.get(argument, argument), whole=whole)
         for argument, choice in choices.items() if choice is not None
     }  # fmt: skip
+    if "covariates" in options:
+        options = options | {"covariates": _table(adata, options["covariates"], whole)}
     model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs, whole=whole)[0]
     if obs is not None:
         model = topics_of_samples(model, options.get("scale", "proportions"), warn=False).of(obs)
-        labels = {argument: np.asarray(values, object)[obs] for argument, values in labels.items()}
+        labels = {argument: _some(values, obs) for argument, values in labels.items()}
+        if "covariates" in options:
+            options["covariates"] = _some(options["covariates"], obs)
     result = function(model, **labels, **options)
     result = replace(result, origin=replace(result.origin, **names))
     keep_result(adata, key, result, name, groupby)
     return returned
+
+
+def _table(adata: Any, covariates: Any, whole: Any) -> Any:
+    """Return covariates that are given by names of columns of obs, as columns by name."""
+    names = [covariates] if isinstance(covariates, str) else covariates
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return covariates
+    return {name: column(adata, name, "covariates", whole=whole) for name in names}
+
+
+def _some(values: Any, obs: Any) -> Any:
+    """Return the labels or covariates of some observations."""
+    if isinstance(values, dict):
+        return {name: _some(column_of_obs, obs) for name, column_of_obs in values.items()}
+    if hasattr(values, "iloc"):  # categories keep their order
+        return values.iloc[np.arange(len(values))[obs]]
+    return np.asarray(values, object)[obs]

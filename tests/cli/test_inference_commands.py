@@ -305,6 +305,25 @@ def test_samples_without_names_have_labels_in_their_order(folder, tmp_path, caps
     assert said["plain"].out != said["named"].out
 
 
+def test_covariates_trends_and_sums_of_topics(folder, model, tmp_path, capsys):
+    doses, ages = [i % 3 for i in range(N)], [40.5 + i // 20 for i in range(N)]
+    for name, values in ("dose", doses), ("age", ages):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{value}\n" for value in values))
+    given = ["test", folder / "model.h5", *QUICK, "--permutations", 99, "--statistic", "trend"]
+    given += ["--groups", tmp_path / "dose.txt", "--covariates", tmp_path / "age.txt"]
+    assert run(*given, "--topic-sum", "two=0,2", "-o", tmp_path / "test.h5") == 0
+    expected = nmfscale.permutation_test(
+        model, doses, statistic="trend", covariates={"age": ages}, topic_sums={"two": [0, 2]},
+        n_permutations=99, random_state=1,
+    )  # fmt: skip
+    result = nmfscale.load_result(tmp_path / "test.h5")
+    assert_array_equal(result.overall.null, expected.overall.null)
+    assert result.covariates == ("age",)
+    assert "trend beside age, 99 labellings" in capsys.readouterr().out
+    said = failure(capsys, *given, "--topic-sum", "two", "--force")
+    assert "--topic-sum two: NAME=TOPIC,TOPIC is needed" in said
+
+
 def test_labels_that_do_not_fit(folder, tmp_path, capsys):
     (tmp_path / "few.txt").write_text("a\n" * 59)
     test = ["test", folder / "model.h5", *QUICK, "--groups", tmp_path / "few.txt"]

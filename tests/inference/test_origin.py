@@ -53,6 +53,31 @@ def test_objects_keep_the_names_of_their_columns(shares):
         assert str(found.origin) == "cell_type (units: donor, strata: batch)"
 
 
+def test_objects_have_covariates_in_columns_and_keep_the_order_of_categories(shares):
+    anndata = pytest.importorskip("anndata")
+    import pandas as pd
+
+    obs = pd.DataFrame(index=[f"cell {i}" for i in range(40)])
+    names = ["none", "low", "high"]
+    obs["dose"] = pd.Categorical(np.array(names)[np.arange(40) % 3], names, ordered=True)
+    obs["age"], obs["batch"] = np.arange(40) % 7, np.array(["x", "y"])[np.arange(40) // 20]
+    adata = anndata.AnnData(np.rint(20 * shares).astype(np.float32), obs=obs)
+    nmfscale.tl.topics(adata, 2, random_state=0)
+    options = {"statistic": "trend", "n_permutations": 19, "random_state": 0}
+    kept = np.arange(40) > 3
+    nmfscale.tl.permutation_test(
+        adata, "dose", covariates=["age", "batch"], mask_obs=kept, **options
+    )
+    result = nmfscale.get.result(adata, "permutation_test", groupby="dose")
+    assert result.covariates == ("age", "batch")
+    assert result.overall.groups == ("none", "low", "high")
+    expected = nmfscale.permutation_test(
+        nmfscale.get.model(adata).loadings_[kept], obs["dose"][kept],
+        covariates=obs[kept][["age", "batch"]], **options,
+    )  # fmt: skip
+    assert expected.overall.n_units == result.overall.n_units
+
+
 def test_files_without_an_origin_are_read(shares, tmp_path):
     found = nmfscale.permutation_test(shares, np.arange(40) % 2, **FEW)
     found.save(tmp_path / "test.h5")

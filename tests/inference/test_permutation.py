@@ -27,9 +27,9 @@ from nmfscale.inference.groups.labelling import (
     check_pairs,
     labellings,
 )
-from nmfscale.inference.groups.permutation import permutation_test
 from nmfscale.inference.groups.pvalues import independent_max_t, joint_max_t, standardized
 from nmfscale.inference.groups.statistics import STATISTICS
+from nmfscale.inference.regression.permutation import permutation_test
 from nmfscale.inference.replicates.seeds import child_states
 
 

@@ -100,8 +100,8 @@ WAYS_IN = {
     "results": {"files", "origin"},
     "replicates": {"refit", "jackknife", "selection_fits"},
     "samples": {"find_samples", "cluster_samples"},
-    "groups": {"permutation", "bootstrap", "balance", "correspondence", "statistics"},
-    "regression": {"effects", "regression"},
+    "groups": {"bootstrap", "balance", "correspondence", "statistics"},
+    "regression": {"effects", "regression", "permutation"},
     "features": {
         "differential",
         "differential_tests",

@@ -12,6 +12,7 @@ import math
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,13 @@ _FEW_NUMBERS = 5
 class Labels:
     """A label for each sample: `codes` number the labels in `names`, from 0.
 
-    Names are sorted if possible; those of a pandas Categorical keep its order.
+    Names are sorted if possible; those of a pandas Categorical keep its order, and are `ordered` if
+    it is.
     """
 
     codes: NDArray[np.int64]
     names: tuple[Any, ...]
+    ordered: bool = False
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -49,17 +52,18 @@ class Labels:
 
     def at(self, places: Array) -> Labels:
         """Return the labels of samples, with all names."""
-        return Labels(self.codes[places], self.names)
+        return Labels(self.codes[places], self.names, self.ordered)
 
     def of(self, kept: Array) -> Labels:
         """Return the labels of some samples, without names that do not occur among them."""
         used, codes = np.unique(self.codes[kept], return_inverse=True)
-        return Labels(codes.reshape(-1), tuple(self.names[i] for i in used))
+        return Labels(codes.reshape(-1), tuple(self.names[i] for i in used), self.ordered)
 
 
 def checked_labels(
-    values: Any, n_samples: int, name: str, sample_names: Any = None, subject: str = "loadings"
-) -> Labels:
+    values: Any, n_samples: int, name: str = "groups", sample_names: Any = None,
+    subject: str = "loadings",
+) -> Labels:  # fmt: skip
     """Return labels of any type: a list, an array, a pandas Series or Categorical.
 
     A Series or a dict is matched by name with the samples of `subject` if these have names. Missing
@@ -96,7 +100,8 @@ def _labels_of(values: Any, n_samples: int, name: str) -> Labels:
         categories = plain(list(values.dtype.categories))
         codes = np.asarray(getattr(values, "cat", values).codes, np.int64)
         _refuse_missing(codes < 0, name)
-        return Labels(codes, tuple(categories)).of(np.arange(n_samples))
+        labels = Labels(codes, tuple(categories), bool(values.dtype.ordered))
+        return labels.of(np.arange(n_samples))
     # not np.asarray, which turns a missing label in a list of texts into text
     array = values if isinstance(values, np.ndarray) else np.array([*values, None], object)[:-1]
     if array.dtype.kind == "O":
@@ -106,6 +111,20 @@ def _labels_of(values: Any, n_samples: int, name: str) -> Labels:
         _refuse_missing(np.isnat(array) if array.dtype.kind in "mM" else array != array, name)
     names, codes = np.unique(array, return_inverse=True)
     return Labels(codes.reshape(-1).astype(np.int64), tuple(names.tolist()))
+
+
+def scores_of(groups: Labels) -> Array:
+    """Return a number for each group (R,): numbers themselves, or 0, 1, 2 ... of categories."""
+    names = groups.names
+    if all(isinstance(name, Real) and not isinstance(name, bool) for name in names):
+        return np.array(names, np.float64)
+    if groups.ordered:
+        return np.arange(len(names), dtype=np.float64)
+    raise ValueError(
+        f"statistic='trend': the order of groups {', '.join(map(shown, names[:3]))} is not known. "
+        "Pass numbers, such as doses, or an ordered pandas Categorical: "
+        "pd.Categorical(groups, categories=[...], ordered=True)."
+    )
 
 
 def _of_objects(values: list[Any]) -> Labels:

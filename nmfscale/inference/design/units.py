@@ -16,11 +16,12 @@ from .groups import (
     Labels,
     blocks_of,
     checked_design,
+    checked_labels,
     groups_of_samples,
     table_of,
     warn_of_samples_as_units,
 )
-from .loadings import TopicSums, topics_of_samples
+from .loadings import topics_of_samples
 
 Array = NDArray[Any]
 # Ratio of the mean numbers of samples, or of counts, of units of two groups from which to warn: for
@@ -39,7 +40,8 @@ class Units:
 
     Empty samples do not count. `subjects` (n,) are numbers of the units that the caller passed, if
     some of these have samples in several groups, so that a unit is what one of them has in one
-    group; else None. `depths` is None if total counts are unknown.
+    group; else None. `depths` is None if total counts are unknown. `unit_of_sample` is the number
+    of each sample's unit, -1 if it has none.
     """
 
     rows: Array
@@ -48,21 +50,24 @@ class Units:
     n_samples: Array
     depths: Array | None
     topic_names: tuple[Any, ...]
+    unit_of_sample: NDArray[np.int64]
     subjects: NDArray[np.int64] | None = None
 
     @classmethod
     def of(
         cls, model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions",
-        topic_sums: TopicSums | None = None,
+        *, amounts: bool = False,
     ) -> Units:  # fmt: skip
         """Build the units of samples, without empty samples.
 
-        The proportions of a unit are the mean over its samples, its amounts the sum.
+        The proportions of a unit are the mean over its samples, its amounts the sum. `amounts`:
+        groups may be many different numbers, such as doses.
         """
         refuse_swapped(model, groups, "the groups")
-        topics = topics_of_samples(model, scale, topic_sums=topic_sums, warn=False)
+        topics = topics_of_samples(model, scale, warn=False)
         names = topics.sample_names
-        labels = groups_of_samples(groups, len(topics), names)
+        check = checked_labels if amounts else groups_of_samples
+        labels = check(groups, len(topics), sample_names=names)
         design = checked_design(labels, units, strata, sample_names=names)
         assert design.groups is not None
         warn_of_samples_as_units(design)
@@ -90,7 +95,7 @@ class Units:
         subjects = None if design.subjects is None else design.subjects.codes[kept]
         return cls(
             rows, labels, design.strata.codes[kept], n_samples, depths, topics.topic_names,
-            subjects,
+            _places(kept)[design.of_sample], subjects,
         )  # fmt: skip
 
     @property
@@ -131,9 +136,11 @@ class Units:
         subjects, depths = (
             None if array is None else array[kept] for array in (self.subjects, self.depths)
         )
+        of_sample = np.append(_places(kept), -1)[self.unit_of_sample]  # -1 stays
         return replace(
             self, rows=self.rows[kept], groups=self.groups.of(kept), strata=self.strata[kept],
-            n_samples=self.n_samples[kept], depths=depths, subjects=subjects,
+            unit_of_sample=of_sample, n_samples=self.n_samples[kept], depths=depths,
+            subjects=subjects,
         )  # fmt: skip
 
     def compared(self) -> Units:
@@ -198,6 +205,11 @@ def within_strata(rows: Array, strata: Array) -> Array:
     np.add.at(sums, stratum.reshape(-1), rows)
     centred: Array = rows - (sums / sizes[:, None])[stratum.reshape(-1)]
     return centred
+
+
+def _places(kept: Array) -> NDArray[np.int64]:
+    """Return the place of each unit among those that are kept, -1 if it is not."""
+    return np.where(kept, np.cumsum(kept) - 1, -1)
 
 
 def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> str:

@@ -74,12 +74,18 @@ class Dispersion:
         Means of `strata` are subtracted, and labels permuted within `blocks`. Two measurements of
         a subject, less their mean, would have the same spread: a subject is a block, not a stratum.
         """
-        codes, sizes = labels.codes, labels.sizes
         rows = within_strata(proportions(amounts), strata)
         # groups in place of strata: the mean of the group is subtracted
-        residuals = within_strata(rows, codes)
+        return cls.of_residuals(within_strata(rows, labels.codes), labels, blocks, tests)
+
+    @classmethod
+    def of_residuals(
+        cls, residuals: Array, labels: Labels, blocks: Array, tests: Iterable[tuple[int, ...]]
+    ) -> Dispersion:
+        """Build the test from deviations of units from what their group lets expect, (n, T)."""
+        codes, sizes = labels.codes, labels.sizes
         unit = float(np.sqrt((residuals**2).sum(axis=1).mean())) or 1.0
-        residuals /= unit
+        residuals = residuals / unit
         tables = np.zeros((1, sizes.size, residuals.shape[1] + 1))
         np.add.at(tables[0, :, -1], codes, (residuals**2).sum(axis=1))
         variances = variances_of(tables, sizes)

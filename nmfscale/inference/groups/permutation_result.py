@@ -96,6 +96,8 @@ class PermutationTest(Result):
     n_crossed : int
         Number of units, as they were passed, that have samples in several groups. Each of them
         counts as a unit in each of its groups, and labels were permuted within it.
+    covariates : tuple of str
+        Names of the covariates beside which groups were compared.
     origin : Origin
         Names of the columns of labels that were compared: `groups`, `units` and `strata`.
 
@@ -115,6 +117,7 @@ class PermutationTest(Result):
     pairs: tuple[GroupTest, ...]
     interrupted: bool
     n_crossed: int = 0
+    covariates: tuple[Any, ...] = ()
     origin: Origin = Origin()
 
     def __repr__(self) -> str:
@@ -125,7 +128,7 @@ class PermutationTest(Result):
             "" if least is None else f"; {len(self.pairs)} pairs, smallest max-T p = {least:.3g}"
         )
         return (
-            f"<PermutationTest: {self.statistic}, {len(test.groups)} groups of "
+            f"<PermutationTest: {self.statistic}{self.beside}, {len(test.groups)} groups of "
             f"{sum(test.n_units):,} units{self.crossed}, {test.null.size:,} labellings, "
             f"p = {test.pvalue:.3g}{of_pairs}>"
         )
@@ -134,6 +137,11 @@ class PermutationTest(Result):
     def crossed(self) -> str:
         """Words on units with samples in several groups, empty if there are none."""
         return f", {self.n_crossed:,} of them in several groups" if self.n_crossed else ""
+
+    @property
+    def beside(self) -> str:
+        """Words on the covariates, empty if there are none."""
+        return f" beside {', '.join(map(str, self.covariates))}" if self.covariates else ""
 
     @property
     def tests(self) -> tuple[GroupTest, ...]:

@@ -20,7 +20,7 @@ from .balance import BALANCED, LIMIT, balance_tables, report
 
 Array = NDArray[Any]
 Alternative: TypeAlias = Literal["greater", "less", "two-sided"]
-StatisticName: TypeAlias = Literal["welch", "hellinger", "cosine", "balanced"]
+StatisticName: TypeAlias = Literal["welch", "trend", "hellinger", "cosine", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -184,14 +184,7 @@ _LEAST_VARIANCE = 1e-5
 def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array) -> Array:
     """Return the normal scores of Welch distances, from products of sums (n, R, R) and squares."""
     means, shares = products / (sizes[:, None] * sizes), sizes / sizes.sum()
-    norms = np.einsum("ngg->ng", means)
-    alone, n_free = sizes == 1, np.maximum(sizes - 1, 1) * 1.0
-    within = np.where(alone, 0.0, np.maximum(squares - sizes * norms, 0.0))
-    variances = within / n_free
-    if alone.any():  # no variance can be estimated for these groups: use that of the other groups
-        n_free[alone] = max(1.0, n_free[~alone].sum())
-        variances[:, alone] = (within.sum(axis=1) / n_free[alone][0])[:, None]
-    variances += _LEAST_VARIANCE * np.where(dimension > 0, dimension, 1.0)[:, None]
+    norms, variances, n_free = _variances(products, squares, sizes, dimension)
     # no matrix products: their last digits would depend on the number of tables
     mean = ((means * shares).sum(axis=2) * shares).sum(axis=1)
     between = np.maximum((sizes * norms).sum(axis=1) - sizes.sum() * mean, 0.0)
@@ -199,16 +192,74 @@ def welch_score(products: Array, squares: Array, sizes: Array, dimension: Array)
     expected = parts.sum(axis=1)
     unlike = ((1 - 2 * shares) * variances**2).sum(axis=1) + (shares * variances).sum(axis=1) ** 2
     free = np.maximum(dimension, 1.0) * expected**2
-    one, other = 2 / 9 * unlike / free, 2 / 9 * (parts**2 / n_free).sum(axis=1) / free
-    root = cbrt(between / expected)
+    return _normal_score(
+        between / expected, 2 / 9 * unlike / free, 2 / 9 * (parts**2 / n_free).sum(axis=1) / free
+    )
+
+
+def _variances(
+    products: Array, squares: Array, sizes: Array, dimension: Array
+) -> tuple[Array, Array, Array]:
+    """Return squared norms of means and variances of groups (n, R), and degrees of freedom (R,)."""
+    norms = np.einsum("ngg->ng", products) / (sizes * sizes)
+    alone, n_free = sizes == 1, np.maximum(sizes - 1, 1) * 1.0
+    within = np.where(alone, 0.0, np.maximum(squares - sizes * norms, 0.0))
+    variances = within / n_free
+    if alone.any():  # no variance can be estimated for these groups: use that of the other groups
+        n_free[alone] = max(1.0, n_free[~alone].sum())
+        variances[:, alone] = (within.sum(axis=1) / n_free[alone][0])[:, None]
+    variances += _LEAST_VARIANCE * np.where(dimension > 0, dimension, 1.0)[:, None]
+    return norms, variances, n_free
+
+
+def _normal_score(ratio: Array, one: Array, other: Array) -> Array:
+    """Return the normal scores of F-ratios (Paulson), given 2/9 over both degrees of freedom."""
+    root = cbrt(ratio)
     score: Array = ((1 - other) * root - (1 - one)) / np.sqrt(one + other * root**2)
     return score
+
+
+@dataclass(frozen=True)
+class Trend(WelchDistance):
+    """Trend over groups with scores, relative to the variances within the groups.
+
+    With centred scores a_g it is ``|sum_g a_g n_g m_g|^2 / sum_g a_g^2 n_g v_g``, as a normal
+    score; for two groups that is Welch's distance.
+    """
+
+    scores: tuple[float, ...] = ()
+
+    @classmethod
+    def of_groups(cls, scores: Array) -> Trend:
+        """Return the statistic for the scores of all groups."""
+        of = tuple(scores.tolist())
+        return cls(
+            "trend", "greater", proportions, welch_score, of_products=True,
+            symmetric=len(of) == 2, code=repr(of), scores=of,
+        )  # fmt: skip
+
+    def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
+        """Return the scores of some of the groups, one for each table."""
+        dimension = summary[:, :, -1].sum(axis=1) / sizes.sum()
+        part = summary[:, members][:, :, [*members, -1]]
+        sizes, scores = sizes[members], np.array(self.scores)[members]
+        scores = scores - (sizes * scores).sum() / sizes.sum()
+        products = part[:, :, :-1]
+        _, variances, n_free = _variances(products, part[:, :, -1], sizes, dimension)
+        between = ((products * scores).sum(axis=2) * scores).sum(axis=1)
+        parts = scores**2 * sizes * variances
+        expected = parts.sum(axis=1)
+        free = np.maximum(dimension, 1.0)
+        other = 2 / 9 * (parts**2 / n_free).sum(axis=1) / (free * expected**2)
+        return _normal_score(np.maximum(between, 0.0) / expected, 2 / 9 / free, other)
 
 
 STATISTICS = {
     each.name: each
     for each in (
         WelchDistance("welch", "greater", proportions, welch_score, of_products=True),
+        # without scores, which depend on the groups
+        Trend("trend", "greater", proportions, welch_score, of_products=True),
         Statistic("hellinger", "greater", root_proportions, between, of_products=True),
         Statistic("cosine", "less", as_they_are, cosine, of_products=True),
         Statistic(

@@ -140,13 +140,13 @@ class FreedmanLane(CoefficientTests):
     def run(self, numbers: range, seed: SeedSequence, n_threads: int) -> dict[str, Array]:
         """Draw these permutations; return whether their statistics reach those of the data."""
         states = child_states(child(seed, 0), numbers)
+        return self._drawn(len(states), lambda part: self._orders(states[part]), n_threads)
 
-        def draw(part: slice) -> Array:
-            orders = np.empty((part.stop - part.start, len(self.fit.basis)), np.uint32)
-            permuted_orders(self.n_units, states[part], orders, 1)
-            return orders
-
-        return self._drawn(len(states), draw, n_threads)
+    def _orders(self, states: Array) -> Array:
+        """Return random orders of units (n, n_units), one for each state of the generator."""
+        orders = np.empty((len(states), len(self.fit.basis)), np.uint32)
+        permuted_orders(self.n_units, states, orders, 1)
+        return orders
 
     def all_as_extreme(self, sizes: Array, first: Array) -> Array:
         """Return what `run` counts (2, n_tests, T), summed over all permutations of units.
@@ -201,8 +201,8 @@ class FreedmanLane(CoefficientTests):
 
         All products are single ones for all orders, which is several times faster.
         """
-        orders, Q, T = moves, self.fit.basis, self.fit.residuals.shape[1]
-        out = np.empty((len(orders), len(self.tested), T))
+        orders, Q = moves, self.fit.basis
+        of_tests = []
         rows = np.take(Q.T, orders, axis=1)  # (P, m, n)
         for j, (e, turn) in enumerate(zip(self._without, self._directions, strict=True)):
             v = _of_orders(rows, e)
@@ -220,8 +220,13 @@ class FreedmanLane(CoefficientTests):
                     rest = self.shares * rest.sum(axis=1, keepdims=True)
                 squares += self._pooled[j] * total
                 left += self._pooled[j] * rest
-            out[:, j] = _ratio((dense.products(turn.T, v) ** 2).sum(axis=1), left, squares)
-        return out
+            between = (dense.products(turn.T, v) ** 2).sum(axis=1)
+            of_tests.append(self._of_topics(between, left, squares))
+        return np.stack(of_tests, axis=1)
+
+    def _of_topics(self, between: Array, left: Array, squares: Array) -> Array:
+        """Return statistics (n_orders, T) from both parts of the ratio and the sums of squares."""
+        return _ratio(between, left, squares)
 
     def _left(
         self, rows: Array, orders: Array, e: Array, v: Array, w: Array
