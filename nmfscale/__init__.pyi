@@ -12,6 +12,7 @@ from .inference.choice.compare_fits import compare_fits as compare_fits
 from .inference.choice.select_k import select_k as select_k
 from .inference.choice.stability import stability as stability
 from .inference.choice.topic_quality import topic_quality as topic_quality
+from .inference.features.conditions import condition_features as condition_features
 from .inference.features.differential import differential_features as differential_features
 from .inference.features.pseudobulk import pseudobulk as pseudobulk
 from .inference.groups.balance import balance as balance

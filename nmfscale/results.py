@@ -16,6 +16,7 @@ from .inference.choice.consensus import Consensus
 from .inference.choice.select_k_result import SelectK
 from .inference.choice.stability_result import Stability
 from .inference.choice.topic_quality_result import TopicQuality
+from .inference.features.conditions_result import ConditionFeatures
 from .inference.features.differential_result import DifferentialFeatures
 from .inference.features.noisy_pairs_result import NoisyPairs
 from .inference.features.pseudobulk_result import Pseudobulk
@@ -35,9 +36,9 @@ from .models.comparison import TopicMatch
 from .storage.store import StoredCounts
 
 __all__ = [
-    "BootstrapFit", "BootstrapWeights", "ClusteringScore", "Consensus", "Corpus",
-    "CorrespondenceAnalysis", "CountMatrix", "Counts", "DifferentialFeatures", "Estimates",
-    "FitComparison", "FitSummary",
+    "BootstrapFit", "BootstrapWeights", "ClusteringScore", "ConditionFeatures", "Consensus",
+    "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts", "DifferentialFeatures",
+    "Estimates", "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
     "ProportionRegression", "Pseudobulk", "SampleClusters", "SelectK", "Stability", "StoredCounts",

@@ -41,7 +41,8 @@ from .places import is_object, only_modality
 Array = NDArray[Any]
 # Results that belong to a fit: those of groups are dicts by the column of the groups.
 OF_GROUPS = (
-    "permutation_test", "group_effects", "bootstrap_weights", "correspondence_analysis"
+    "permutation_test", "group_effects", "bootstrap_weights", "correspondence_analysis",
+    "condition_features",
 )  # fmt: skip
 OF_A_FIT = "differential_features", "topic_quality", *OF_GROUPS
 # Attributes with positions of samples, which change with the observations of an object.

@@ -74,6 +74,12 @@ def t_quantile(freedom: ArrayLike, level: float) -> Any:
     return np.sqrt(freedom * x / rest)[()]
 
 
+def t_pvalue(t: ArrayLike, freedom: ArrayLike) -> Any:
+    """Return the probability that ``|T| >= |t|``, for positive degrees of freedom."""
+    t, freedom = np.asarray(t, np.float64), np.asarray(freedom, np.float64)
+    return beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5)
+
+
 def beta_quantile(p: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
     """Return the quantiles at `p` of beta distributions with parameters a and b."""
     return _beta_ends(p, a, b)[0][()]

@@ -54,7 +54,8 @@ def volcano_plot(
     ----------
     result : AnnData or DifferentialFeatures
         Object with differential features by :func:`nmfscale.tl.differential_features`, or the
-        result of :func:`nmfscale.differential_features`.
+        result of :func:`nmfscale.differential_features`. Also the result of
+        :func:`nmfscale.condition_features`: its ``contrast(group)`` if there are several groups.
     topic : str or int
         The topic, by name or number.
     level : float, default=0.05
@@ -253,6 +254,8 @@ def _checked(
             raise ValueError("ax is for plots by matplotlib; with interactive=True there is none.")
     symbols = symbols_of(result, gene_symbols)
     result = result_in(result, key, "differential_features")
+    if hasattr(result, "contrast"):
+        result = result.contrast()
     if not hasattr(result, "lfc") or not hasattr(result, "topic_number"):
         raise ValueError(
             f"result is a {type(result).__name__}: pass the result of differential_features."

@@ -9,7 +9,7 @@ them, and the functions of ``nmfscale.pl`` draw them.
 from typing import Any
 
 from .choice import select_k, topic_quality
-from .conditions import pseudobulk
+from .conditions import condition_features, pseudobulk
 from .differential import differential_features
 from .groups import (
     bootstrap_weights,
@@ -23,9 +23,9 @@ from .topics import topics
 from .transform import transform
 
 __all__ = [
-    "bootstrap_weights", "correspondence_analysis", "differential_features", "group_effects",
-    "permutation_test", "pseudobulk", "rename_topics", "restore_h5ad", "select_k", "topic_quality",
-    "topics", "transform", "write_h5ad",
+    "bootstrap_weights", "condition_features", "correspondence_analysis", "differential_features",
+    "group_effects", "permutation_test", "pseudobulk", "rename_topics", "restore_h5ad", "select_k",
+    "topic_quality", "topics", "transform", "write_h5ad",
 ]  # fmt: skip
 
 # Names that were here, and what to use now.

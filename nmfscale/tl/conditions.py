@@ -1,7 +1,8 @@
-"""pseudobulk: counts of units, such as donors, topic by topic, as a new AnnData object."""
+"""Counts of units, such as donors, topic by topic, and their differences between conditions."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,15 @@ from numpy.typing import ArrayLike
 
 from ..annotated.counts import counts_of, of_fit, selected
 from ..annotated.keys import KEY
-from ..annotated.places import annotated, column
-from ..annotated.scheme import entry_of, read_model
+from ..annotated.places import annotated, column, writable
+from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.argument_types import AnnDataLike, Topic
+from ..inference.features.conditions import condition_features as compare_groups
 from ..inference.features.pseudobulk import pseudobulk as sum_units
 from .groups import topics_of
+
+# The names here of arguments of the functions of arrays.
+_ARGUMENTS = {"groups": "groupby"}
 
 
 def pseudobulk(
@@ -72,18 +77,96 @@ def pseudobulk(
     >>> bulk.shape, bulk.obs.columns.tolist()
     ((6, 50), ['unit', 'topic', 'n_samples', 'proportions', 'donor', 'condition'])
     """
-    whole, adata = adata, annotated(adata, mod)
+    labels = {"units": units, "groups": groupby}
+    adata = annotated(whole := adata, mod)
+    arguments, options = _of_fit(adata, whole, key, layer, raw, labels, options)
+    return sum_units(**arguments, **options).to_anndata(topic, rounded=rounded)
+
+
+def condition_features(
+    adata: AnnDataLike,
+    groupby: str,
+    *,
+    units: ArrayLike | None = None,
+    strata: ArrayLike | None = None,
+    layer: str | None = None,
+    raw: bool | None = None,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Test which features differ between groups within topics: :func:`nmfscale.condition_features`.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Object with a fit by :func:`topics` or loadings by :func:`transform`.
+    groupby, units, strata
+        As in :func:`permutation_test`.
+    layer, raw
+        As in :func:`differential_features`.
+    key, mod, copy
+        As in :func:`permutation_test`.
+    **options
+        Further arguments of :func:`nmfscale.condition_features`, such as ``reference="control"``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        None; with `copy`, the copy. ``adata.uns["topics"]["condition_features"][groupby]`` is set,
+        which :func:`nmfscale.get.result` reads.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit or column, or as :func:`nmfscale.condition_features`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import numpy as np
+    >>> import nmfscale
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(160, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X.toarray())
+    >>> adata.obs["donor"] = np.repeat([f"donor {i}" for i in range(8)], 20)
+    >>> adata.obs["condition"] = np.repeat(["control", "treated"], 80)
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> nmfscale.tl.condition_features(adata, "condition", units="donor")
+    >>> changes = nmfscale.get.result(adata, "condition_features")
+    >>> changes.compared, changes.reference
+    (('treated',), 'control')
+    """
+    if not isinstance(groupby, str):
+        raise TypeError(f"groupby is a {type(groupby).__name__}: a column of adata.obs is needed.")
+    whole, (adata, returned) = adata, writable(adata, mod, copy)
+    labels = {"groups": groupby, "units": units, "strata": strata}
+    names: Any = {name: choice for name, choice in labels.items() if isinstance(choice, str)}
+    arguments, options = _of_fit(adata, whole, key, layer, raw, labels, options)
+    result = compare_groups(**arguments, **options)
+    result = replace(result, origin=replace(result.origin, **names))
+    keep_result(adata, key, result, "condition_features", groupby)
+    return returned
+
+
+def _of_fit(
+    adata: Any, whole: Any, key: str, layer: str | None, raw: bool | None, labels: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+    """Return the model of a fit, the counts and labels of its observations, and all options.
+
+    Without observations of the fit, all of them are taken.
+    """
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
     model, counts = read_model(adata, key), counts_of(adata, **chosen)
     obs = np.isin(np.asarray(counts.sample_names), model.sample_names_)
     var = np.isin(np.asarray(counts.feature_names), model.feature_names_in_)
-    labels = {
-        name: np.asarray(column(adata, choice, name, whole=whole), object)[obs]
-        for name, choice in (("units", units), ("groupby", groupby)) if choice is not None
+    of_samples = {
+        name: column(adata, choice, _ARGUMENTS.get(name, name), whole=whole)
+        for name, choice in labels.items() if choice is not None
     }  # fmt: skip
+    if not obs.all():
+        of_samples = {name: np.asarray(values, object)[obs] for name, values in of_samples.items()}
     counts = selected(counts, None if obs.all() else obs, var if var.any() else None)
-    options = {"topic_names": topics_of(adata, key)} | options
-    result = sum_units(
-        model, counts, units=labels.get("units"), groups=labels.get("groupby"), **options
-    )
-    return result.to_anndata(topic, rounded=rounded)
+    names = {"topic_names": topics_of(adata, key)}
+    return {"model": model, "X": counts, **of_samples}, names | options

@@ -26,8 +26,8 @@ OTHER_NAMES = set(
 )
 # What to ask for beside the tables by name.
 ROWS_OF = {
-    "DifferentialFeatures": (None, "red"), "NoisyPairs": (None, 1),
-    "ProportionRegression": (None, "age", "covariates"),
+    "ConditionFeatures": (None, "blue"), "DifferentialFeatures": (None, "red"),
+    "NoisyPairs": (None, 1), "ProportionRegression": (None, "age", "covariates"),
 }  # fmt: skip
 GROUPS = pd.Series([f"type {i % 10 // 5}" for i in range(N)])
 COVARIATES = pd.DataFrame({"age": np.arange(N) % 10 % 7.0, "dose": list("abcabcabca" * 4)})
@@ -66,6 +66,7 @@ def results():
         nmfscale.find_samples(model, n_top=2),
         nmfscale.compare_fits({"a": model, "b": named}, X),
         nmfscale.pseudobulk(named, X, units=UNITS, groups=GROUPS),
+        nmfscale.condition_features(named, X, GROUPS, units=UNITS),
         nmfscale.differential_features(named, X, reference="blue"),
     ]
 

@@ -90,7 +90,7 @@ PARTS = {
         "samples": {"", "design", "results", "replicates"},
         "groups": {"", "design", "results", "replicates"},
         "regression": {"", "design", "results", "replicates", "groups"},
-        "features": {"", "design", "results", "replicates"},
+        "features": {"", "design", "results", "replicates", "regression"},
         "choice": {"", "design", "results", "replicates", "samples"},
     },
 }
@@ -103,6 +103,7 @@ WAYS_IN = {
     "groups": {"bootstrap", "balance", "correspondence", "statistics"},
     "regression": {"effects", "regression", "permutation"},
     "features": {
+        "conditions",
         "differential",
         "differential_tests",
         "noisy_pairs",

@@ -20,8 +20,8 @@ NAMES = {
         as_counts concat read_counts text_counts thin write_store
         load load_result match_topics write_report
         balance bootstrap_fit bootstrap_weights cluster_samples clustering_score compare_fits
-        differential_features find_samples group_effects permutation_test pseudobulk
-        regress_proportions select_k stability topic_quality
+        condition_features differential_features find_samples group_effects permutation_test
+        pseudobulk regress_proportions select_k stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -40,9 +40,10 @@ NAMES = {
     """,
     "nmfscale.results": """
         Corpus CountMatrix Counts StoredCounts
-        BootstrapFit BootstrapWeights ClusteringScore Consensus CorrespondenceAnalysis
-        DifferentialFeatures Estimates FitComparison FitSummary GroupDifferences GroupEffects
-        GroupTest JackknifeEstimates JackknifeFit LeadingSamples NoisyPairs Origin PermutationTest
+        BootstrapFit BootstrapWeights ClusteringScore ConditionFeatures Consensus
+        CorrespondenceAnalysis DifferentialFeatures Estimates FitComparison FitSummary
+        GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
+        NoisyPairs Origin PermutationTest
         ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicMatch TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,
@@ -57,9 +58,9 @@ NAMES = {
         volcano_plot
     """,
     "nmfscale.tl": """
-        bootstrap_weights correspondence_analysis differential_features group_effects
-        permutation_test pseudobulk rename_topics restore_h5ad select_k topic_quality topics
-        transform write_h5ad
+        bootstrap_weights condition_features correspondence_analysis differential_features
+        group_effects permutation_test pseudobulk rename_topics restore_h5ad select_k
+        topic_quality topics transform write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",
     "nmfscale.testing": "check_model model_checks",  # needs pytest: not loaded by nmfscale

@@ -55,6 +55,8 @@ def test_the_model_comes_first(name):
         swapped = {first: counts, second: model}
         if name == "write_report":
             swapped = {first: counts, "path": "report.html", "X": model}
+        if name == "condition_features":
+            swapped["groups"] = np.arange(len(X)) % 2
         kind = "models is (ndarray|AnnData|an AnnData)"
         message = kind if first == "models" else "swapped: the TopicModel comes first"
         with pytest.raises(ValueError, match=message):

@@ -54,6 +54,10 @@ class Labels:
         """Return the labels of samples, with all names."""
         return Labels(self.codes[places], self.names, self.ordered)
 
+    def labels(self) -> tuple[Any, ...]:
+        """Return the label of each sample."""
+        return tuple(self.names[code] for code in self.codes.tolist())
+
     def of(self, kept: Array) -> Labels:
         """Return the labels of some samples, without names that do not occur among them."""
         used, codes = np.unique(self.codes[kept], return_inverse=True)

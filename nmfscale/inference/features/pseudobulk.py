@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from ...models.arguments.names import default_missing, feature_names_of, matched
 from ...models.pipelines import FittedModel, model_and_input, refuse_swapped
 from ...terminal import progress_bar
 from ..design.fit_counts import loadings_of_counts
-from ..design.groups import Labels, checked_labels
+from ..design.groups import Design, Labels, checked_design, checked_labels
 from ..design.loadings import SampleTopics, topics_of_samples
 from ..replicates.shared_fits import counts_of_job
 from ..results.origin import Origin
@@ -140,26 +140,43 @@ def pseudobulk(
     1  ann      1         30         10.8  3235.5
     2  ann      2         30         11.5  3591.7
     """
+    options: Any = {
+        "memory_limit": memory_limit, "n_threads": n_threads, "client": client, "verbose": verbose,
+        "layer": layer, "raw": raw,
+    }  # fmt: skip
+    return counts_of_units(model, X, units, groups, None, topic_names, **options)[0]
+
+
+def counts_of_units(
+    model: Any, X: Any, units: Any, groups: Any, strata: Any, topic_names: Any, *,
+    memory_limit: Any, client: Any, layer: str | None, raw: bool, **how: Any,
+) -> tuple[Pseudobulk, Design, Array | None]:  # fmt: skip
+    """Return the pseudobulk counts, the design of their units, and the names of the samples."""
     refuse_swapped(model, X, "the counts")
     client = resolve_client(client)
     model, X = model_and_input(model, X)
     check_is_fitted(model, "components_")
     counts = counts_of_job(X, memory_limit, client, layer=layer, raw=raw)
     counts, topics, measured = _topics_of(model, X, counts, topic_names, client)
-    labels = UnitsInGroups.of(units, groups, counts.shape[0], topics.sample_names)
+    n, names = counts.shape[0], topics.sample_names
+    labels = Labels(np.zeros(n, np.int64), (None,))
+    if groups is not None:
+        labels = checked_labels(groups, n, "groups", names, "X")
+    design = checked_design(labels, units, strata, sample_names=names, subject="X")
     shares = proportions(topics.rows)
     F = np.asarray(model.components_, np.float64)
     F = (F / np.maximum(F.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
-    values = _expected(
-        counts, shares, F, labels, memory_limit=memory_limit, n_threads=n_threads, client=client,
-        verbose=verbose,
-    )  # fmt: skip
-    sizes, features = _sizes(topics, labels, measured)
-    return Pseudobulk(
-        values, sizes, features, labels.sums(shares), labels.n_samples(),
-        labels.names, labels.groups, labels.constant(counts.obs), topics.topic_names,
+    values = _expected(counts, shares, F, design, memory_limit=memory_limit, client=client, **how)
+    sizes, features = _sizes(topics, design, measured)
+    of_units = design.groups
+    result = Pseudobulk(
+        values, sizes, features, _sums(design, shares), np.bincount(design.of_sample),
+        _unit_names(design, names),
+        None if groups is None or of_units is None else of_units.labels(),
+        _constant(design, counts.obs), topics.topic_names,
         feature_names_of(model, counts), Origin.of(topics.words, units=units, groups=groups),
     )  # fmt: skip
+    return result, design, names
 
 
 def _topics_of(
@@ -204,62 +221,31 @@ def _rows_of(model: Any, counts: CountMatrix) -> Array | None:
     return rows
 
 
-@dataclass(frozen=True)
-class UnitsInGroups:
-    """Units of samples; with groups, each pair of a unit and a group that has samples is a unit.
+def _unit_names(design: Design, sample_names: Any) -> tuple[Any, ...]:
+    """Return the names of the units, without those of their groups."""
+    if design.subjects is not None:
+        return design.subjects.labels()
+    if design.unit_names is not None:
+        return design.unit_names
+    return tuple(range(design.n_units) if sample_names is None else name_array(sample_names))
 
-    `of_sample` is the number of the unit of each sample, `names` and `groups` are the labels of the
-    units; `groups` is None without groups. `donors` are the units before they were split by group.
-    """
 
-    of_sample: Array
-    names: tuple[Any, ...]
-    groups: tuple[Any, ...] | None
-    donors: Labels
-    conditions: Labels | None
+def _sums(design: Design, rows: Array) -> Array:
+    """Sum the rows (n, K) of the samples of each unit."""
+    out = np.zeros((design.n_units, rows.shape[1]))
+    np.add.at(out, design.of_sample, rows)
+    return out
 
-    @classmethod
-    def of(cls, units: Any, groups: Any, n_samples: int, sample_names: Any) -> UnitsInGroups:
-        """Check the labels of samples, and return the units."""
-        if units is None:
-            own = np.arange(n_samples) if sample_names is None else name_array(sample_names)
-            donors = Labels(np.arange(n_samples), tuple(own))
-        else:
-            donors = checked_labels(units, n_samples, "units", sample_names, "X")
-        if groups is None:
-            return cls(donors.codes, donors.names, None, donors, None)
-        conditions = checked_labels(groups, n_samples, "groups", sample_names, "X")
-        R = len(conditions.names)
-        pairs, of_sample = np.unique(donors.codes * R + conditions.codes, return_inverse=True)
-        of_units, of_groups = Labels(pairs // R, donors.names), Labels(pairs % R, conditions.names)
-        names = tuple(donors.names[i] for i in of_units.codes)
-        labels = tuple(conditions.names[i] for i in of_groups.codes)
-        return cls(of_sample.reshape(-1), names, labels, of_units, of_groups)
 
-    def __len__(self) -> int:
-        """Return the number of units."""
-        return len(self.names)
-
-    def sums(self, rows: Array) -> Array:
-        """Sum the rows (n, K) of the samples of each unit."""
-        out = np.zeros((len(self), *rows.shape[1:]))
-        np.add.at(out, self.of_sample, rows)
-        return out
-
-    def n_samples(self) -> NDArray[np.int64]:
-        """Return the number of samples of each unit."""
-        return np.bincount(self.of_sample, minlength=len(self))
-
-    def constant(self, obs: Any) -> dict[str, Array]:
-        """Return the columns of a table of samples that have one value in each unit, by unit."""
-        first = np.zeros(len(self), np.int64)
-        first[self.of_sample[::-1]] = np.arange(len(self.of_sample))[::-1]
-        columns = {} if obs is None else {name: np.asarray(obs[name]) for name in obs}
-        of_units = {name: column[first] for name, column in columns.items()}
-        return {
-            name: values for name, values in of_units.items()
-            if _equal(values[self.of_sample], columns[name])
-        }  # fmt: skip
+def _constant(design: Design, obs: Any) -> dict[str, Array]:
+    """Return the columns of a table of samples that have one value in each unit, by unit."""
+    _, first = np.unique(design.of_sample, return_index=True)
+    columns = {} if obs is None else {name: np.asarray(obs[name]) for name in obs}
+    of_units = {name: column[first] for name, column in columns.items()}
+    return {
+        name: values for name, values in of_units.items()
+        if _equal(values[design.of_sample], columns[name])
+    }  # fmt: skip
 
 
 def _equal(one: Array, other: Array) -> bool:
@@ -271,30 +257,30 @@ def _equal(one: Array, other: Array) -> bool:
 
 
 def _sizes(
-    topics: SampleTopics, labels: UnitsInGroups, measured: Measured | None
+    topics: SampleTopics, design: Design, measured: Measured | None
 ) -> tuple[Array, Array | None]:
     """Return the expected counts (B, n_units, K) of topics in the batches, and what they measured.
 
     Batches are those with different measured features; without these there is one.
     """
     if measured is None:
-        return labels.sums(topics.rows)[None], None
+        return _sums(design, topics.rows)[None], None
     sizes = [
-        labels.sums(np.where((measured.groups == b)[:, None], topics.rows, 0.0))
+        _sums(design, np.where((measured.groups == b)[:, None], topics.rows, 0.0))
         for b in range(len(measured.features))
     ]
     return np.stack(sizes), np.asarray(measured.features, bool)
 
 
 def _expected(
-    counts: CountMatrix, shares: Array, F: Array, labels: UnitsInGroups, *,
+    counts: CountMatrix, shares: Array, F: Array, design: Design, *,
     memory_limit: Any, n_threads: int | None, client: Any, verbose: int,
 ) -> Array:  # fmt: skip
     """Return the expected counts (n_units, K, m)."""
     K = shares.shape[1]
     threads = resolve_threads(n_threads, counts.nnz * K)
-    needs = expected_needs(counts, K, len(labels))
-    what = f"expected counts of {len(labels):,} units and {K} topics need"
+    needs = expected_needs(counts, K, design.n_units)
+    what = f"expected counts of {design.n_units:,} units and {K} topics need"
     check_columns(
         counts, needs, memory_limit, n_threads=threads, what=what,
         remedy="or pass fewer units, or the counts of fewer features",
@@ -313,11 +299,11 @@ def _expected(
         layout, stride = executor.layout, row_stride(K)
         lanes = to_lanes(shares, layout.row_order, stride, np.float64, least=LEAST)
         executor.put("proportions", lanes)
-        executor.put("units", per_lane(labels.of_sample, layout.row_order))
+        executor.put("units", per_lane(design.of_sample, layout.row_order))
         of_features = to_lanes(F, layout.column_order, stride, np.float64, least=LEAST)
-        step = SumUnits(of_features, K, len(labels))
+        step = SumUnits(of_features, K, design.n_units)
         values = executor.run_columns(step, note=note)["expected"]
-    out = np.empty((len(labels), K, counts.shape[1]))
+    out = np.empty((design.n_units, K, counts.shape[1]))
     there = layout.column_order >= 0
     out[:, :, layout.column_order[there]] = values[there].transpose(1, 2, 0)
     return out

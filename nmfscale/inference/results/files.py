@@ -60,6 +60,7 @@ _CLASSES = {
     "inference.samples.find_samples_result": ("LeadingSamples",),
     "inference.choice.compare_fits_result": ("FitComparison", "FitSummary"),
     "inference.groups.correspondence_result": ("CorrespondenceAnalysis",),
+    "inference.features.conditions_result": ("ConditionFeatures",),
     "inference.features.differential_result": ("DifferentialFeatures",),
     "inference.regression.effects_result": ("GroupDifferences", "GroupEffects"),
     "inference.replicates.jackknife_result": ("JackknifeEstimates", "JackknifeFit"),

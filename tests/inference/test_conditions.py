@@ -1,0 +1,232 @@
+"""Conditions within topics: the tests of the definition, their level, designs of donors."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import chi2, false_discovery_control
+from scipy.stats import t as student
+
+import nmfscale
+from nmfscale import condition_features, pseudobulk
+from nmfscale.inference.features.conditions_tests import median_ratios
+from nmfscale.inference.features.quasi_likelihood import common_alpha, fit_features
+from nmfscale.inference.moderation import VariancePrior
+from nmfscale.inference.quantiles import t_pvalue
+
+M, CELLS = 200, 15
+
+
+def cells(n_donors, *, crossed=False, spread=0.3, fold=2.0, seed=0):
+    """Return counts of cells of two types, their donors and conditions; a tenth of genes differ.
+
+    Cells have nearly one type each. Genes vary between donors, and between samples of a donor.
+    """
+    rng = np.random.default_rng(seed)
+    n = 2 * n_donors
+    donors = np.arange(n) % n_donors if crossed else np.arange(n)
+    treated = np.repeat([False, True], n_donors)
+    F = rng.gamma(1, 2, (2, M)) + 0.2
+    F[0, : M // 4] *= 8
+    F[1, M // 4 : M // 2] *= 8
+    of_donor = rng.normal(0, spread, (n, M))[donors] + rng.normal(0, spread / 3, (n, M))
+    rates = F * np.exp(of_donor)[:, None]  # unit, type, gene
+    rates[treated, 1, M - M // 10 :] *= fold
+    sample = np.repeat(np.arange(n), CELLS)
+    shares = rng.dirichlet([0.05, 0.05], n * CELLS)
+    X = rng.poisson((shares[:, :, None] * rates[sample]).sum(axis=1))
+    return X, donors[sample], treated[sample]
+
+
+@pytest.fixture(scope="module")
+def study():
+    X, donors, treated = cells(6)
+    return nmfscale.TopicModel(2, random_state=0).fit(X), X, donors, treated
+
+
+def test_tests_are_those_of_the_definition(study):
+    """A negative binomial deviance with moderated phi, by statsmodels and SciPy."""
+    sm = pytest.importorskip("statsmodels.api")
+    model, X, donors, treated = study
+    changes = condition_features(model, X, treated, units=donors, normalize="total")
+    bulk = pseudobulk(model, X, units=donors)
+    sizes, design = bulk.sizes[0, :, 0], np.column_stack([np.ones(12), np.arange(12) >= 6])
+    counts = bulk.counts[:, 0].T + 0.125 * sizes / sizes.mean()
+    tested = np.flatnonzero(bulk.counts[:, 0].sum(axis=0) >= 10)
+    assert_array_equal(np.flatnonzero(changes.tested[0, 0]), tested)
+    family = sm.families.NegativeBinomial(alpha=changes.alpha[0])
+    variances, ratios, betas = [], [], []
+    for j in tested[:40]:
+        full, null = (
+            sm.GLM(counts[j], part, family=family, offset=np.log(sizes)).fit(tol=1e-12)
+            for part in (design.astype(float), np.ones(12))
+        )
+        variances.append(full.pearson_chi2 / 10)
+        ratios.append(null.deviance - full.deviance)
+        betas.append(full.params[1])
+    fits = fit_features(counts[tested], sizes, design.astype(float), changes.alpha[0])
+    assert_allclose(fits.pearson[:40] / 10, variances, rtol=1e-5)
+    prior = VariancePrior.of(fits.pearson / 10, np.full(len(tested), 10.0))
+    phi, freedom = prior.moderated(fits.pearson / 10, np.full(len(tested), 10.0))
+    at = 0, 0, tested[:40]
+    assert_allclose(changes.lfc[at], np.array(betas) / np.log(2), rtol=1e-5, atol=1e-7)
+    assert_allclose(changes.t[at] ** 2, ratios / phi[:40], rtol=1e-4, atol=1e-6)
+    assert_allclose(changes.pvalue[at], 2 * student.sf(np.abs(changes.t[at]), freedom[:40]))
+    everything = 0, 0, tested
+    assert_allclose(changes.qvalue[everything], false_discovery_control(changes.pvalue[everything]))
+
+
+def test_intervals_agree_with_p_and_tables_with_both(study):
+    model, X, donors, treated = study
+    changes = condition_features(model, X, treated, units=donors, level=0.9)
+    outside = (changes.lower > 0) | (changes.upper < 0)
+    assert_array_equal(outside, changes.tested & (changes.pvalue < 0.1))
+    frame = changes.to_frame()
+    assert len(frame) == changes.tested.sum() and not frame.isna().any(axis=None)
+    assert (frame.groupby("topic").pvalue.diff().dropna() >= 0).all()
+    assert_allclose(frame.lfc, frame.t * frame.std_error, rtol=1e-9, atol=1e-2)
+    for name in ("lfc", "lower", "t"):
+        assert not getattr(changes, name)[~changes.tested].any()
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_condition_is_found_in_its_topic_only(crossed):
+    X, donors, treated = cells(8, crossed=crossed, fold=3.0)
+    model = nmfscale.TopicModel(2, random_state=0).fit(X)
+    changes = condition_features(model, X, treated, units=donors)
+    own = int(model.components_[:, M // 4 : M // 2].sum(axis=1).argmax())
+    differs = np.arange(M) >= M - M // 10
+    found = changes.qvalue[0] < 0.05
+    assert found[own, differs].mean() > (0.9 if crossed else 0.7)
+    assert changes.lfc[0, own, differs & changes.tested[0, own]].mean() > 1
+    assert found[:, ~differs].mean() < 0.02 and found[1 - own].mean() < 0.05
+    assert changes.paired is crossed and ("within units" in repr(changes)) is crossed
+    null = changes.pvalue[0, 1 - own][changes.tested[0, 1 - own] & ~differs]
+    assert 0.01 < (null < 0.05).mean() < 0.1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("n_donors", "crossed"), [(4, False), (8, True)])
+def test_the_level_is_held(n_donors, crossed):
+    rejected = []
+    for seed in range(12):
+        X, donors, treated = cells(n_donors, crossed=crossed, fold=1.0, seed=seed)
+        model = nmfscale.TopicModel(2, random_state=0).fit(X)
+        changes = condition_features(model, X, treated, units=donors)
+        rejected.append((changes.pvalue[changes.tested] < 0.05).mean())
+    assert 0.03 < np.mean(rejected) < 0.07
+
+
+def test_three_groups_strata_and_covariates(study):
+    model, X, donors, treated = study
+    dose = np.array(["none", "low", "high"])[donors % 3]
+    batch, age = donors // 4, np.array([30.0, 40, 55, 61])[donors % 4] + 1e9
+    changes = condition_features(
+        model, X, dose, units=donors, reference="none", strata=batch, covariates={"age": age}
+    )
+    assert changes.compared == ("high", "low") and changes.n_units[0].tolist() == [4, 4, 4]
+    assert changes.freedom[0, 0, 0] > 12 - 6
+    plain = condition_features(model, X, dose, units=donors, reference="none")
+    assert not np.allclose(plain.lfc, changes.lfc)
+    with pytest.raises(ValueError, match="group is needed: the groups compared are 'high', 'low'"):
+        nmfscale.pl.volcano_plot(changes, 0)
+    ax = nmfscale.pl.volcano_plot(changes.contrast("low"), 0)
+    assert ax.get_xlabel() == "log2 fold change against none"
+    assert_array_equal(ax.collections[0].get_offsets()[:3, 1] >= 0, True)
+
+
+def test_what_cannot_be_compared_is_left_out_and_said(study):
+    """A topic that one group lacks, and features that a batch did not measure."""
+    model, X, donors, treated = study
+    first = int(model.components_[:, : M // 4].sum(axis=1).argmax())
+    L = model.loadings_.copy()
+    L[treated, first] = 0
+    L[~L.any(axis=1)] = 0.5
+    lacking = nmfscale.TopicModel(2, random_state=0).fit(X)
+    lacking.loadings_ = L
+    L[treated & (L[:, first] == 0.5)] = np.eye(2)[1 - first]
+    with pytest.warns(UserWarning, match="1 of 2 comparisons are left out.*no unit of group True"):
+        changes = condition_features(lacking, X, treated, units=donors)
+    assert changes.left_out[0][:2] == (first, True)
+    assert not changes.tested[0, first].any() and set(changes.to_frame().topic) == {1 - first}
+
+
+def test_unmeasured_features_are_compared_among_the_units_that_measured_them(study):
+    _, X, donors, treated = study
+    measured, batch = np.ones((2, M), bool), (donors % 6 >= 4).astype(int)
+    measured[1, :30] = False
+    X = np.where(measured[batch], X, 0)
+    model = nmfscale.TopicModel(2, random_state=0).fit(X, measured=measured, batch=batch)
+    changes = condition_features(model, X, treated, units=donors, normalize="total")
+    some = batch == 0
+    bulk = pseudobulk(model, X, units=donors)
+    kept = np.unique(donors[some])
+    sizes = bulk.sizes[0, kept, 0]
+    counts = bulk.counts[kept, 0, :30].T + 0.125 * sizes / sizes.mean()
+    design = np.column_stack([np.ones(8), kept >= 6]).astype(float)
+    fits = fit_features(counts, sizes, design, changes.alpha[0])
+    tested = changes.tested[0, 0, :30]
+    assert tested.sum() > 10
+    assert_allclose(changes.lfc[0, 0, :30][tested], fits.coefficients[tested, 1] / np.log(2))
+    assert changes.freedom[0, 0, :30][tested].max() < changes.freedom[0, 0, 30:].max()
+
+
+def test_donors_with_one_condition_do_not_contribute_beside_pairs():
+    X, donors, treated = cells(6, crossed=True)
+    kept = ~((donors == 5) & treated)
+    model = nmfscale.TopicModel(2, random_state=0).fit(X[kept])
+    with pytest.warns(UserWarning, match="1 of 6 units have samples in one group only"):
+        some = condition_features(model, X[kept], treated[kept], units=donors[kept])
+    assert some.freedom[some.tested].min() >= 4  # 11 units, less 6 donors and the group
+
+
+def test_prior_of_variances_and_tails_of_t():
+    rng = np.random.default_rng(0)
+    sigma = 3 * 8 / chi2.rvs(8, size=20_000, random_state=rng)
+    variances = sigma * chi2.rvs(5, size=20_000, random_state=rng) / 5
+    prior = VariancePrior.of(variances, np.full(20_000, 5))
+    assert_allclose([prior.scale, prior.freedom], [3, 8], rtol=0.1)
+    equal = VariancePrior.of(chi2.rvs(5, size=500, random_state=rng) / 5, np.full(500, 5))
+    values, freedom = equal.moderated(np.array([0.0, 4.0]), np.array([5.0, 5.0]))
+    assert equal.freedom > 50 and freedom.max() <= 10 and values.min() > 0.5
+    t = np.array([0.0, 0.3, 2.5, 40.0])
+    for freedom in (1.0, 7.5, 4e4):
+        assert_allclose(t_pvalue(t, freedom), 2 * student.sf(t, freedom), rtol=1e-9, atol=1e-300)
+
+
+def test_few_frequent_features_that_rise_make_no_others_fall():
+    rng = np.random.default_rng(0)
+    means = np.outer(rng.gamma(5, size=6), rng.gamma(1, 200, 100) + 20)
+    means[3:, :5] += 4 * means.mean()
+    counts = rng.poisson(means).astype(float)
+    sizes = counts.sum(axis=1)
+    rates = counts[:, 5:].sum(axis=1) / (sizes * median_ratios(counts, sizes))
+    assert np.ptp(counts[:, 5:].sum(axis=1) / sizes) > 0.1
+    assert_allclose(rates, rates.mean(), rtol=0.03)
+    assert_array_equal(median_ratios(counts[:, :10], sizes), 1)
+
+
+def test_alpha_of_negative_binomial_counts():
+    rng = np.random.default_rng(0)
+    mu = np.repeat(rng.uniform(20, 500, (4000, 1)), 10, axis=1)
+    counts = rng.negative_binomial(5, 5 / (5 + mu)).astype(float)
+    means = np.repeat(counts.mean(axis=1, keepdims=True), 10, axis=1)
+    assert_allclose(common_alpha(counts, means, 9), 0.2, rtol=0.1)
+    assert common_alpha(rng.poisson(mu).astype(float), mu, 10) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": np.zeros(180)}, "groups has only 0.0: two groups"),
+        ({"reference": "x"}, "reference='x' is not one of the groups: False, True"),
+        ({"min_count": 0}, "min_count=0: a positive number"),
+        ({"level": 2}, "level=2"),
+        ({"normalize": "rpkm"}, "normalize='rpkm' is not one of"),
+        ({"groups": np.arange(180) // 15}, "a different label for each of 12 units"),
+    ],
+)
+def test_refusals(study, options, message):
+    model, X, donors, treated = study
+    groups = options.pop("groups", treated)
+    with pytest.raises(ValueError, match=message):
+        condition_features(model, X, groups, units=donors, **options)
