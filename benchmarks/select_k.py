@@ -1,15 +1,16 @@
 """Choice of the number of topics: simulated counts of known truth, real counts, and seconds.
 
-    python benchmarks/select_k.py            all parts; the last two need NMFSCALE_DATA
+    python benchmarks/select_k.py            all parts; the last three need NMFSCALE_DATA
     python benchmarks/select_k.py --smoke    small problems, writes nothing
 
 Part "truth": the recommended number of topics for twelve sets of simulated counts, and for sets
-that vary more than Poisson counts, with halves of counts held out and with the default; and the
-number with the lowest perplexity of scikit-learn's LDA for held-out documents, for counts with a
-dispersion below 0.1. Part "real": the
-recommendation for cells and texts. Part "speed": processor seconds and iterations of the fits with
-K = 2 to 12 to both halves of pbmc_facs, and the iterations after which the objective is near its
-end: a start so close saves no more than these.
+that vary more than Poisson counts, by five splits and by each of them alone, from one below the
+truth to two above; and the number from 2 to 12 with the lowest perplexity of scikit-learn's LDA for
+held-out documents, for counts with a dispersion below 0.1. Part "real": the recommendation for
+cells and texts. Part "seeds": those of several seeds for all cells of pbmc_facs, and for 1,000 of
+them. Part "speed": processor seconds and iterations of the fits with K = 2 to 12 to both halves of
+pbmc_facs, and the iterations after which the objective is near its end: a start so close saves no
+more than these.
 """
 
 from __future__ import annotations
@@ -79,28 +80,39 @@ def find_numbers(smoke: bool) -> list[dict]:
     rows = []
     for name, truth, X, options in sets(smoke):
         estimator = TopicModel(**{"prior_factors": 1.1, "tol": 1e-3} | options)
-        numbers = range(2, 6 if smoke else 13)
+        numbers = range(truth - 1, truth + 3)
         how = {"random_state": 0, "n_threads": 1}
         begin = time.process_time()
         found = select_k(estimator, X, numbers, **how)
         seconds = time.process_time() - begin
-        halves = found
-        if found.held_out == "samples":
-            halves = select_k(estimator, X, numbers, held_out="counts", **how)
         begin = time.process_time()
-        peer = lowest_perplexity(X, numbers) if abs(found.excess_variance[0]) < 0.1 else ""
+        peer = lowest_perplexity(X, range(2, 6 if smoke else 13)) if is_poisson(found) else ""
         rows.append({
             "counts": name, "truth": truth, "dispersion": round(found.excess_variance[0], 3),
             "held out": found.held_out, "recommended": found.best,
             "highest score": int(found.n_components[found.score.argmax()]),
             "similarity there": similarity_at(found, found.best),
             "one above": similarity_at(found, (found.best or 0) + 1),
-            "recommended by halves": halves.best, "seconds": round(seconds, 1),
+            "single splits": choices_of(found), "seconds": round(seconds, 1),
             "LDA of scikit-learn": peer,
             "its seconds": "" if peer == "" else round(time.process_time() - begin, 1),
         })  # fmt: skip
         print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
+
+
+def is_poisson(found: object) -> bool:
+    """Whether counts vary little more than Poisson counts, for which LDA is made."""
+    return abs(found.excess_variance[0]) < 0.1
+
+
+def choices_of(found: object) -> str:
+    """Return the numbers that single splits recommend, and by how many of them."""
+    numbers, times = np.unique(found.chosen, return_counts=True)
+    return ", ".join(
+        f"{number or 'none'} ({n})"
+        for number, n in sorted(zip(numbers, times, strict=True), key=lambda pair: -pair[1])
+    )
 
 
 def similarity_at(found: object, number: int | None) -> str:
@@ -140,6 +152,37 @@ def real_numbers() -> list[dict]:
     return rows
 
 
+def cells_of(n_samples: int | None) -> sp.csr_array:
+    """Return all cells of pbmc_facs, or some of them with the genes that occur in 20 or more."""
+    X = sp.csr_array(counts_of("pbmc_facs", None))
+    if n_samples is not None:
+        chosen = np.random.default_rng(0).choice(X.shape[0], n_samples, replace=False)
+        X = X[np.sort(chosen)]
+        X = X[:, np.bincount(X.indices, minlength=X.shape[1]) >= 20]
+    return X
+
+
+def numbers_of_seeds(n_samples: int | None, seeds: range) -> list[dict]:
+    """Return a row for each seed: the recommendation, and what single splits recommend."""
+    rows = []
+    X, estimator = cells_of(n_samples), TopicModel(prior_factors=1.1, tol=1e-3)
+    for seed in seeds:
+        begin = time.process_time()
+        found = select_k(
+            estimator, X, range(2, 8), held_out="samples", random_state=seed, n_threads=1
+        )
+        rows.append({
+            "cells": f"{X.shape[0]:,}", "genes": f"{X.shape[1]:,}", "seed": seed,
+            "recommended": "none" if found.best is None else found.best,
+            "single splits": choices_of(found),
+            "similarity there": similarity_at(found, found.best),
+            "one above": similarity_at(found, (found.best or 0) + 1),
+            "seconds": round(time.process_time() - begin, 1),
+        })  # fmt: skip
+        print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows
+
+
 def time_fits(X: sp.csr_array, numbers: range) -> list[dict]:
     """Return a row for each number of topics: fits to both halves of the counts."""
     folds = Folds(as_counts(X), 2, SeedSequence(0), None)
@@ -171,11 +214,11 @@ def write(rows: list[dict], part: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run both parts."""
+    """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--smoke", action="store_true", help="small problems, write nothing")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
-    parts = "truth", "real", "speed"
+    parts = "truth", "real", "seeds", "speed"
     parser.add_argument("--part", choices=parts, action="append", help="default: all")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -187,6 +230,8 @@ def main() -> None:
         print(f"right: {sum(right)} of {len(right)}")
     if "real" in chosen and folder and not arguments.smoke:
         tables["real"] = real_numbers()
+    if "seeds" in chosen and folder and not arguments.smoke:
+        tables["seeds"] = numbers_of_seeds(1000, range(6)) + numbers_of_seeds(None, range(3))
     if "speed" in chosen and arguments.smoke:
         time_fits(simulate_topic_counts(100, 60, 3, random_state=0)[0], range(2, 4))
     elif "speed" in chosen and folder:

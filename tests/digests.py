@@ -215,7 +215,7 @@ def _results():
     yield nmfscale.differential_features, (model, X), given | {"reference": "mean"}
     yield nmfscale.differential_features, (model, X), given | {"family": "quasi-poisson"}
     short = nmfscale.TopicModel(3, max_iter=3, n_threads=1)
-    yield nmfscale.select_k, (short, X, range(2, 4)), drawn
+    yield nmfscale.select_k, (short, X, range(2, 4)), drawn | {"n_splits": 2}
     noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, loadings=THREE["loadings"])
     few_draws = drawn | {"n_chains": 2, "n_draws": 3, "n_warmup": 3}
     yield nmfscale.experimental.noisy_pairs, (noisy, X), few_draws

@@ -393,7 +393,7 @@ def around_fit_of_selection(patch, function):
 
 def around_excess_variance(patch, function):
     """Wrap what `select_k` computes after its first fits: `function(original, *arguments)`."""
-    _around(patch, "inference.choice.select_k.excess_variance", function)
+    _around(patch, "inference.choice.split_fits.excess_variance", function)
 
 
 def count_rows_read(patch):
@@ -409,13 +409,13 @@ def count_rows_read(patch):
 
 
 def halves_and_seeds(random_state):
-    """Return the thinning of `select_k`, and the seeds of its first fit to each half."""
+    """Return the thinning of the first split of `select_k`, and the seeds of its first fits."""
     from numpy.random import SeedSequence
 
     from nmfscale.inference.replicates.folds import Folds
     from nmfscale.inference.replicates.seeds import child
 
-    seed = SeedSequence(random_state)
+    seed = child(SeedSequence(random_state), 0)
     folds = Folds(None, 2, child(seed, 0), None)
     fits = child(seed, 1)
     seeds = [int(child(fits, i).generate_state(1)[0]) % (2**31 - 1) for i in range(2)]

@@ -235,7 +235,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         "Counts are split at random in two halves: topics are fitted to one half and scored on\n"
         "the other one. If counts vary more than Poisson counts, samples are held out instead;\n"
         "with --units, those of whole units. Topics that are not found again in the other half,\n"
-        "or in other samples, are not a property of the data.",
+        "or in other samples, are not a property of the data. Several splits are compared.",
     )
     from ..inference.choice.select_k import select_k as search
 
@@ -254,6 +254,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     )
     add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     add_of("held_out", text="without --units: hold out halves of counts, or samples")
+    add_of("n_splits", "--splits", type=at_least(int, 1))
     add_of("n_folds", "--folds", type=at_least(int, 2))
     add_of("n_init", "--starts")
     add_seed(command)

@@ -59,9 +59,9 @@ def stability(arguments: argparse.Namespace) -> int:
 
 def _draw(result: Any) -> Any:
     from ..pl import stability_plot
-    from ..pl.selection import size_of_selection
+    from ..pl.selection import size_of_panels
 
-    return drawn(stability_plot, result, size=size_of_selection())
+    return drawn(stability_plot, result, size=size_of_panels(3))
 
 
 def models_of_stability() -> list[str]:

@@ -29,8 +29,8 @@ def select_k(arguments: argparse.Namespace) -> int:
         counts = read_input(arguments, streamed=how["client"] is not None)
         result = search(
             _estimator(arguments, kind), counts, arguments.k,
-            units=_units(arguments, counts), held_out=arguments.held_out, n_folds=arguments.folds,
-            n_init=arguments.starts, **how,
+            units=_units(arguments, counts), held_out=arguments.held_out,
+            n_splits=arguments.splits, n_folds=arguments.folds, n_init=arguments.starts, **how,
         )  # fmt: skip
     text = str(result)
     if result.excess_variance is not None:
@@ -45,9 +45,9 @@ def select_k(arguments: argparse.Namespace) -> int:
 
 def _draw(result: Any) -> Any:
     from ..pl import select_k_plot
-    from ..pl.selection import size_of_selection
+    from ..pl.selection import n_panels_of, size_of_panels
 
-    return drawn(select_k_plot, result, size=size_of_selection())
+    return drawn(select_k_plot, result, size=size_of_panels(n_panels_of(result)))
 
 
 def _estimator(arguments: argparse.Namespace, kind: Any) -> Any:

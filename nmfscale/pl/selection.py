@@ -43,11 +43,14 @@ def select_k_plot(
     Returns
     -------
     matplotlib.axes.Axes, matplotlib.figure.Figure or None
-        As in :func:`structure_plot`. The Axes are divided into three panels (``child_axes``). Bars
-        of the held-out score are standard errors of the difference from the highest score. Grey
-        dots are topics; lines are their mean and smallest similarity. Bars of the score of fitted
-        counts extend from the lowest to the highest score of a fold. The vertical line is the
-        recommended number, if there is one.
+        As in :func:`structure_plot`. The Axes are divided into panels (``child_axes``). Bars of the
+        held-out score are standard errors of the difference from the highest score. Grey dots are
+        topics of all splits; lines are their mean, and the median over the splits of the smallest
+        similarity, with a band from the lowest to the highest of a split. The dotted line is the
+        similarity from which a topic is found again. Bars of the score of fitted counts extend from
+        the lowest to the highest score of a fold. With several splits, the last panel shows how
+        many of them would recommend each number alone. The vertical line is the recommended number,
+        if there is one.
 
     Raises
     ------
@@ -61,47 +64,61 @@ def select_k_plot(
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> ax = pl.select_k_plot(select_k(TopicModel(), X, range(2, 6), random_state=0))
     >>> [panel.get_title() for panel in ax.child_axes]
-    ['held-out counts', 'topics of independent fits', 'fitted counts']
+    ['held-out counts', 'topics of independent fits', 'fitted counts', 'choices of single splits']
     """
     selection = result_in(result, key)
     if not hasattr(selection, "score_error") or not hasattr(selection, "similarities"):
         raise ValueError(f"result is a {type(selection).__name__}: pass the result of select_k.")
-    host = axes_or_new(ax, *_GRID.size)
-    scores, topics, fitted = _GRID.draw(host, selection.advice)
+    grid = _GRID._replace(n_panels=n_panels_of(selection))
+    host = axes_or_new(ax, *grid.size)
+    panels = grid.draw(host, selection.advice)
     host.xaxis.labelpad = 16
     numbers = np.asarray(selection.n_components)
-    scores.errorbar(
-        numbers, selection.score, selection.score_error, color=_SCORE, marker="o", markersize=3,
-        linewidth=1.2, capsize=2,
-    )  # fmt: skip
-    scores.set_title("held-out counts", size=8)
-    scores.set_ylabel("log-probability of a count", size=7)
-    for number, values in zip(numbers, selection.similarities, strict=True):
-        topics.plot(np.full(values.size, number), values.ravel(), ".", color=_TOPIC, markersize=3)
-    for values, name, style in (
-        (selection.stability, "mean", "-"), (selection.least_stability, "smallest", "--")
-    ):  # fmt: skip
-        topics.plot(numbers, values, style, color=_SCORE, linewidth=1.2, label=name)
-    topics.set(ylim=(-0.05, 1.05))
-    topics.legend(fontsize=7, frameon=False, loc="lower left")
-    topics.set_title("topics of independent fits", size=8)
-    topics.set_ylabel("similarity of matched topics", size=7)
-    folds = np.asarray(selection.fold_scores_in_sample)
+    bars: dict[str, Any] = {
+        "color": _SCORE, "marker": "o", "markersize": 3, "linewidth": 1.2, "capsize": 2
+    }  # fmt: skip
+    panels[0].errorbar(numbers, selection.score, selection.score_error, **bars)
+    panels[0].set_title("held-out counts", size=8)
+    panels[0].set_ylabel("log-probability of a count", size=7)
+    _draw_similarities(panels[1], numbers, selection)
+    folds = selection.fold_scores_in_sample.reshape(len(numbers), -1)
     ends = np.stack(
         [selection.in_sample - folds.min(axis=1), folds.max(axis=1) - selection.in_sample]
     )
-    fitted.errorbar(
-        numbers, selection.in_sample, np.maximum(ends, 0), color=_SCORE, marker="o", markersize=3,
-        linewidth=1.2, capsize=2,
-    )  # fmt: skip
-    fitted.set_title("fitted counts", size=8)
-    for panel in (scores, topics, fitted):
+    panels[2].errorbar(numbers, selection.in_sample, np.maximum(ends, 0), **bars)
+    panels[2].set_title("fitted counts", size=8)
+    for panel in panels[3:]:
+        panel.bar(numbers, selection.n_chosen, color=_SCORE)
+        panel.set_ylim(0, selection.n_splits)
+        panel.locator_params(axis="y", integer=True)
+        panel.set_title("choices of single splits", size=8)
+        panel.set_ylabel(f"of {selection.n_splits} splits", size=7)
+    for panel in panels:
         if selection.best is not None:
             panel.axvline(selection.best, color=_BEST, linewidth=1, zorder=0)
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="x", nbins=6, integer=True)
         panel.set_xlabel("number of topics", size=7)
     return host
+
+
+def _draw_similarities(panel: Axes, numbers: Any, selection: Any) -> None:
+    """Draw the similarities of matched topics, their mean, and the smallest with their spread."""
+    for number, values in zip(numbers, selection.similarities, strict=True):
+        panel.plot(np.full(values.size, number), values.ravel(), ".", color=_TOPIC, markersize=3)
+    least = selection.least_of_splits
+    panel.fill_between(
+        numbers, least.min(axis=1), least.max(axis=1), color=_SCORE, alpha=0.15, linewidth=0
+    )
+    panel.plot(numbers, selection.stability, "-", color=_SCORE, linewidth=1.2, label="mean")
+    panel.plot(
+        numbers, selection.least_stability, "--", color=_SCORE, linewidth=1.2, label="smallest"
+    )
+    panel.axhline(selection.threshold, color=_TOPIC, linewidth=0.8, linestyle=":", zorder=0)
+    panel.set(ylim=(-0.05, 1.05))
+    panel.legend(fontsize=7, frameon=False, loc="lower left")
+    panel.set_title("topics of independent fits", size=8)
+    panel.set_ylabel("similarity of matched topics", size=7)
 
 
 @plot
@@ -177,6 +194,11 @@ def stability_plot(
     return host
 
 
-def size_of_selection() -> tuple[float, float]:
-    """Return width and height in inches of a figure for the panels."""
-    return _GRID.size
+def size_of_panels(n_panels: int) -> tuple[float, float]:
+    """Return width and height in inches of a figure for the panels of a plot of this module."""
+    return _GRID._replace(n_panels=n_panels).size
+
+
+def n_panels_of(selection: Any) -> int:
+    """Return the number of panels of `select_k_plot`."""
+    return 4 if selection.n_splits > 1 else 3

@@ -176,20 +176,24 @@ def convergence_charts(history: Any) -> list[Any]:
 
 
 def select_k_charts(result: Any) -> list[Any]:
-    """Return held-out scores, stability and scores of the fitted counts by number of topics."""
+    """Return held-out scores, stability, scores of the fitted counts and choices, by number."""
     numbers = np.asarray(result.n_components)
+    of_errors = (result.score - result.score_error, result.score + result.score_error)
+    least = result.least_of_splits
     panels = [
-        ("held-out log-probability of a count", result.score, result.score_error),
-        ("smallest similarity of matched topics", result.least_stability, None),
+        ("held-out log-probability of a count", result.score, of_errors),
+        ("smallest similarity of matched topics", result.least_stability,
+         (least.min(axis=1), least.max(axis=1))),
         ("log-probability of a fitted count", result.in_sample, None),
-    ]
+        (f"of {result.n_splits} splits, those that choose it", result.n_chosen, None),
+    ]  # fmt: skip
     charts = []
-    for text, values, errors in panels:
+    for text, values, ends in panels[: 4 if result.n_splits > 1 else 3]:
         chart = _figure(220, name=f"{text} chart")
         chart.line(numbers, values, line_color=_BLUE, line_width=2)
         chart.scatter(numbers, values, color=_BLUE, size=6)
-        if errors is not None:
-            chart.segment(numbers, values - errors, numbers, values + errors, line_color=_BLUE)
+        if ends is not None:
+            chart.segment(numbers, ends[0], numbers, ends[1], line_color=_BLUE)
         if result.best is not None:
             chart.vspan([result.best], line_color=_RED)
         chart.xaxis.axis_label, chart.yaxis.axis_label = "number of topics", text

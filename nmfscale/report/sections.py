@@ -128,6 +128,10 @@ def select_k_section(result: Any, words: Words) -> Section:
         "held-out score": [f"{value:.4f}" for value in result.score],
         "standard error": [f"{value:.4f}" for value in result.score_error],
         "smallest similarity": [f"{value:.2f}" for value in result.least_stability],
+        "lowest and highest of a split": [
+            f"{least.min():.2f} to {least.max():.2f}" for least in result.least_of_splits
+        ],
+        f"chosen by splits, of {result.n_splits}": result.n_chosen.tolist(),
     }
     charts_of = charts.select_k_charts(result)
     return Section("number-of-topics", "Number of topics", [result.advice], charts_of, table)

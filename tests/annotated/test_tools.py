@@ -50,7 +50,7 @@ def cells(dense=False):
 def fitted():
     adata = cells()
     nmfscale.tl.topics(adata, 3, layer="counts", **FIT)
-    nmfscale.tl.select_k(adata, [2, 3], layer="counts", units="donor", random_state=0)
+    nmfscale.tl.select_k(adata, [2, 3], layer="counts", units="donor", n_splits=2, random_state=0)
     nmfscale.tl.differential_features(adata)
     groups = {"units": "donor", "random_state": 0}
     with warnings.catch_warnings():
@@ -124,7 +124,13 @@ def test_results_are_those_of_the_functions_of_arrays(fitted):
         ),
         nmfscale.topic_quality(model, fitted, layer="counts"),
         nmfscale.select_k(
-            smoothed, fitted, [2, 3], layer="counts", units=obs["donor"], random_state=0
+            smoothed,
+            fitted,
+            [2, 3],
+            layer="counts",
+            units=obs["donor"],
+            n_splits=2,
+            random_state=0,
         ),
         nmfscale.experimental.correspondence_analysis(
             model, obs["condition"], units=obs["donor"], topic_names=names

@@ -357,11 +357,13 @@ def test_number_of_topics(folder, tmp_path, capsys):
     units = f"{folder / 'cells.csv'}:patient"
     names = tmp_path / "names.txt"
     names.write_text("".join(f"cell {i}\n" for i in range(N)))
-    words = ["select-k", counts, "-k", "2-3,5", "--units", units, "--sample-names", names, *QUICK]
+    words = ["select-k", counts, "-k", "2-3,5", "--units", units, "--sample-names", names]
     outputs = table, tmp_path / "numbers.png", tmp_path / "numbers.h5"
+    words += ["--splits", 2, *QUICK]
     assert run(*words, *(word for path in outputs for word in ("-o", path))) == 0
     topics, X = nmfscale.TopicModel(prior_factors=1.1, tol=1e-3), sp.load_npz(counts)
-    expected = nmfscale.select_k(topics, X, [2, 3, 5], units=PATIENTS, random_state=1)
+    how = {"units": PATIENTS, "n_splits": 2, "random_state": 1}
+    expected = nmfscale.select_k(topics, X, [2, 3, 5], **how)
     assert str(expected) in capsys.readouterr().out
     pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame())
     assert (tmp_path / "numbers.png").stat().st_size > 0
@@ -438,7 +440,7 @@ def test_no_command_needs_pandas(folder, tmp_path):
     model, counts = folder / "model.h5", folder / "counts.npz"
     for i, given in enumerate((
         ["differential", model, counts, "--reference", 1],
-        ["select-k", counts, "-k", "2-3"],
+        ["select-k", counts, "-k", "2-3", "--splits", 2],
         ["topic-quality", model, counts, "--table", "samples"],
         [*words(folder, "test"), "--permutations", 9],
         [*words(folder, "bootstrap"), "--replicates", 9],

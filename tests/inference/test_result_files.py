@@ -56,7 +56,7 @@ def results():
         nmfscale.bootstrap_fit(model, X, groups=GROUPS, n_replicates=2, random_state=0),
         nmfscale.experimental.correspondence_analysis(model, GROUPS),
         nmfscale.experimental.jackknife_fit(model, X, entries=[(0, 1)], groups=GROUPS),
-        nmfscale.select_k(nmfscale.TopicModel(), X, [2, 3], random_state=0),
+        nmfscale.select_k(nmfscale.TopicModel(), X, [2, 3], n_splits=2, random_state=0),
         nmfscale.stability(nmfscale.TopicModel(2), X, n_starts=3, random_state=0),
         nmfscale.experimental.noisy_pairs(
             noisy, X, n_chains=2, n_draws=5, n_warmup=5, random_state=0

@@ -16,6 +16,7 @@ from nmfscale import (
     FrobeniusNMF,
     TopicModel,
     as_counts,
+    concat,
     match_topics,
     select_k,
     write_store,
@@ -36,7 +37,7 @@ def X():
 
 @pytest.fixture(scope="module")
 def found(X):
-    return select_k(TOPICS, X, range(2, 6), random_state=0, n_threads=1)
+    return select_k(TOPICS, X, range(2, 6), n_splits=2, random_state=0, n_threads=1)
 
 
 def assert_same(found, expected):
@@ -52,9 +53,77 @@ def test_the_true_number_of_topics(X, found):
     dispersion, error = found.excess_variance
     assert abs(dispersion) < 4 * error < 0.1
     assert "its held-out score is the highest" in repr(found)
-    by_units = select_k(TOPICS, X, range(2, 5), units=np.arange(N) // 4, n_folds=3, random_state=0)
+    by_units = select_k(
+        TOPICS, X, range(2, 5), units=np.arange(N) // 4, n_folds=3, n_splits=1, random_state=0
+    )
     assert by_units.best == 3 and by_units.held_out == "units"
-    assert by_units.similarities[0].shape == (3, 2)
+    assert by_units.similarities[0].shape == (1, 3, 2)
+
+
+def test_splits_are_summed_up(X, found):
+    """The first split alone, and both: mean scores, spread, and what each would recommend."""
+    one = select_k(TOPICS, X, range(2, 6), n_splits=1, random_state=0, n_threads=1)
+    assert (one.fold_scores == found.fold_scores[:, :1]).all() and one.n_splits == 1
+    assert all(
+        (a == b[:1]).all() for a, b in zip(one.similarities, found.similarities, strict=True)
+    )
+    np.testing.assert_allclose(found.score, found.fold_scores.mean(axis=(1, 2)), rtol=1e-3)
+    least = np.array([similarities.min(axis=(1, 2)) for similarities in found.similarities])
+    table = found.to_frame()
+    assert (table.least_stability == np.median(least, axis=1)).all()
+    assert (table.least_stability_low == least.min(axis=1)).all()
+    assert (table.least_stability_high == least.max(axis=1)).all()
+    assert table.n_all_found.tolist() == (least >= 0.9).sum(axis=1).tolist()
+    assert found.chosen.tolist() == [3, 3] and table.n_chosen.tolist() == [0, 2, 0, 0]
+    assert repr(found).endswith("Single splits recommend 3 (2 of 2).")
+    assert "Single splits" not in repr(one)
+
+
+@pytest.mark.parametrize("numbers", [range(2, 5), [2]])
+def test_no_number_where_nothing_is_found_again(numbers):
+    """Poisson counts of one topic, whose score falls from the smallest number on."""
+    X = simulate_topic_counts(100, 40, 1, random_state=0)[0]
+    none = select_k(TOPICS, X, numbers, n_splits=1, random_state=0)
+    assert none.best is None and none.held_out == "counts" and none.chosen.tolist() == [0]
+    assert none.score.argmax() == 0 and not none.n_stable.any()
+    assert "No number of topics is recommended" in repr(none)
+
+
+@pytest.mark.parametrize("options", [{}, {"units": np.repeat(range(4), N // 2)}])
+def test_entries_that_were_not_measured(options):
+    """Two panels, the second without 20 features: the score of the truth, and its number."""
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([0.3] * 3, 2 * N) @ rng.dirichlet([0.2] * 60, 3)
+    counts = rng.poisson(400 * shares)
+    names = np.array([f"gene {j}" for j in range(60)])
+    panels = [
+        as_counts(counts[:N], feature_names=names),
+        as_counts(counts[N:, :40], feature_names=names[:40]),
+    ]
+    joined = concat(panels, join="outer")
+    counts[N:, 40:], shares[N:, 40:] = 0, 0
+    logs = np.log(np.where(shares > 0, shares, 1) / shares.sum(axis=1, keepdims=True))
+    found = select_k(TOPICS, joined, range(2, 5), n_splits=1, random_state=0, **options)
+    assert found.best == 3 and found.least_stability[1] > 0.95
+    # a feature that no sample of a fold measured is not scored in the other one
+    expected = (counts * logs).sum() / counts.sum()
+    assert abs(found.score[1] - expected) < 0.02
+    assert not options or found.held_out == "units"
+    if not options:
+        assert abs(found.excess_variance[0]) < 0.01
+
+
+def test_panels_in_different_folds_are_compared_by_what_both_measured():
+    """Each fold has another panel: its topics are found again, and the truth is named."""
+    X, _ = simulate_topic_counts(2 * N, 60, 3, random_state=1)
+    names = np.array([f"gene {j}" for j in range(60)])
+    panels = [
+        as_counts(X[:N], feature_names=names),
+        as_counts(X[N:, :45].tocsr(), feature_names=names[:45]),
+    ]
+    joined = concat(panels, join="outer")
+    found = select_k(TOPICS, joined, [2, 3, 4], units=np.repeat([0, 1], N), n_splits=1)
+    assert found.best == 3 and found.least_stability[1] > 0.95
 
 
 def test_scores_and_similarities_of_an_oracle(X):
@@ -63,14 +132,15 @@ def test_scores_and_similarities_of_an_oracle(X):
     X[:, 0] = 0
     X[0, 0] = 1  # in one half only
     estimator = TopicModel(prior_factors=1.5, tol=1e-6)
-    found = select_k(estimator, X, [3], random_state=5)
-    halves, models = internals.halves_and_seeds(5), []
+    found = select_k(estimator, X, [3], n_splits=1, random_state=5)
+    halves, models, sizes = internals.halves_and_seeds(5), [], []
     parts = [part.take_rows().toarray() for part in thinned_in_memory(as_counts(X), halves[0])]
     assert (parts[0] + parts[1] == X).all()
     log, total, inside = 0.0, 0, 0.0
     for (train, held), seed in zip((parts, parts[::-1]), halves[1], strict=True):
         model = TopicModel(3, prior_factors=1.5, tol=1e-6, random_state=seed).fit(train)
         models.append(model)
+        sizes.append(model.loadings_.T @ train.sum(axis=1))
         shares = model.loadings_ @ model.components_
         inside += (train * np.log(shares)).sum()
         known = train.any(axis=0)
@@ -79,9 +149,19 @@ def test_scores_and_similarities_of_an_oracle(X):
         total += held[:, known].sum()
     np.testing.assert_allclose(found.score, log / total, rtol=1e-9)
     np.testing.assert_allclose(found.in_sample, inside / X.sum(), rtol=1e-9)
+    # the cosine of deviations, whose squares are larger by the variance of Poisson counts
+    one, other = (model.components_.T for model in models)
+    mean = np.hstack([one, other]).mean(axis=1, keepdims=True)
+    deviations = [(F - mean) / np.sqrt(mean) for F in (one, other)]
+    squares = [
+        (d**2).sum(axis=0) - (F / mean).sum(axis=0) / n
+        for d, F, n in zip(deviations, (one, other), sizes, strict=True)
+    ]
+    expected = deviations[0].T @ deviations[1] / np.sqrt(np.outer(*squares))
     np.testing.assert_allclose(
-        np.sort(found.similarities[0][0]), np.sort(match_topics(*models).similarity), rtol=1e-9
+        found.similarities[0][0, 0], np.minimum(expected.max(axis=1), 1), rtol=1e-9
     )
+    assert (found.similarities[0][0, 0] > np.sort(match_topics(*models).similarity)).all()
 
 
 @pytest.mark.nightly
@@ -91,28 +171,37 @@ def test_the_same_bits_from_any_place(X, tmp_path, small_blocks, monkeypatch):
     write_store(table, tmp_path / "counts.nmf")
     adata = anndata.AnnData(sp.csr_matrix(table.to_numpy().astype(np.float32)))
     # blocks differ from those of other tests, and so do steps of the solver
-    expected = select_k(TOPICS, X, range(2, 5), random_state=0, n_threads=1)
+    options = {"n_splits": 2, "random_state": 0}
+    expected = select_k(TOPICS, X, range(2, 5), n_threads=1, **options)
     for source in (tmp_path / "counts.nmf", adata):
-        assert_same(select_k(TOPICS, source, range(2, 5), random_state=0, n_threads=2), expected)
+        assert_same(select_k(TOPICS, source, range(2, 5), n_threads=2, **options), expected)
     internals.no_room_for_parts(monkeypatch)  # the parts are in stores
-    options = {"random_state": 0, "checkpoint": tmp_path / "job"}
-    select_k(TOPICS, StoredCounts(tmp_path / "counts.nmf"), range(2, 5), **options)
-    assert (tmp_path / "job" / "counts" / "part-1.nmf").exists()
-    counts = StoredCounts(tmp_path / "counts.nmf")
-    again = select_k(TOPICS, counts, range(2, 5), checkpoint=tmp_path / "job", resume=True)
+    counts, job = StoredCounts(tmp_path / "counts.nmf"), {"checkpoint": tmp_path / "job"}
+    stores = set()
+
+    def note(fit, *words, **options):
+        stores.update((tmp_path / "job").rglob("part-*.nmf"))
+        return fit(*words, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        internals.around_fit_of_selection(patch, note)
+        select_k(TOPICS, counts, range(2, 5), **options, **job)
+    assert len(stores) == 4 and not any(store.exists() for store in stores)
+    again = select_k(TOPICS, counts, range(2, 5), n_splits=2, resume=True, **job)
     assert again.random_state == 0
     assert_same(again, expected)
     # fits with all numbers of topics share the reads of the parts
     internals.read_anew(monkeypatch)
     internals.fits_together(monkeypatch, 2)
-    assert_same(select_k(TOPICS, counts, range(2, 5), random_state=0, n_threads=2), expected)
+    assert_same(select_k(TOPICS, counts, range(2, 5), n_threads=2, **options), expected)
 
 
-def test_one_read_of_a_file_serves_all_fits(X, tmp_path, monkeypatch):
+def test_one_read_of_a_file_serves_all_fits_to_a_split(X, tmp_path, monkeypatch):
     write_store(X, tmp_path / "counts.nmf")
     rows = internals.count_rows_read(monkeypatch)
-    select_k(TOPICS, StoredCounts(tmp_path / "counts.nmf"), [2, 3, 4], n_init=2, random_state=0)
-    assert sum(rows) == N
+    counts = StoredCounts(tmp_path / "counts.nmf")
+    select_k(TOPICS, counts, [2, 3, 4], n_splits=2, n_init=2, random_state=0)
+    assert sum(rows) == 2 * N
 
 
 def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
@@ -122,18 +211,34 @@ def test_ctrl_c_keeps_what_is_done(X, found, monkeypatch, tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
         return result
 
-    options = {"random_state": 0, "n_threads": 1, "checkpoint": tmp_path}
+    options = {"n_splits": 2, "random_state": 0, "n_threads": 1, "checkpoint": tmp_path}
     with monkeypatch.context() as patch:
         internals.around_fit_of_selection(patch, interrupt)
         some = select_k(TOPICS, X, range(2, 6), **options)
     # the largest number is the first: it shows if counts vary like Poisson counts
     assert some.interrupted and some.n_components.tolist() == [2, 3, 5] and some.best == 3
+    assert some.n_splits == 1
     assert_same(select_k(TOPICS, X, range(2, 6), resume=True, **options), found)
+
+
+def test_ctrl_c_keeps_the_splits_that_are_done(X, monkeypatch):
+    def interrupt(fit, task, folds, number, *words, **options):
+        if folds.seed.spawn_key[0] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return fit(task, folds, number, *words, **options)
+
+    internals.around_fit_of_selection(monkeypatch, interrupt)
+    options = {"held_out": "samples", "random_state": 0, "n_threads": 1}
+    some = select_k(TOPICS, X, [2, 3], n_splits=3, **options)
+    assert some.interrupted and some.n_splits == 1 and some.n_components.tolist() == [2, 3]
+    first = select_k(TOPICS, X, [2, 3], n_splits=1, **options)
+    assert not first.interrupted
+    assert_same(some, first)
 
 
 def test_ctrl_c_after_the_first_fits_ends_the_job(X, monkeypatch):
     internals.around_excess_variance(monkeypatch, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    some = select_k(TOPICS, X, [2, 5], random_state=0, n_threads=1)
+    some = select_k(TOPICS, X, [2, 5], n_splits=2, random_state=0, n_threads=1)
     assert some.interrupted and some.n_components.tolist() == [5]
 
 
@@ -143,7 +248,7 @@ def test_other_estimators_and_gaps(X, found):
     assert lda.best == 3 and lda.estimator == "LDA"
     gap = select_k(TOPICS, X, [2, 5], n_init=2, random_state=0)
     assert gap.n_components.tolist() == [2, 5] and gap.score[1] < found.score[1]
-    maximum = select_k(TopicModel(), X, [3, 4, 5], random_state=1)
+    maximum = select_k(TopicModel(), X, [3, 4, 5], n_splits=1, random_state=1)
     assert maximum.best == 3 and "there is no prior" in maximum.reason
 
 
@@ -164,31 +269,51 @@ def test_counts_that_vary_more_than_poisson_counts():
     assert halves.held_out == "counts" and "hold out samples" in halves.reason
 
 
+@pytest.mark.slow
+def test_seeds_agree_on_real_cells(data_dir):
+    """A fourth topic is found again in a third of the splits: single ones recommend 3 or 4."""
+    X = sp.csr_array(sp.load_npz(data_dir / "pbmc_facs.npz"))
+    X = X[np.sort(np.random.default_rng(0).choice(X.shape[0], 1000, replace=False))]
+    X = X[:, np.bincount(X.indices, minlength=X.shape[1]) >= 20]
+    for seed in (0, 2):
+        of_seed = select_k(TOPICS, X, [2, 3, 4, 5], held_out="samples", random_state=seed)
+        assert of_seed.best == 3 and set(of_seed.chosen.tolist()) == {3, 4}
+        assert of_seed.n_all_found[1] == 5 and of_seed.n_all_found[3] == 0
+
+
 def test_recommendations():
-    numbers, agree = np.array([2, 3, 4]), np.array([0.85, 0.95, 0.3])
+    numbers, agree = np.array([2, 3, 4]), np.array([0.92, 0.95, 0.3])
 
     def ask(score, error=(1, 1, 0), least=agree, excess=(0.001, 0.01), prior=True):
         return recommendation(
-            numbers, np.array(score), np.array(error), np.array(least), excess, prior, "samples"
-        )
+            numbers, np.array(score), np.array(error), np.reshape(least, (3, -1)), excess=excess,
+            has_prior=prior, held_out="samples",
+        )  # fmt: skip
 
-    # Poisson counts: the score
+    # the score, if the topics of its number are found again
     assert ask([-9.0, -5.5, -6.0])[0] == 3
     assert ask([-6.0, -5.5, -7.0])[0] == 2 and "one standard error" in ask([-6, -5.5, -7])[1]
     assert ask([-5.0, -6.0, -7.0], prior=False)[0] == 2
-    best, reason = ask([-9.0, -7.0, -5.0])
+    best, reason = ask([-9.0, -7.0, -5.0], least=(0.9, 0.9, 0.9))
     assert best == 4 and "compare larger numbers" in reason
-    assert ask([-9, -5, -7], least=np.zeros(3))[0] == 3
-    # other counts: stability, where there is no maximum or a topic is not found again
+    # stability, where there is no maximum or a topic is not found again: one threshold
     varies = {"excess": (0.4, 0.01)}
-    for unknown in (varies, {"excess": None}):
-        assert ask([-9, -7, -5], **unknown)[0] == 3
-        assert ask([-9, -7, -5], least=(0.85, 0.81, 0.3), **unknown)[0] == 3
-        assert ask([-9, -7, -5], least=(0.91, 0.89, 0.3), **unknown)[0] == 2
-        assert "larger numbers" in ask([-9, -7, -5], least=np.full(3, 0.9), **unknown)[1]
-        assert ask([-9, -5, -6], least=(0.9, 0.7, 0.3), **unknown)[0] == 2
-        best, reason = ask([-9, -7, -5], least=np.zeros(3), **unknown)
-        assert best is None and "with no number are all topics found again" in reason
+    for other in (varies, {"excess": None}, {}):
+        assert ask([-9, -7, -5], **other)[0] == 3
+        assert ask([-9, -7, -5], least=(0.99, 0.91, 0.3), **other)[0] == 3
+        assert ask([-9, -7, -5], least=(0.91, 0.89, 0.3), **other)[0] == 2
+        assert ask([-9, -5, -6], least=(0.9, 0.7, 0.9), **other)[0] == 2
+        for score in ([-9, -7, -5], [-9, -5, -7], [-5, -7, -9]):
+            best, reason = ask(score, least=np.full(3, 0.89), **other)
+            assert best is None and "with no number are all topics found again" in reason
+    # in two thirds of the splits
+    of_splits = {3: [0.95] * 3 + [0.2] * 2, 4: [0.95] * 4 + [0.2]}
+    for times, best in ((3, None), (4, 4)):
+        least = np.stack([np.zeros(5), np.zeros(5), of_splits[times]])
+        assert ask([-9, -7, -5], least=least, **varies)[0] == best
+    assert "again in 4 of 5 splits" in ask([-9, -7, -5], least=least, **varies)[1]
+    for other in (varies, {"excess": None}):
+        assert "larger numbers" in ask([-9, -7, -5], least=np.full(3, 0.9), **other)[1]
     assert "(dispersion 0.40)" in ask([-9, -5, -6], **varies)[1]
     assert "dispersion" not in ask([-9, -5, -6], excess=(0.4, 0.3))[1]
 
@@ -221,6 +346,7 @@ def test_parts_of_counts(X, tmp_path, small_blocks):
         ({"estimator": FrobeniusNMF(2)}, "'FrobeniusNMF', which has no likelihood"),
         ({"estimator": 3}, "estimator is 'int'"),
         ({"n_folds": 1}, "n_folds is 1"),
+        ({"n_splits": 0}, "n_splits is 0"),
         ({"n_init": 0}, "n_init is 0"),
         ({"units": ["a"] * N}, "units has 1 different labels, and n_folds is 2"),
         ({"resume": True}, "resume=True needs checkpoint="),

@@ -119,10 +119,13 @@ def test_the_plots(data, found):
     panels = pl.stability_plot(found).child_axes
     assert panels[0].lines[0].get_ydata().tolist() == sorted(found.gaps)
     assert [bar.get_height() for bar in panels[2].patches] == found.consensus.shares.tolist()
-    numbers = select_k(TopicModel(), data[0], [2, 3], random_state=0)
+    numbers = select_k(TopicModel(), data[0], [2, 3], n_splits=2, random_state=0)
     panels = pl.select_k_plot(numbers).child_axes
     assert panels[0].lines[0].get_ydata().tolist() == numbers.score.tolist()
-    assert panels[1].lines[-3].get_ydata().tolist() == numbers.stability.tolist()
+    lines = {line.get_label(): [*line.get_ydata()] for line in panels[1].lines}
+    assert lines["mean"] == numbers.stability.tolist()
+    assert lines["smallest"] == numbers.least_stability.tolist()
+    assert [bar.get_height() for bar in panels[3].patches] == numbers.n_chosen.tolist()
     for draw in (pl.stability_plot, pl.select_k_plot):
         with pytest.raises(ValueError, match="result is a ndarray: pass the result of s"):
             draw(np.eye(2))

@@ -63,7 +63,7 @@ def test_the_estimator_of_select_k_and_stability_may_be_a_pipeline(named):
         found = nmfscale.stability(*given, n_starts=4, random_state=0)
         names = found.model.feature_names_in_.tolist()
         assert names == table.columns.tolist()
-        chosen = nmfscale.select_k(*given, [1, 2], n_init=1, random_state=0)
+        chosen = nmfscale.select_k(*given, [1, 2], n_splits=1, random_state=0)
         scores.append(chosen.to_frame()["score"].tolist())
     assert scores[0] == scores[1]
     assert not hasattr(unfitted[0], "vocabulary_")

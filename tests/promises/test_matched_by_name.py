@@ -67,7 +67,7 @@ def test_questions_about_loadings(question):
 
 
 def test_units_of_select_k():
-    options = {"n_folds": 3, "random_state": 0}
+    options = {"n_splits": 1, "n_folds": 3, "random_state": 0}
     expected = nmfscale.select_k(ESTIMATOR, X, [1, 2], units=UNITS, **options).to_frame()
     for extra in (False, True):
         found = nmfscale.select_k(

@@ -168,7 +168,10 @@ QUESTIONS = {
     ),
     "select_k": (
         JOINED_ONLY,
-        lambda form: nmfscale.select_k(clone(MODEL), form.X, [2, 3, 4], random_state=0).best, 0,
+        lambda form: nmfscale.select_k(
+            clone(MODEL), form.X, [2, 3, 4], n_splits=1, random_state=0
+        ).best,
+        0,
     ),
     "stability": (
         JOINED_ONLY,

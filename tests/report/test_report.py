@@ -61,7 +61,7 @@ def test_page_holds_the_fit_and_the_results(fit, tmp_path):
     counts, model = fit
     labels, few = np.repeat(["a", "b"], 60), {"random_state": 0, "n_permutations": 99}
     results = [
-        nmfscale.select_k(nmfscale.TopicModel(), counts, [2, 3], random_state=0),
+        nmfscale.select_k(nmfscale.TopicModel(), counts, [2, 3], n_splits=2, random_state=0),
         nmfscale.permutation_test(model, labels, **few),
         nmfscale.permutation_test(model, labels[::-1], **few),
         nmfscale.group_effects(model, named_labels(labels, "side"), **few),

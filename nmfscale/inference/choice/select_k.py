@@ -5,8 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from itertools import combinations
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
@@ -19,24 +18,23 @@ from ...counts.argument_types import CountsLike, PipelineLike, check_option
 from ...counts.base import CountMatrix
 from ...counts.logarithms import refuse_logarithms
 from ...counts.names import shown
-from ...counts.sizes import MemoryLimitError
 from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...engine.threads import resolve_threads, single_blas_thread
 from ...engine.workers import resolve_client
-from ...methods.topics.matching import lift_pairs
 from ...models.base import CountModel
 from ...models.pipelines import model_and_input
 from ...storage.atomic import user_path
 from ...terminal import progress_bar
 from ..design.groups import checked_labels
 from ..job import JobOptions, job_options, part_of_job
-from ..replicates.excess_variance import excess_variance, varies_more
+from ..replicates.excess_variance import varies_more
 from ..replicates.folds import Folds
-from ..replicates.replicates import check_positive, run_replicates
+from ..replicates.replicates import check_positive
 from ..replicates.seeds import child, seed_of
-from ..replicates.selection_fits import SelectionTask, check_estimator, totals_of
+from ..replicates.selection_fits import SelectionTask, check_estimator
 from ..replicates.shared_fits import counts_of_job
 from .select_k_result import SelectK
+from .split_fits import SplitFits, SplitScores
 
 Array = NDArray[Any]
 HeldOutPart: TypeAlias = Literal["auto", "counts", "samples"]
@@ -50,6 +48,7 @@ def select_k(
     *,
     units: ArrayLike | None = None,
     held_out: HeldOutPart = "auto",
+    n_splits: int = 5,
     n_folds: int = 2,
     n_init: int = 1,
     layer: str | None = None,
@@ -63,8 +62,8 @@ def select_k(
     other one [1]_. If counts vary more than Poisson counts, the halves are not independent, and
     samples are held out instead: topics are fitted to the other samples, proportions to half of the
     counts of each held-out sample, and the other half is scored (document completion). The topics
-    that were fitted to different halves, or samples, are matched as by :func:`match_topics`: topics
-    that are not found again are not a property of the data.
+    that were fitted to different halves, or samples, are matched: topics that are not found again
+    are not a property of the data. All this is done for several random splits.
 
     Parameters
     ----------
@@ -74,9 +73,10 @@ def select_k(
         that smooths them predict held-out counts badly: their scores can fall from the smallest
         number of topics on. ``TopicModel(prior_factors=1.1, tol=1e-3)`` is a good choice.
     X : counts of shape (n_samples, n_features)
-        Whole numbers, as in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the parts
-        of counts in a file, they are written to packed stores in the folder of `checkpoint`, or in
-        the system's temporary folder, and read from there.
+        Whole numbers, as in :meth:`nmfscale.PoissonNMF.fit`. Entries that were not measured, as
+        after an outer join by :func:`concat`, are left out of fits, scores and dispersion. If
+        memory is too small for the parts of counts in a file, they are written to packed stores in
+        the folder of `checkpoint`, or in the system's temporary folder, and read from there.
     n_components : iterable of int, default=range(2, 21)
         Numbers of topics to compare.
     units : array-like of shape (n_samples,), default=None
@@ -86,6 +86,10 @@ def select_k(
         What is held out without `units`: parts of all counts, or samples. "auto" fits both halves
         with the largest number of topics, and holds out samples if `excess_variance` of these fits
         exceeds three standard errors, and 0.02.
+    n_splits : int, default=5
+        Number of random splits. With a single one, the recommendation may depend on the seed: the
+        result shows how far splits differ, and what each of them would recommend. The time is in
+        proportion to this number.
     n_folds : int, default=2
         Number of parts of the counts, or of groups of samples or units; each is held out once. With
         more than two, fits share most of their counts and stability is overstated; "auto" then
@@ -113,13 +117,18 @@ def select_k(
 
     Notes
     -----
-    The recommendation is the smallest number of topics whose held-out score is within one standard
-    error of the best. The error is that of the difference between both, from the differences of the
-    samples (or units). For over-dispersed counts the score has often no maximum, as more and more
-    topics describe what single samples repeat. If it rises up to the largest number, or not all
-    topics of the recommended number are found again, the recommendation is the largest number of
-    topics that are all found again, with a similarity of at least 0.9 or, if there is no such
-    number, of 0.8; and None without such a number.
+    The recommendation is the smallest number of topics whose held-out score, a mean over all
+    splits, is within one standard error of the best. The error is that of the difference between
+    both, from the differences of the samples (or units). For over-dispersed counts the score has
+    often no maximum, as more and more topics describe what single samples repeat. If it rises up to
+    the largest number, or not all topics of the recommended number are found again, the
+    recommendation is the largest number of topics, up to that of the best score, that are all found
+    again; and None without such a number.
+
+    All topics are found again if in two thirds of the splits or more the smallest similarity of
+    matched topics is at least 0.9. Similarities are those of :func:`match_topics` by lift,
+    corrected for the noise of the counts of a topic [2]_, so that one threshold serves counts of
+    any depth.
 
     `excess_variance` compares deviations of the two halves from their fits with the most topics:
     they are uncorrelated for Poisson counts, and otherwise the estimate is a lower bound of the
@@ -127,12 +136,15 @@ def select_k(
     halves of a count share its deviation, so that topics of deviations are found again in both
     halves. Deviations of different samples are independent.
 
-    Ctrl-C ends the job after the current fits; the result has the numbers of topics that are done.
+    Ctrl-C ends the job after the current fits; the result has the splits that are done or, of the
+    first split, the numbers of topics that are done.
 
     References
     ----------
     .. [1] Neufeld, Dharamshi, Gao, Witten (2024). Data thinning for convolution-closed
        distributions. Journal of Machine Learning Research 25.
+    .. [2] Spearman (1904). The proof and measurement of association between two things. American
+       Journal of Psychology 15.
 
     Examples
     --------
@@ -140,14 +152,15 @@ def select_k(
     >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(200, 100, 4, random_state=0)
     >>> found = select_k(TopicModel(prior_factors=1.1, tol=1e-3), X, range(2, 7), random_state=0)
-    >>> found.best
-    4
+    >>> found.best, found.n_chosen.tolist()  # by how many of five splits alone
+    (4, [0, 0, 5, 0, 0])
     >>> found.to_frame().columns.tolist()[:3]
     ['n_components', 'score', 'score_error']
     """
     numbers = _checked_numbers(n_components)
     estimator, X = model_and_input(estimator, X)
     check_estimator(estimator)
+    check_positive("n_splits", n_splits)
     check_positive("n_init", n_init)
     if not isinstance(n_folds, Integral) or isinstance(n_folds, bool) or n_folds < 2:
         raise ValueError(f"n_folds is {shown(n_folds)}; an integer of at least 2 is needed.")
@@ -155,44 +168,19 @@ def select_k(
     job["client"] = resolve_client(job["client"])
     counts = counts_of_job(X, estimator.memory_limit, job["client"], layer=layer, raw=raw)
     _check_counts(counts, numbers)
+    estimator._check_unmeasured(counts)
     unit = _checked_units(units, counts, int(n_folds))
     with ExitStack() as stack:
         stack.enter_context(single_blas_thread())
         folder, seed = _folder_and_seed(job)
-        job["checkpoint"], job["random_state"] = folder, child(seed, 1)
-        parts = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        threads = resolve_threads(job["n_threads"])
-
-        def search(unit: Array | None) -> _Search:
-            name = "counts" if unit is None else "samples"
-            folds = Folds.of(
-                counts, int(n_folds), child(seed, 0), unit, parts / name, estimator.memory_limit,
-                threads,
-            )  # fmt: skip
-            task = SelectionTask(estimator, folds, (), int(n_init))
-            return _Search(task, part_of_job(job, name))
-
-        n_fits = int(n_folds) * int(n_init)
-        advance = stack.enter_context(
-            progress_bar(len(numbers) * n_fits, "fits", " fits", job["verbose"])
-        )
-        excess = None
-        if unit is not None or held_out == "samples":
-            search_of_k = search(np.arange(counts.shape[0]) if unit is None else unit)
-            search_of_k.run(numbers, "fits", advance)
-        else:
-            search_of_k = search(None)
-            search_of_k.run(numbers[-1:], "most", lambda _: None)
-            excess = search_of_k.excess_variance()
-            enough = numbers[-1] <= counts.shape[0] // 2
-            if held_out == "auto" and enough and varies_more(excess):
-                search_of_k, held_out = search(np.arange(counts.shape[0])), "samples"
-                search_of_k.run(numbers, "fits", advance)
-            else:
-                advance(n_fits)
-                search_of_k.run(numbers[:-1], "fits", advance)
-        held_out = "units" if unit is not None else held_out.replace("auto", "counts")
-        return search_of_k.result(seed, held_out, excess)
+        splits = _Splits(
+            estimator, counts, numbers, int(n_folds), int(n_init), seed,
+            folder or Path(stack.enter_context(tempfile.TemporaryDirectory())),
+            {**job, "checkpoint": folder},
+        )  # fmt: skip
+        n_fits = int(n_splits) * len(numbers) * splits.n_fits
+        advance = stack.enter_context(progress_bar(n_fits, "fits", " fits", job["verbose"]))
+        return splits.compared(int(n_splits), unit, held_out, advance)
 
 
 def _checked_numbers(n_components: Any) -> list[int]:
@@ -246,8 +234,8 @@ def _checked_units(units: Any, counts: CountMatrix, n_folds: int) -> Array | Non
 
 def checkpoints_of_selection(folder: Path) -> list[Path]:
     """Return the folders with checkpoints of `select_k`."""
-    folders = (folder / part / name for part in ("counts", "samples") for name in ("most", "fits"))
-    return [place for place in folders if checkpoints_in(place)]
+    folders = [place for name in ("most", "fits") for place in folder.glob(f"split-*/*/{name}")]
+    return [place for place in sorted(folders) if checkpoints_in(place)]
 
 
 def _folder_and_seed(job: JobOptions) -> tuple[Path | None, SeedSequence]:
@@ -264,82 +252,75 @@ def _folder_and_seed(job: JobOptions) -> tuple[Path | None, SeedSequence]:
     return folder, seed_of(job["random_state"])
 
 
-class _Search:
-    """Fits to some folds, with several numbers of topics."""
+@dataclass
+class _Splits:
+    """Fits to several splits of the counts, one after the other.
 
-    def __init__(self, task: SelectionTask, job: JobOptions):
-        self.task, self.job = task, job
-        self.interrupted = False
-        # of each number of topics that is done, the results of the best fit to each fold
-        self.done: dict[int, dict[str, Array]] = {}
+    Split s has child s of the seed. `folder` is for the parts of counts that memory cannot hold.
+    """
 
-    def run(self, numbers: Sequence[int], name: str, advance: Callable[[int], Any]) -> None:
-        """Fit with these numbers of topics, until all is done or Ctrl-C is pressed."""
-        if not numbers or self.interrupted:
-            return
-        task = replace(self.task, numbers=tuple(numbers))
-        try:
-            fits = run_replicates(
-                task, len(numbers) * task.n_fits, advance=advance,
-                batch_size=task.smallest_batch(local=self.job["client"] is None),
-                **part_of_job(self.job, name),
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            self.interrupted = True
-            return
-        self.interrupted = fits.interrupted
-        done = fits.done.reshape(len(numbers), task.n_fits)
-        for i, number in enumerate(numbers):
-            if done[i].all():
-                rows = slice(i * task.n_fits, (i + 1) * task.n_fits)
-                best = self._best({name: values[rows] for name, values in fits.rows.items()})
-                self.done[number] = best | {"topics": best["topics"][..., :number]}
+    estimator: Any
+    counts: CountMatrix
+    numbers: list[int]
+    n_folds: int
+    n_init: int
+    seed: SeedSequence
+    folder: Path
+    job: JobOptions
 
-    def _best(self, fits: dict[str, Array]) -> dict[str, Array]:
-        """Return the results of the fit with the highest objective to each fold."""
-        n = self.task.folds.n_folds
-        start = fits["objective"].reshape(-1, n).argmax(axis=0)
-        return {name: values[start * n + np.arange(n)] for name, values in fits.items()}
+    @property
+    def n_fits(self) -> int:
+        """Number of fits with each number of topics to each split."""
+        return self.n_folds * self.n_init
 
-    def excess_variance(self) -> tuple[float, float] | None:
-        """Return the dispersion around the fits with the most topics, and its standard error."""
-        folds = self.task.folds
-        if folds.unit is not None or folds.n_folds != 2 or self.interrupted:
-            return None
-        try:
-            return excess_variance(
-                folds.halves(), self.done[max(self.done)]["topics"], folds.sum_of_sample,
-                self.job["n_threads"],
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            self.interrupted = True  # no further fits
-        except MemoryLimitError:
-            pass
-        return None
+    def fits(self, split: int, unit: Array | None) -> SplitFits:
+        """Return the fits to a split, of which none is done."""
+        seed = child(self.seed, split)
+        name = f"split-{split}/{'counts' if unit is None else 'samples'}"
+        folds = Folds.of(
+            self.counts, self.n_folds, child(seed, 0), unit, self.folder / name,
+            self.estimator.memory_limit, resolve_threads(self.job["n_threads"]),
+        )  # fmt: skip
+        task = SelectionTask(self.estimator, folds, (), self.n_init)
+        return SplitFits(task, {**part_of_job(self.job, name), "random_state": child(seed, 1)})
 
-    def result(
-        self, seed: SeedSequence, held_out: str, excess: tuple[float, float] | None
+    def compared(
+        self, n_splits: int, unit: Array | None, held_out: str, advance: Callable[[int], Any]
     ) -> SelectK:
-        """Return the result of what is done."""
-        if not self.done:
-            raise KeyboardInterrupt
-        folds, kept = self.task.folds, sorted(self.done)
-        done = [self.done[k] for k in kept]
-        totals = [totals_of(folds.fold(f), folds.n_sums) for f in range(folds.n_folds)]
-        pairs = list(combinations(range(folds.n_folds), 2))
-        similarities = tuple(
-            np.stack([lift_pairs(scores["topics"][a], scores["topics"][b])[2] for a, b in pairs])
-            for scores in done
-        )
-        estimator = self.task.estimator
+        """Return the comparison; after Ctrl-C that of the splits, or numbers, that are done."""
+        scores: list[SplitScores] = []
+        samples, excess = np.arange(self.counts.shape[0]), None
+        what = "units" if unit is not None else held_out.replace("auto", "counts")
+        unit = samples if held_out == "samples" else unit
+        numbers, kept = self.numbers, self.numbers
+        fits = self.fits(0, unit)
+        if unit is None:
+            # a split in halves shows if counts vary like Poisson counts
+            fits.run(numbers[-1:], "most", lambda _: None)
+            excess = fits.excess_variance()
+            enough = numbers[-1] <= len(samples) // 2
+            if held_out == "auto" and enough and varies_more(excess):
+                what, unit = "samples", samples
+                fits.end()
+                fits = self.fits(0, unit)
+            else:
+                advance(self.n_fits)
+        for split in range(n_splits):
+            fits = self.fits(split, unit) if split else fits
+            fits.run([number for number in numbers if number not in fits.done], "fits", advance)
+            if fits.interrupted and scores:
+                break
+            kept = sorted(fits.done)
+            if not kept:
+                raise KeyboardInterrupt
+            scores.append(fits.scores(kept))
+            fits.end()
+            if fits.interrupted:
+                break
         return SelectK.of(
-            np.array(kept), np.stack([scores["held_out"] for scores in done]),
-            np.stack([scores["in_sample"] for scores in done]),
-            np.stack([scores[0] for scores in totals]), np.stack([scores[1] for scores in totals]),
-            similarities, excess,
-            has_prior=getattr(estimator, "prior_factors", True) is not None,
-            n_iter=np.stack([scores["n_iter"] for scores in done]),
-            converged=np.stack([scores["converged"] for scores in done]),
-            estimator=type(estimator).__name__, held_out=held_out,
-            interrupted=self.interrupted, random_state=seed.entropy,
+            np.array(kept), scores, excess,
+            has_prior=getattr(self.estimator, "prior_factors", True) is not None,
+            estimator=type(self.estimator).__name__, held_out=what,
+            interrupted=len(scores) < n_splits or len(kept) < len(numbers),
+            random_state=self.seed.entropy,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 from ...models.tables import Columns
 from ..replicates.excess_variance import varies_more
 from ..results.files import Result
+from .split_fits import SplitScores
 
 Array = NDArray[Any]
-# Topics of two fits are the same topic if their similarity is at least this; with numbers whose
-# topics all exceed the second one, others are not recommended.
-FOUND, _SURE = 0.8, 0.9
+# Topics of two fits are the same topic if their similarity, without noise, is at least this.
+FOUND = 0.9
+# Share of the splits in which all topics of a number must be found again, as a fraction.
+_SHARE = 2, 3
 # What the fits were fitted to whose topics are matched, for each kind of held-out counts.
 _FITTED = {
     "counts": "the other half of the counts", "samples": "other samples", "units": "other units"
@@ -32,25 +35,27 @@ class SelectK(Result):
     n_components : ndarray of shape (n_numbers,), int
         Numbers of topics.
     score : ndarray of shape (n_numbers,)
-        Mean log-probability of a held-out count, over all folds.
+        Mean log-probability of a held-out count, over all folds of all splits.
     score_error : ndarray of shape (n_numbers,)
         Standard error of the difference from the best score, from the differences of samples or
         units.
     in_sample : ndarray of shape (n_numbers,)
         Mean log-probability of a count that was fitted, which always rises with the number.
-    similarities : tuple of ndarray of shape (n_pairs, K)
-        For each number of topics and each pair of folds, the similarities of the matched topics.
+    similarities : tuple of ndarray of shape (n_splits, n_pairs, K)
+        For each number of topics, each split and each pair of its folds, the similarities of the
+        matched topics by lift, corrected for the noise of their counts: see :func:`select_k`.
+    chosen : ndarray of shape (n_splits,), int
+        The number of topics that each split alone would recommend, 0 if none.
     excess_variance : tuple of float or None
         Dispersion of the counts around the fits with the most topics, and its standard error: close
         to 0 for Poisson counts. Known if counts were split in two halves at first.
     best : int or None
-        Recommended number of topics; None if the score has no maximum and with no number all topics
-        are found again.
+        Recommended number of topics; None if with no number all topics are found again.
     reason : str
         Reason of the recommendation.
-    fold_scores, fold_scores_in_sample : ndarray of shape (n_numbers, n_folds)
+    fold_scores, fold_scores_in_sample : ndarray of shape (n_numbers, n_splits, n_folds)
         Scores of each fold.
-    n_iter, converged : ndarray of shape (n_numbers, n_folds)
+    n_iter, converged : ndarray of shape (n_numbers, n_splits, n_folds)
         ``n_iter_`` and ``converged_`` of the fits.
     held_out : {"counts", "samples", "units"}
         What was held out: parts of each count, or the samples of each fold, or of whole units.
@@ -65,8 +70,9 @@ class SelectK(Result):
     -----
     The table of :meth:`columns` and :meth:`to_frame` has a row for each number of topics: columns
     ``n_components``, ``score``, ``score_error``, ``in_sample``, ``stability``,
-    ``least_stability``, ``n_stable``, ``n_iter`` (mean of the folds), ``converged`` (in all folds)
-    and ``best``.
+    ``least_stability``, ``least_stability_low`` and ``least_stability_high`` (of the splits),
+    ``n_stable``, ``n_all_found``, ``n_chosen``, ``n_iter`` (mean of the folds), ``converged`` (in
+    all folds) and ``best``.
     """
 
     n_components: Array
@@ -74,6 +80,7 @@ class SelectK(Result):
     score_error: Array
     in_sample: Array
     similarities: tuple[Array, ...]
+    chosen: Array
     excess_variance: tuple[float, float] | None
     best: int | None
     reason: str
@@ -88,33 +95,39 @@ class SelectK(Result):
 
     @classmethod
     def of(
-        cls, n_components: Array, logs: Array, logs_in_sample: Array, totals: Array,
-        totals_in_sample: Array, similarities: tuple[Array, ...],
+        cls, n_components: Array, splits: Sequence[SplitScores],
         excess: tuple[float, float] | None, *, has_prior: bool, held_out: str, **about: Any,
     ) -> SelectK:  # fmt: skip
-        """Return the result from sums over samples: (n_numbers, n_folds, n_sums), totals without K.
-
-        The standard error treats the sums as independent.
-        """
-        total = totals.sum()
-        score = logs.sum(axis=(1, 2)) / total
-        best = int(score.argmax())
-        differences = (logs - logs[best]).sum(axis=1)
-        n = differences.shape[1]
-        of_totals = np.outer(score - score[best], totals.sum(axis=0))
-        spread = ((differences - of_totals) ** 2).sum(axis=1)
-        error = np.sqrt(spread * n / max(n - 1, 1)) / total
-        least = np.array([cosines.min() for cosines in similarities])
-        chosen, reason = recommendation(
-            n_components, score, error, least, excess, has_prior, held_out
+        """Return the result of the splits, and the number that each of them would recommend."""
+        rule = partial(
+            recommendation, n_components, excess=excess, has_prior=has_prior, held_out=held_out
         )
+        numbers = [rule(*_scores_of([split]), _least_of([split]))[0] for split in splits]
+        score, error = _scores_of(splits)
+        best, reason = rule(score, error, _least_of(splits))
+        inside = np.stack([split.in_sample.sum(axis=2) for split in splits], axis=1)
+        of_inside = np.stack([split.totals_in_sample.sum(axis=1) for split in splits])
+        logs = np.stack([split.held_out.sum(axis=2) for split in splits], axis=1)
+        of_logs = np.stack([split.totals.sum(axis=1) for split in splits])
         return cls(
-            n_components, score, error, logs_in_sample.sum(axis=(1, 2)) / totals_in_sample.sum(),
-            similarities, excess, chosen, reason,
-            fold_scores=logs.sum(axis=2) / np.maximum(totals.sum(axis=1), 1),
-            fold_scores_in_sample=logs_in_sample.sum(axis=2) / totals_in_sample.sum(axis=1),
+            n_components, score, error, inside.sum(axis=(1, 2)) / of_inside.sum(),
+            tuple(map(np.stack, zip(*(split.similarities for split in splits), strict=True))),
+            np.array([number or 0 for number in numbers]), excess, best, reason,
+            fold_scores=logs / np.maximum(of_logs, 1), fold_scores_in_sample=inside / of_inside,
+            n_iter=np.stack([split.n_iter for split in splits], axis=1),
+            converged=np.stack([split.converged for split in splits], axis=1),
             held_out=held_out, **about,
         )  # fmt: skip
+
+    @property
+    def threshold(self) -> float:
+        """Similarity from which a topic is found again."""
+        return FOUND
+
+    @property
+    def n_splits(self) -> int:
+        """Number of splits."""
+        return len(self.chosen)
 
     @property
     def stability(self) -> Array:
@@ -122,33 +135,60 @@ class SelectK(Result):
         return np.array([cosines.mean() for cosines in self.similarities])
 
     @property
+    def least_of_splits(self) -> Array:
+        """Smallest similarity of matched topics in each split, (n_numbers, n_splits)."""
+        return np.array([cosines.min(axis=(1, 2)) for cosines in self.similarities])
+
+    @property
     def least_stability(self) -> Array:
-        """Similarity of the matched topics that agree least, for each number of topics."""
-        return np.array([cosines.min() for cosines in self.similarities])
+        """Median over the splits of `least_of_splits`, for each number of topics."""
+        return np.median(self.least_of_splits, axis=1)
 
     @property
     def n_stable(self) -> Array:
-        """Number of topics that are found again, with a mean similarity of at least 0.8."""
-        return np.array([(cosines.mean(axis=0) >= FOUND).sum() for cosines in self.similarities])
+        """Number of topics that are found again in a split, a mean over the splits.
+
+        They have a mean similarity of at least 0.9.
+        """
+        return np.array([
+            (cosines.mean(axis=1) >= FOUND).sum(axis=1).mean() for cosines in self.similarities
+        ])  # fmt: skip
+
+    @property
+    def n_all_found(self) -> Array:
+        """Number of splits in which all topics are found again, for each number of topics."""
+        return (self.least_of_splits >= FOUND).sum(axis=1)
+
+    @property
+    def n_chosen(self) -> Array:
+        """Number of splits that alone would recommend each number of topics."""
+        return (self.chosen == self.n_components[:, None]).sum(axis=1)
 
     def _columns(self) -> Columns:
+        least = self.least_of_splits
         return {
             "n_components": self.n_components, "score": self.score,
             "score_error": self.score_error, "in_sample": self.in_sample,
             "stability": self.stability, "least_stability": self.least_stability,
-            "n_stable": self.n_stable, "n_iter": self.n_iter.mean(axis=1),
-            "converged": self.converged.all(axis=1), "best": self.n_components == self.best,
+            "least_stability_low": least.min(axis=1), "least_stability_high": least.max(axis=1),
+            "n_stable": self.n_stable,
+            "n_all_found": self.n_all_found, "n_chosen": self.n_chosen,
+            "n_iter": self.n_iter.mean(axis=(1, 2)), "converged": self.converged.all(axis=(1, 2)),
+            "best": self.n_components == self.best,
         }  # fmt: skip
 
     def __repr__(self) -> str:
         """Return the table as text, and the recommendation."""
-        rows = [("", "K", "held-out", "error", "in-sample", "stability", "smallest", "found")]
+        titles = "K", "held-out", "error", "in-sample", "stability", "smallest", "found"
+        rows = [("", *titles, "all found", "chosen")]
+        least = self.least_of_splits
         for i, k in enumerate(self.n_components.tolist()):
+            spread = f" ({least[i].min():.2f}-{least[i].max():.2f})" if self.n_splits > 1 else ""
             rows.append((
                 "*" if k == self.best else "", str(k), f"{self.score[i]:.4f}",
                 f"{self.score_error[i]:.4f}", f"{self.in_sample[i]:.4f}",
-                f"{self.stability[i]:.2f}", f"{self.least_stability[i]:.2f}",
-                f"{self.n_stable[i]} of {k}",
+                f"{self.stability[i]:.2f}", f"{self.least_stability[i]:.2f}{spread}",
+                f"{self.n_stable[i]:.3g} of {k}", str(self.n_all_found[i]), str(self.n_chosen[i]),
             ))  # fmt: skip
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
@@ -156,32 +196,60 @@ class SelectK(Result):
 
     @property
     def advice(self) -> str:
-        """The recommendation and its reason."""
+        """The recommendation, its reason, and the numbers that single splits would recommend."""
         best = "No number of topics is recommended" if self.best is None else f"K = {self.best}"
-        return f"{best}: {self.reason}"
+        if self.n_splits == 1:
+            return f"{best}: {self.reason}"
+        numbers, times = np.unique(self.chosen, return_counts=True)
+        chosen = [
+            f"{number or 'none'} ({n} of {self.n_splits})"
+            for number, n in sorted(zip(numbers, times, strict=True), key=lambda pair: -pair[1])
+        ]
+        return f"{best}: {self.reason} Single splits recommend {', '.join(chosen)}."
+
+
+def _scores_of(splits: Sequence[SplitScores]) -> tuple[Array, Array]:
+    """Return scores of the numbers of topics, and standard errors of their difference to the best.
+
+    Sums of samples, over the folds of all splits, are taken as independent.
+    """
+    logs = np.sum([split.held_out.sum(axis=1) for split in splits], axis=0)
+    totals = np.sum([split.totals.sum(axis=0) for split in splits], axis=0)
+    total, n = totals.sum(), len(totals)
+    score = logs.sum(axis=1) / total
+    best = int(score.argmax())
+    rest = logs - logs[best] - np.outer(score - score[best], totals)
+    return score, np.sqrt((rest**2).sum(axis=1) * n / max(n - 1, 1)) / total
+
+
+def _least_of(splits: Sequence[SplitScores]) -> Array:
+    """Return the smallest similarity of matched topics in each split, (n_numbers, n_splits)."""
+    return np.array([[cosines.min() for cosines in split.similarities] for split in splits]).T
 
 
 def recommendation(
-    numbers: Array, score: Array, error: Array, least: Array,
+    numbers: Array, score: Array, error: Array, least: Array, *,
     excess: tuple[float, float] | None, has_prior: bool, held_out: str,
 ) -> tuple[int | None, str]:  # fmt: skip
     """Return the recommended number of topics or None, and the reason in a sentence.
 
-    `least` are the smallest similarities of matched topics.
+    `least` (n_numbers, n_splits) are the smallest similarities of matched topics. The score decides
+    if it has a maximum and the topics of its number are found again, and otherwise stability.
     """
     top, last = int(score.argmax()), len(numbers) - 1
-    if last == 0:
-        return int(numbers[0]), "it is the only number of topics that was compared."
     poisson = excess is not None and not varies_more(excess)
-    first = min(int(np.flatnonzero(score >= score[top] - error)[0]), top)
-    if top == last and poisson:
-        return int(numbers[last]), (
-            "its held-out score is the highest, and counts vary like Poisson counts: compare "
-            "larger numbers, too."
-        )
-    if top == last or not (poisson or least[first] >= FOUND):
+    rises = top == last and last > 0
+    first = top if rises else min(int(np.flatnonzero(score >= score[top] - error)[0]), top)
+    if not _found_again(least)[first] or (rises and not poisson):
         return _by_stability(numbers, top, least, excess, held_out)
-    also = f"; its least stable topic has similarity {least[first]:.2f}{_of_excess(excess)}."
+    also = f"; its least stable topic has {_similarity(least[first])}{_of_excess(excess)}."
+    if last == 0:
+        return int(numbers[0]), f"it is the only number of topics that was compared{also}"
+    if rises:
+        return int(numbers[top]), (
+            f"its held-out score is the highest, and counts vary like Poisson counts{also[:-1]}: "
+            "compare larger numbers, too."
+        )
     if top == 0:
         prior = "" if has_prior else ", perhaps because there is no prior (prior_factors=1.1)"
         return int(numbers[0]), f"the held-out score falls from the smallest number on{prior}{also}"
@@ -193,22 +261,34 @@ def recommendation(
     )
 
 
+def _found_again(least: Array) -> Array:
+    """Return whether all topics are found again in two thirds of the splits, (n_numbers,)."""
+    share, of = _SHARE
+    found_again: Array = of * (least >= FOUND).sum(axis=1) >= share * least.shape[1]
+    return found_again
+
+
+def _similarity(least: Array) -> str:
+    """Return the median over the splits, and in how many of them all topics are found again."""
+    times = f", and is found again in {(least >= FOUND).sum()} of {least.size} splits"
+    return f"similarity {np.median(least):.2f}{times if least.size > 1 else ''}"
+
+
 def _by_stability(
     numbers: Array, top: int, least: Array, excess: tuple[float, float] | None, held_out: str
 ) -> tuple[int | None, str]:
     """Return the recommendation where the score does not say how many topics there are."""
     varies, again = _of_excess(excess), _FITTED[held_out]
-    if top == len(numbers) - 1:
+    if top == len(numbers) - 1 and top:
         more = ": there are more topics, or counts vary more than Poisson counts"
         why = f"the held-out score has no maximum up to {numbers[-1]}{varies or more}"
     else:
         why = f"the held-out score is highest for {numbers[top]}, but not all topics are found "
         why += f"again in fits to {again}{varies}"
     remedy = ""
-    if held_out == "counts":
+    if held_out == "counts" and varies_more(excess):
         remedy = " Both halves of a count share its deviations: hold out samples."
-    level = _SURE if (least >= _SURE).any() else FOUND
-    stable = np.flatnonzero(least >= level)
+    stable = np.flatnonzero(_found_again(least[: top + 1]))
     if not stable.size:
         return None, (
             f"{why}, and with no number are all topics found again in fits "
@@ -216,7 +296,7 @@ def _by_stability(
         )
     at = int(stable[-1])
     text = f"{why}; {numbers[at]} is the largest number of topics of which all are found again in "
-    text += f"fits to {again} (smallest similarity {least[at]:.2f})"
+    text += f"fits to {again} (the least stable has {_similarity(least[at])})"
     if at == len(numbers) - 1:
         text += ": compare larger numbers, too"
     return int(numbers[at]), f"{text}.{remedy}"

@@ -87,7 +87,7 @@ def inflation_of(dispersion: float, L: Array, F: Array) -> float:
     """
     L, F = np.asarray(L, np.float64), np.asarray(F, np.float64)
     squares = float((dense.cross(L, L) * dense.cross(F, F)).sum())
-    total = float(L.sum(axis=0) @ F.sum(axis=0))
+    total = float((L.sum(axis=0) * F.sum(axis=0)).sum())
     return 1 + max(dispersion, 0.0) * squares / total if total else 1.0
 
 

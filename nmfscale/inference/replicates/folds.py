@@ -153,6 +153,11 @@ class Folds:
         """Return the two parts of counts that are split in halves."""
         return self._parts[0], self._parts[1]
 
+    def remove_stores(self) -> None:
+        """Remove the packed stores of the parts."""
+        for store in self.stores:
+            Path(file_of(store)[0]).unlink(missing_ok=True)
+
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the path and identity of a file that workers must read, if there is one."""
         return file_of(self.stores[0] if self.stores else self.counts)

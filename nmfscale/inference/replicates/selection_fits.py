@@ -15,7 +15,9 @@ from sklearn.base import clone
 
 from ...counts.base import CountMatrix
 from ...counts.names import shown
+from ...methods.factors import proportions
 from ...methods.projection.completion import log_shares
+from ...methods.weights.measured import Measured
 from ...models.base import CountModel
 from .folds import Fold, Folds
 from .replicates import ReplicateTask
@@ -137,8 +139,9 @@ class SelectionTask(ReplicateTask):
             random_state=state_of_fit(seed, place), n_threads=n_threads, **options,
         )  # fmt: skip
         scores = scores_of(model.fit(counts), fold, folds.n_sums, n_threads)
-        missing = max(self.numbers) - self.numbers[at]
-        scores["topics"] = np.pad(scores["topics"], ((0, 0), (0, missing)))
+        missing = (0, max(self.numbers) - self.numbers[at])
+        scores["topics"] = np.pad(scores["topics"], ((0, 0), missing))
+        scores["topic_counts"] = np.pad(scores["topic_counts"], missing)
         return scores
 
 
@@ -150,14 +153,19 @@ def loadings_of(model: Any, counts: CountMatrix) -> Array:
 
 
 def scores_of(model: Any, fold: Fold, n_sums: int, n_threads: int) -> dict[str, Array]:
-    """Return sums of log-probabilities of a fitted model, and its topics."""
+    """Return sums of log-probabilities of a fitted model, its topics, and their counts."""
     train, seen, held, sums, sums_of_train = fold
     F = np.asarray(model.completion_factors, np.float64)
     L = loadings_of(model, train)
-    inside = log_shares(train, L, F, n_threads)
+    measured = Measured.of(train)
+    inside = log_shares(train, L, F, n_threads, measured)
+    shares = proportions(L * (F.sum(axis=0) if measured is None else measured.sums(F)))
+    topic_counts = (shares * train.row_totals[:, None]).sum(axis=0)
     if seen is not None:
-        L = np.asarray(model.completion_loadings(model._explained(seen)), np.float64)
-    outside = log_shares(held, L, F, n_threads, left_out=train.column_nnz == 0)
+        of_seen, seen = model._knowing(model._explained(seen), {})
+        L = np.asarray(of_seen.completion_loadings(seen), np.float64)
+    unknown = train.column_nnz == 0
+    outside = log_shares(held, L, F, n_threads, Measured.of(held), left_out=unknown)
     if seen is not None:
         outside = np.where(seen.row_totals > 0, outside, 0)
     F = np.asarray(model.components_.T, np.float64)
@@ -166,7 +174,7 @@ def scores_of(model: Any, fold: Fold, n_sums: int, n_threads: int) -> dict[str, 
     return {
         "held_out": np.bincount(sums, outside, n_sums),
         "in_sample": np.bincount(sums_of_train, inside, n_sums),
-        "topics": topics, "objective": objective_of(model),
+        "topics": topics, "topic_counts": topic_counts, "objective": objective_of(model),
         "n_iter": np.asarray(getattr(model, "n_iter_", 0)),
         "converged": np.asarray(getattr(model, "converged_", True)),
     }  # fmt: skip

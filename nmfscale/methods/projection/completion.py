@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...counts.base import CountMatrix, RowRange
+from ...readers.streams.columns import select_columns
 from ..factors import Array
 from ..weights.measured import Measured
 from ..weights.poisson_weights import PoissonWeights
@@ -43,11 +44,10 @@ def log_shares(
     """
     L = L.astype(np.float64, copy=False)
     if left_out is not None and left_out.any():
-        # with these factors the shares of features that are left out are 1, and their logarithms 0
-        F = F.astype(np.float64)
-        F[left_out] = F[~left_out].sum(axis=0)
-        u = F[~left_out].sum(axis=0)
-    else:
-        u = F.sum(axis=0, dtype=np.float64) if measured is None else measured.sums(F)
+        counts = select_columns(
+            counts, np.where(left_out, -1, np.arange(len(F))), counts.feature_names
+        )
+        F = np.where(left_out[:, None], 0.0, F)
+    u = F.sum(axis=0, dtype=np.float64) if measured is None else measured.sums(F)
     sizes = row_sizes(L, u)
     return log_mu_rows(counts, L / sizes[:, None], F, n_threads=n_threads)

@@ -13,6 +13,8 @@ from ...kernels import dense
 Array = NDArray[Any]
 # The norm of ``f / sqrt(p)`` is at least one; a shorter difference than this is rounding.
 _NO_DIRECTION = 1e-10
+# Least share of the squared norm of a deviation that is taken as no noise.
+_LEAST_SHARE = 0.5
 
 
 def cosines_of(F: Array, other: Array) -> Array:
@@ -38,15 +40,43 @@ def lift_correlations_of(F: Array, other: Array) -> Array:
     that all topics share, such as housekeeping genes, do not contribute. If a fit has a single
     topic, the mean is not subtracted, and it is the cosine of ``f_j / sqrt(p_j)``.
     """
+    here, there = (_directions(lifts) for lifts in _deviations(F, other)[0])
+    correlations = np.maximum(dense.cross(here, there), 0)
+    # topics that equal the mean have no direction, and are similar to each other
+    alike = np.outer(F.any(axis=0) & ~here.any(axis=0), other.any(axis=0) & ~there.any(axis=0))
+    return np.where(alike, 1.0, correlations)
+
+
+def corrected_lift_similarities(
+    F: Array, other: Array, counts: Array, counts_of_other: Array
+) -> Array:
+    """Return similarities by lift of matched topics, corrected for the noise of their counts.
+
+    A frequency f_j that is estimated from the n counts of a topic has at least the variance f_j / n
+    of Poisson counts, so that the squared norm of its deviation exceeds that of the topic by at
+    least ``sum_j f_j / (n p_j)``. The cosine of two such deviations is divided by the square roots
+    of the shares of their squared norms that are no noise (Spearman 1904, The proof and measurement
+    of association between two things). `counts` (K,) are those of the topics.
+    """
+    here, there, similarities = lift_pairs(F, other)
+    deviations, weight = _deviations(F, other)
+    for A, topics, n, lifts in (
+        (F, here, counts, deviations[0]), (other, there, counts_of_other, deviations[1])
+    ):  # fmt: skip
+        noise = (_frequencies(A) * weight**2).sum(axis=0) / np.maximum(n, 1)
+        squares = (lifts**2).sum(axis=0)
+        share = 1 - np.divide(noise, squares, out=np.zeros_like(noise), where=squares > 0)
+        similarities = similarities / np.sqrt(share[topics].clip(_LEAST_SHARE, 1))
+    return similarities.clip(0, 1)
+
+
+def _deviations(F: Array, other: Array) -> tuple[list[Array], Array]:
+    """Return deviations of topics from their mean times a weight of features, and the weight."""
     f, g = (_frequencies(A) for A in (F, other))
     mean = ((f.mean(axis=1) + g.mean(axis=1)) / 2)[:, None]
     weight = np.divide(1, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
     centre = mean if min(f.shape[1], g.shape[1]) > 1 else 0 * mean
-    here, there = (_directions((A - centre) * (A.any(axis=0) * weight)) for A in (f, g))
-    correlations = np.maximum(dense.cross(here, there), 0)
-    # topics that equal the mean have no direction, and are similar to each other
-    alike = np.outer(f.any(axis=0) & ~here.any(axis=0), g.any(axis=0) & ~there.any(axis=0))
-    return np.where(alike, 1.0, correlations)
+    return [(A - centre) * (A.any(axis=0) * weight) for A in (f, g)], weight
 
 
 def _frequencies(F: Array) -> Array:
