@@ -168,9 +168,8 @@ def numbers_of_seeds(n_samples: int | None, seeds: range) -> list[dict]:
     X, estimator = cells_of(n_samples), TopicModel(prior_factors=1.1, tol=1e-3)
     for seed in seeds:
         begin = time.process_time()
-        found = select_k(
-            estimator, X, range(2, 8), held_out="samples", random_state=seed, n_threads=1
-        )
+        numbers = range(3, 9) if n_samples is None else range(2, 8)
+        found = select_k(estimator, X, numbers, held_out="samples", random_state=seed, n_threads=1)
         rows.append({
             "cells": f"{X.shape[0]:,}", "genes": f"{X.shape[1]:,}", "seed": seed,
             "recommended": "none" if found.best is None else found.best,
