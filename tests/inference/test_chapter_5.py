@@ -135,9 +135,11 @@ def test_congress(data_dir):
     party, state = labels["row_party"][kept], labels["row_state"][kept]
     loadings = TopicModel(20, random_state=0).fit(counts).loadings_[kept]
     found = cosine_test(loadings, party).overall
-    within = cosine_test(loadings, party, strata=state).overall
+    members = np.arange(len(party))
+    within = cosine_test(loadings, party, units=members, strata=state).overall
     assert found.pvalue == within.pvalue == 1e-4
     assert within.observed == pytest.approx(found.observed, rel=1e-12) and found.observed < 0.7
     # what states have in common with parties is no evidence
     assert 0.9 < within.null.mean() < found.null.mean() and found.null.mean() > 0.97
-    assert cosine_test(loadings, labels["row_chamber"][kept], strata=party).overall.pvalue == 1e-4
+    chambers = cosine_test(loadings, labels["row_chamber"][kept], units=members, strata=party)
+    assert chambers.overall.pvalue == 1e-4

@@ -464,6 +464,8 @@ def test_unequal_depth_is_warned_of():
         permutation_test(model, labels, n_permutations=9, alpha=0.5)
     with pytest.warns(UserWarning, match="Thin"):
         units_with_topics(model, labels, None, None)
+    with pytest.warns(UserWarning, match="Thin"):
+        nmfscale.bootstrap_weights(model, labels, n_replicates=2)
     # what the warning advises
     thin = rng.binomial(counts, 20 / n_words[:, None])
     permutation_test(model.fit(thin), labels, n_permutations=9, alpha=0.5)

@@ -166,7 +166,7 @@ class Units:
     def warn_of_roots(self, statistic: str) -> None:
         """Warn if a statistic of roots may respond to the samples or counts of units."""
         for what, values in ("samples", self.n_samples), ("counts a sample", self.depths):
-            unlike = None if values is None else self._unlike(values, _UNLIKE_ROOTS)
+            unlike = None if values is None else _unlike(values, self.groups, _UNLIKE_ROOTS)
             if unlike is not None:
                 warn_caller(
                     f"units of {unlike[0]} {what} on average, those of {unlike[1]}: "
@@ -176,26 +176,31 @@ class Units:
 
     def warn_of_depth(self) -> None:
         """Warn if samples of one group have few counts and those of another group have more."""
-        if self.depths is None:
-            return
-        unlike = self._unlike(self.depths, _UNLIKE_DEPTHS)
-        if unlike is not None and unlike[2] < FEW_COUNTS * self.rows.shape[1]:
-            warn_caller(
-                f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions "
-                "fitted to few counts are biased, more so with fewer counts, which may look like a "
-                "difference between groups. Thin the counts by nmfscale.thin, or nmfscale store, "
-                f"with total={max(1, int(unlike[2]))}, so that deep samples have as many as "
-                "shallow ones, and fit to these."
-            )
+        if self.depths is not None:
+            warn_of_depths(self.depths, self.groups, self.rows.shape[1])
 
-    def _unlike(self, values: Array, factor: float) -> tuple[str, str, float] | None:
-        """Return the groups with the smallest and largest mean, if these are far apart."""
-        means = np.bincount(self.groups.codes, weights=values) / self.groups.sizes
-        least, most = int(means.argmin()), int(means.argmax())
-        if means[most] <= factor * means[least]:
-            return None
-        one, other = (f"group {self.groups.names[g]!r} have {means[g]:.3g}" for g in (least, most))
-        return one, other, float(means[least])
+
+def warn_of_depths(depths: Array, groups: Labels, n_topics: int) -> None:
+    """Warn if counts (n,) of samples or units are few in one group and more in another."""
+    unlike = _unlike(depths, groups, _UNLIKE_DEPTHS)
+    if unlike is not None and unlike[2] < FEW_COUNTS * n_topics:
+        warn_caller(
+            f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions fitted "
+            "to few counts are biased, more so with fewer counts, which may look like a "
+            "difference between groups. Thin the counts by nmfscale.thin, or nmfscale store, with "
+            f"total={max(1, int(unlike[2]))}, so that deep samples have as many as shallow ones, "
+            "and fit to these."
+        )
+
+
+def _unlike(values: Array, groups: Labels, factor: float) -> tuple[str, str, float] | None:
+    """Return the groups with the smallest and largest mean, if these are far apart."""
+    means = np.bincount(groups.codes, weights=values) / groups.sizes
+    least, most = int(means.argmin()), int(means.argmax())
+    if means[most] <= factor * means[least]:
+        return None
+    one, other = (f"group {groups.names[g]!r} have {means[g]:.3g}" for g in (least, most))
+    return one, other, float(means[least])
 
 
 def within_strata(rows: Array, strata: Array) -> Array:

@@ -32,7 +32,7 @@ from ..design.groups import (
     warn_of_samples_as_units,
 )
 from ..design.loadings import Scale, topics_of_samples
-from ..design.units import warn_of_rare_topics
+from ..design.units import warn_of_depths, warn_of_rare_topics
 from ..intervals import Jackknife, ReplicateInterval, check_interval, ends_of_known
 from ..job import JobOptions, job_options
 from ..replicates.replicates import ReplicateTask, run_replicates
@@ -144,8 +144,9 @@ def bootstrap_weights(
     -----
     UserWarning
         If a group has fewer than 50 units, where intervals are too narrow; if fewer than 10 units
-        of a group have a topic that others have; if samples without topics are left out; or if
-        replicates lacked topics, or had no balance and are left out.
+        of a group have a topic that others have; if samples of a model have few counts in one
+        group and far more in another, as in :func:`permutation_test`; if samples without topics
+        are left out; or if replicates lacked topics, or had no balance and are left out.
 
     Notes
     -----
@@ -193,6 +194,8 @@ def bootstrap_weights(
         "80% to 89% of the cases with 20 to 40 a group, in 93% with 100 to 370",
     )  # fmt: skip
     balanced = _balanced(cells.observed(), names, labels.names)
+    if topics.totals is not None:
+        warn_of_depths(topics.totals[kept], labels, len(names))
     warn_of_rare_topics(cells.sums * cells.scale, cells.groups(labels.names), names, drawn)
     replicates = run_replicates(WeightsTask(cells, zeros == "drop"), n_replicates, **job)
     status = replicates["status"]

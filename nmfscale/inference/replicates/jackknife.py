@@ -26,7 +26,14 @@ from ...readers.open import as_counts
 from ...terminal import progress_bar
 from ..design.equal_weights import EqualWeights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
-from ..design.groups import Design, Labels, check_resampled, checked_design, checked_labels
+from ..design.groups import (
+    Design,
+    Labels,
+    check_resampled,
+    checked_design,
+    checked_labels,
+    warn_of_samples_as_units,
+)
 from ..intervals import check_interval
 from ..quantiles import normal_quantile
 from .jackknife_result import JackknifeEstimates, JackknifeFit
@@ -184,6 +191,7 @@ def jackknife_fit(
     samples = checked_labels(np.zeros(n, int), n, "X")
     design = checked_design(samples, units, strata, nested=False, **named)
     check_resampled(design)
+    warn_of_samples_as_units(design, labels)
     in_means = sample_weights(equal_weights, design, labels, (counts.row_totals > 0).astype(float))
     if labels is not None:
         check_groups(labels, in_means)

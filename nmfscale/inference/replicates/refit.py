@@ -19,7 +19,12 @@ from ...models.pipelines import model_and_input
 from ...models.topics.topic_labels import topic_words
 from ..design.equal_weights import EqualWeights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
-from ..design.groups import check_resampled, checked_design, checked_labels
+from ..design.groups import (
+    check_resampled,
+    checked_design,
+    checked_labels,
+    warn_of_samples_as_units,
+)
 from ..intervals import check_interval
 from ..job import JobOptions, job_options
 from ..results.origin import Origin
@@ -164,6 +169,7 @@ def bootstrap_fit(
     labels = None
     if groups is not None:
         labels = checked_labels(groups, n, "groups", fit_samples.sample_names, "X")
+    warn_of_samples_as_units(design, labels)
     chosen = [
         _checked_indices(wanted, size, name, names)
         for wanted, size, name, names in (
