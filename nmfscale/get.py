@@ -317,7 +317,8 @@ def differential_df(
     topic : str or int, optional
         A topic, by name or number; by default all, one after the other.
     qvalue_max : float, optional
-        Only features with at most this p-value, adjusted by Benjamini and Hochberg.
+        Only features with at most this p-value, adjusted by Benjamini and Hochberg. An error if the
+        result has no p-values.
     lfc_min, lfc_max : float, optional
         Only features with at least, or at most, this log2-fold change.
     gene_symbols : str, optional
@@ -326,21 +327,29 @@ def differential_df(
     Returns
     -------
     pandas.DataFrame
-        Columns ``topic``, ``feature``, ``lfc``, ``std_error``, ``z``, ``pvalue``, ``qvalue`` and
-        others, as :func:`nmfscale.differential_features` describes them, and `gene_symbols`.
+        Columns ``topic``, ``feature``, ``lfc``, ``std_error``, ``lower``, ``upper``, ``z``,
+        ``pvalue``, ``qvalue`` and others, as :class:`nmfscale.results.DifferentialFeatures`
+        describes them, and `gene_symbols`.
 
     Raises
     ------
     ValueError
-        If :func:`nmfscale.tl.differential_features` was not called, or there is no such topic.
+        If :func:`nmfscale.tl.differential_features` was not called, there is no such topic, or
+        `qvalue_max` is given and there are no p-values.
 
     Examples
     --------
     See :func:`nmfscale.tl.differential_features`.
     """
     adata = annotated(adata, mod)
-    frame = read_result(adata, key, "differential_features").to_frame(topic)
+    result = read_result(adata, key, "differential_features")
+    frame = result.to_frame(topic)
     if qvalue_max is not None:
+        if result.no_pvalues is not None:
+            raise ValueError(
+                f"qvalue_max={qvalue_max:g}: there are no p-values, because {result.no_pvalues}. "
+                "Leave qvalue_max out; z ranks the features."
+            )
         frame = frame[frame["qvalue"] <= qvalue_max]
     if lfc_min is not None:
         frame = frame[frame["lfc"] >= lfc_min]

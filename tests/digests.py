@@ -211,9 +211,11 @@ def _results():
     yield nmfscale.experimental.jackknife_fit, (converged, X), {"groups": GROUPS}
     yield nmfscale.topic_quality, (model, X), {}
     given = {"n_threads": 1}
-    yield nmfscale.differential_features, (model, X), given
-    yield nmfscale.differential_features, (model, X), given | {"reference": "mean"}
-    yield nmfscale.differential_features, (model, X), given | {"family": "quasi-poisson"}
+    known = given | {"split": None}
+    yield nmfscale.differential_features, (model, X), given | {"split": 0.5, "random_state": 0}
+    yield nmfscale.differential_features, (model, X), known | {"reference": "mean"}
+    yield nmfscale.differential_features, (model, X), known | {"family": "poisson"}
+    yield nmfscale.differential_features, (model, X), known | {"units": UNITS}
     short = nmfscale.TopicModel(3, max_iter=3, n_threads=1)
     yield nmfscale.select_k, (short, X, range(2, 4)), drawn | {"n_splits": 2}
     noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, loadings=THREE["loadings"])

@@ -12,7 +12,7 @@ from . import commands
 from .cluster import cluster
 from .completion import SHELLS, completion
 from .correspondence import add_correspondence_options, correspondence
-from .differential import differential
+from .differential import differential, split_of
 from .examples import EXAMPLES
 from .export import export
 from .in_file import add_restore_options, restore
@@ -332,12 +332,16 @@ def _differential(command: argparse.ArgumentParser) -> None:
     add_of("reference", text=what, choices=None, metavar="TOPICS")
     add_of("pseudocount", metavar="A")
     add_of("family")
+    what = "sampling units, such as donors, as for the command test: errors are those between units"
+    add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
     what = (
-        "share of the counts to which topics are fitted again, such as 0.5: features are tested in "
-        "the others, and p is valid"
+        "share of the counts to which topics are fitted again, such as 0.5; features are tested in "
+        "the others. auto: half, if the counts are those of the fit and can be split; without a "
+        "split there are no p-values. none: the topics were not fitted to these counts "
+        "(default: auto)"
     )
-    add_of("split", text=what, type=float, metavar="SHARE")
-    add_seed(command, "for --split (default: a new seed)")
+    add("--split", default="auto", type=split_of, metavar="SHARE|auto|none", help=what)
+    add_seed(command, "for the split (default: a new seed)")
     what = "features to print for each topic (default: %(default)s)"
     add("--n-top", type=COUNT, default=8, metavar="N", help=what)
     what = "topic of the plot (default: the first that is compared)"

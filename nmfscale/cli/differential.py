@@ -9,17 +9,20 @@ from ..terminal import visible_name
 from .files import TEXT_TABLES, input_files, read_input
 from .groups import topic_of
 from .job import ARRAYS, PAGE, PICTURES, Job, Outcome, drawn
+from .labels import file_and_column, units_of
 from .symbols import symbols_of
 
 
 def differential(arguments: argparse.Namespace) -> int:
     """Find the features that make each topic."""
-    if arguments.seed is not None and arguments.split is None:
-        arguments.usage("--seed is for --split")
+    split = None if arguments.split == "none" else arguments.split
+    if arguments.seed is not None and split is None:
+        arguments.usage("--seed is for a split: leave out --split none")
     files, endings = input_files(arguments), (*TEXT_TABLES, *ARRAYS, *PICTURES, PAGE)
-    job = Job(arguments, [arguments.model, *files], endings, draws=arguments.split is not None)
-    if job.drawn and job.random_state is None:  # checkpoints of this job do not hold the seed
-        arguments.usage("--resume with --split needs --seed N, the seed of the job to resume")
+    inputs = [arguments.model, *files]
+    if arguments.units is not None:
+        inputs.append(file_and_column(arguments.units)[0])
+    job = Job(arguments, inputs, endings, draws=split is not None)
     from ..inference.features.differential import differential_features
     from ..models.persistence import load_model
     from ..models.topics.symbols import with_symbols
@@ -31,8 +34,8 @@ def differential(arguments: argparse.Namespace) -> int:
         counts = read_input(arguments, streamed=how["client"] is not None)
         result = differential_features(
             model, counts, reference=reference,
-            pseudocount=arguments.pseudocount, family=arguments.family, split=arguments.split,
-            memory_limit=arguments.memory_limit, **how,
+            pseudocount=arguments.pseudocount, family=arguments.family, split=split,
+            units=units_of(arguments, counts), memory_limit=arguments.memory_limit, **how,
         )  # fmt: skip
     if symbols is not None:
         result = with_symbols(result, symbols, with_symbols(model, symbols))
@@ -46,6 +49,11 @@ def differential(arguments: argparse.Namespace) -> int:
         names={"topics": result.topic_names, "features": result.feature_labels},
         done=done if result.interrupted else None,
     ))  # fmt: skip
+
+
+def split_of(text: str) -> float | str:
+    """Return the value of --split: a share, or one of two words."""
+    return text if text in ("auto", "none") else float(text)
 
 
 def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int]:
@@ -70,14 +78,11 @@ def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int
 
 def _text(result: Any, n_top: int) -> str:
     """Return the leading features of each topic."""
-    used = "fitted to the same counts make p too small: z ranks features"
-    if result.split is not None:
-        used = f"fitted to {result.split:.0%} of the counts, tested in the others"
     reference, labels = visible_name(result.reference), result.feature_labels
-    lines = [
-        f"features        {len(result.features):,}, relative to {reference}",
-        f"                topics {used}\n",
-    ]
+    lines = [f"features        {len(result.features):,}, relative to {reference}"]
+    if result.n_units is not None:
+        lines.append(f"errors          between {result.n_units:,} units")
+    lines.append(f"tests           {result.tested_in}\n")
     for k in result.compared:
         leading = [
             f"{visible_name(labels[j])} ({result.z[k, j]:.1f})" for j in result.order(k)[:n_top]

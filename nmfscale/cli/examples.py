@@ -68,7 +68,7 @@ EXAMPLES = {
   nmfscale report model.h5 --groups cells.csv:donor --other other.h5 -o report.html
   nmfscale report model.h5 --results tests.h5 --results genes.h5 -o report.html""",
     "differential": """examples:
-  nmfscale differential model.h5 cells.h5ad -o genes.csv.gz
+  nmfscale differential model.h5 cells.h5ad --units cells.h5ad:donor -o genes.csv.gz
   nmfscale differential model.h5 counts.nmf --reference mean -o genes.h5 -o topic.png --topic 3
   nmfscale differential model.h5 counts.nmf -o genes.csv --checkpoint state --workers 4""",
     "export": """examples:

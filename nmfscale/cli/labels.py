@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import os
@@ -278,3 +279,17 @@ def _table(path: str) -> list[list[str]]:
             f"{path}, line {lines.line_num}: {error}; double a quotation mark inside a cell, and "
             "put quotation marks around the cell."
         ) from error
+
+
+def units_of(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
+    """Return the units of the samples of counts by the option; every sample needs one."""
+    if arguments.units is None:
+        return None
+    units = read_groups(arguments.units, counts.shape[0], counts.sample_names, counts.obs)
+    missing = [i for i, unit in enumerate(units) if unit is None]
+    if missing:
+        raise ValueError(
+            f"--units {arguments.units} has no label for {len(missing):,} samples (the first is "
+            f"{missing[0]}): add the labels, such as names of their own."
+        )
+    return [str(unit) for unit in units]

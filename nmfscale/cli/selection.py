@@ -8,7 +8,7 @@ from typing import Any
 
 from .files import input_files, read_input
 from .job import Job, Outcome, check_resume, drawn
-from .labels import file_and_column, read_groups
+from .labels import file_and_column, units_of
 
 
 def select_k(arguments: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def select_k(arguments: argparse.Namespace) -> int:
         counts = read_input(arguments, streamed=how["client"] is not None)
         result = search(
             _estimator(arguments, kind), counts, arguments.k,
-            units=_units(arguments, counts), held_out=arguments.held_out,
+            units=units_of(arguments, counts), held_out=arguments.held_out,
             n_splits=arguments.splits, n_folds=arguments.folds, n_init=arguments.starts, **how,
         )  # fmt: skip
     text = str(result)
@@ -64,20 +64,6 @@ def models_to_select() -> list[str]:
     from ..models.registry import model_names
 
     return [name for name in model_names() if name not in MODELS or is_scored(MODELS[name]())]
-
-
-def _units(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
-    """Return the unit of each sample; every sample needs one."""
-    if arguments.units is None:
-        return None
-    units = read_groups(arguments.units, counts.shape[0], counts.sample_names, counts.obs)
-    missing = [i for i, unit in enumerate(units) if unit is None]
-    if missing:
-        raise ValueError(
-            f"--units {arguments.units} has no label for {len(missing):,} samples (the first is "
-            f"{missing[0]}): add the labels, such as names of their own."
-        )
-    return [str(unit) for unit in units]
 
 
 def numbers(text: str) -> list[int]:

@@ -59,7 +59,7 @@ def volcano_plot(
     topic : str or int
         The topic, by name or number.
     level : float, default=0.05
-        Features whose q-value is at most this are coloured.
+        Features whose q-value is at most this are coloured; none if the result has no p-values.
     n_labels : int, default=15
         Number of leading features to name. Labels do not overlap; one without room is left out.
     gene_symbols : str, default=None
@@ -81,8 +81,8 @@ def volcano_plot(
         As in :func:`structure_plot`; with `interactive`, the figure of Bokeh. The horizontal axis
         is the log2-fold change against what the topics were compared with; by default that is the
         other topic in which the frequency of the feature is closest ("least-extreme"). The vertical
-        axis is the evidence for a difference: the absolute value of z, the signed root of the
-        likelihood ratio. p-values of leading features would be too small to tell apart.
+        axis is the evidence for a difference: the absolute value of z. p-values of leading features
+        would be too small to tell apart.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def volcano_plot(
     >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> model = TopicModel(3, random_state=0).fit(X)
-    >>> ax = pl.volcano_plot(differential_features(model, X), 0)
+    >>> ax = pl.volcano_plot(differential_features(model, X, random_state=0), 0)
     >>> ax.get_xlabel()
     'log2 fold change against the closest other topic'
     """
@@ -142,7 +142,8 @@ def ma_plot(
     >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> model = TopicModel(3, random_state=0).fit(X)
-    >>> ax = pl.ma_plot(differential_features(model, X, reference="mean"), 0)
+    >>> found = differential_features(model, X, reference="mean", random_state=0)
+    >>> ax = pl.ma_plot(found, 0)
     >>> ax.get_ylabel()
     'log2 fold change against the mean of all samples'
     """
@@ -190,7 +191,7 @@ def topic_scatter(
     >>> from nmfscale.datasets import simulate_topic_counts
     >>> X, truth = simulate_topic_counts(100, 60, 3, random_state=0)
     >>> model = TopicModel(3, random_state=0).fit(X)
-    >>> ax = pl.topic_scatter(differential_features(model, X), 0)
+    >>> ax = pl.topic_scatter(differential_features(model, X, random_state=0), 0)
     >>> ax.get_ylabel()
     'frequency in this topic'
     """
@@ -213,7 +214,8 @@ class Places(NamedTuple):
 
 
 def _evidence(result: Any, k: int) -> Places:
-    return Places((result.lfc[k], np.abs(result.z[k])), (_change(result), "evidence, |z|"), "x")
+    evidence = "evidence, |z|" if result.n_units is None else "evidence, |t| between units"
+    return Places((result.lfc[k], np.abs(result.z[k])), (_change(result), evidence), "x")
 
 
 def _changes(result: Any, k: int) -> Places:
@@ -292,7 +294,7 @@ def _chart(result: Any, k: int, places: Places, level: float, n_labels: int) -> 
 def _draw(ax: Axes, result: Any, k: int, places: Places, level: float, n_labels: int) -> None:
     """Draw the features as points, those with small q-values in colour, and name the leading."""
     x, y = places.points
-    different = result.qvalue[k] <= level
+    different = result.significant(k, level)
     for these, color, label in ((~different, _PLAIN, None), (different, _FOUND, f"q <= {level:g}")):
         ax.scatter(x[these], y[these], s=5, color=color, linewidths=0, label=label, rasterized=True)
     if places.x_log:
@@ -301,7 +303,8 @@ def _draw(ax: Axes, result: Any, k: int, places: Places, level: float, n_labels:
         ax.set_yscale("log")
     ax.set(xlabel=places.labels[0], ylabel=places.labels[1])
     ax.set_title(_title(result, k), size=9, parse_math=False)
-    ax.legend(fontsize=7, frameon=False, loc="upper left")
+    if result.qvalue is not None:
+        ax.legend(fontsize=7, frameon=False, loc="upper left")
     leading = result.order(k)[:n_labels]
     names = [str(name) for name in np.asarray(result.feature_labels)[leading]]
     label_points(ax, x[leading], y[leading], names)

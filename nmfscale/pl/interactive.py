@@ -48,17 +48,19 @@ def feature_chart(
     )  # fmt: skip
     chart.toolbar.logo = None
     numbers = {
-        "x": x, "y": y, "lfc": result.lfc[k], "z": result.z[k], "q": result.qvalue[k],
-        "mean": result.base_mean,
+        "x": x, "y": y, "lfc": result.lfc[k], "z": result.z[k], "mean": result.base_mean
     }  # fmt: skip
+    if result.qvalue is not None:
+        numbers["q"] = result.qvalue[k]
     columns: dict[str, Any] = {name: values.astype(np.float32) for name, values in numbers.items()}
     columns["name"] = np.array([str(name) for name in result.feature_labels])
-    finite, significant = np.isfinite(x) & np.isfinite(y), result.qvalue[k] <= level
+    finite, significant = np.isfinite(x) & np.isfinite(y), result.significant(k, level)
     drawn: list[Any] = []
+    others = "no p-values" if result.qvalue is None else f"q > {level:g}"
     for these, color, name in (
-        (finite & ~significant, _PLAIN, f"q > {level:g}"), (finite & significant, _FOUND,
-        f"q <= {level:g}"),
-    ):  # fmt: skip
+        (finite & ~significant, _PLAIN, others),
+        (finite & significant, _FOUND, f"q <= {level:g}"),
+    ):
         source = ColumnDataSource({key: values[these] for key, values in columns.items()})
         drawn.append(
             chart.scatter(
@@ -79,6 +81,7 @@ def feature_chart(
     )  # fmt: skip
     tips = [("feature", "@name"), ("log2-fold change", "@lfc{0.00}"), ("z", "@z{0.0}"),
             ("q", "@q{0.0e+0}"), ("mean count", "@mean{0.000a}")]  # fmt: skip
+    tips = [(label, field) for label, field in tips if "q" in numbers or label != "q"]
     chart.add_tools(HoverTool(renderers=drawn, tooltips=tips))
     chart.legend.click_policy, chart.legend.location = "hide", "top_left"
     return chart

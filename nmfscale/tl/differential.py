@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+from numpy.typing import ArrayLike
 
 from ..annotated.counts import counts_of, of_fit, selected
 from ..annotated.keys import KEY
-from ..annotated.places import masks_of, writable
+from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.argument_types import AnnDataLike, MaskLike
 from ..inference.features.differential import differential_features as find_features
@@ -16,6 +19,7 @@ from .groups import topics_of
 def differential_features(
     adata: AnnDataLike,
     *,
+    units: ArrayLike | None = None,
     key: str = KEY,
     layer: str | None = None,
     raw: bool | None = None,
@@ -30,6 +34,9 @@ def differential_features(
     ----------
     adata : AnnData or MuData
         Object with a fit by :func:`topics` or loadings by :func:`transform`.
+    units : str or array-like of shape (n_obs,), optional
+        Column of ``adata.obs`` with the sampling unit of each observation, such as its donor:
+        errors are those between units.
     key : str, default="topics"
         Key of the fit.
     layer : str, optional
@@ -42,7 +49,7 @@ def differential_features(
         As in :func:`topics`.
     **options
         Further arguments of :func:`nmfscale.differential_features`, such as
-        ``reference="least-extreme"`` or ``split=0.5``.
+        ``reference="mean"``, ``split=0.5`` or ``random_state=0``, the seed of the split.
 
     Returns
     -------
@@ -63,15 +70,18 @@ def differential_features(
     >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
     >>> adata = anndata.AnnData(X.toarray())
     >>> nmfscale.tl.topics(adata, 3, random_state=0)
-    >>> nmfscale.tl.differential_features(adata)
-    >>> nmfscale.get.differential_df(adata, topic=0).columns.tolist()[:5]
-    ['topic', 'feature', 'lfc', 'std_error', 'z']
+    >>> nmfscale.tl.differential_features(adata, random_state=0)
+    >>> nmfscale.get.differential_df(adata, topic=0).columns.tolist()[:7]
+    ['topic', 'feature', 'lfc', 'std_error', 'lower', 'upper', 'z']
     """
-    adata, returned = writable(adata, mod, copy)
+    whole, (adata, returned) = adata, writable(adata, mod, copy)
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
     var = masks_of(adata, None, mask_var, chosen["raw"])[1]
     counts = selected(counts_of(adata, **chosen), None, var)
     options = {"topic_names": topics_of(adata, key)} | options
+    options["units"] = column(adata, units, "units", whole=whole)
     result = find_features(read_model(adata, key, every=True), counts, **options)
+    if isinstance(units, str):
+        result = replace(result, origin=replace(result.origin, units=units))
     keep_result(adata, key, result, "differential_features")
     return returned

@@ -40,7 +40,7 @@ def adata():
     nmfscale.tl.topics(found, 3, random_state=0, max_iter=20)
     nmfscale.tl.topics(found, 2, random_state=0, max_iter=20, key_added="k2")
     nmfscale.tl.select_k(found, [2, 3], n_splits=2, random_state=0)
-    nmfscale.tl.differential_features(found)
+    nmfscale.tl.differential_features(found, split=None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for tool in (nmfscale.tl.permutation_test, nmfscale.tl.group_effects):

@@ -83,7 +83,7 @@ def test_columns_with_a_slash_are_read_from_files_without_anndata(tmp_path):
 @pytest.fixture(scope="module")
 def with_results(fitted):
     adata, groups = fitted.copy(), {"units": "donor", "random_state": 0}
-    nmfscale.tl.differential_features(adata, reference=1)
+    nmfscale.tl.differential_features(adata, reference=1, split=None)
     nmfscale.tl.group_effects(adata, "group", n_permutations=20, **groups)
     nmfscale.tl.bootstrap_weights(adata, "group", n_replicates=20, **groups)
     nmfscale.tl.correspondence_analysis(adata, "group", units="donor")

@@ -51,7 +51,7 @@ def fitted():
     adata = cells()
     nmfscale.tl.topics(adata, 3, layer="counts", **FIT)
     nmfscale.tl.select_k(adata, [2, 3], layer="counts", units="donor", n_splits=2, random_state=0)
-    nmfscale.tl.differential_features(adata)
+    nmfscale.tl.differential_features(adata, random_state=0)
     groups = {"units": "donor", "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,7 +114,9 @@ def test_results_are_those_of_the_functions_of_arrays(fitted):
     groups, names = {"units": obs["donor"], "random_state": 0}, ["topic 0", "topic 1", "topic 2"]
     smoothed = nmfscale.TopicModel(prior_factors=1.1, tol=1e-3)
     expected = [
-        nmfscale.differential_features(model, fitted, layer="counts", topic_names=names),
+        nmfscale.differential_features(
+            model, fitted, layer="counts", topic_names=names, random_state=0
+        ),
         nmfscale.permutation_test(model, obs["condition"], n_permutations=99, **groups),
         nmfscale.group_effects(
             model, obs["condition"], n_permutations=99, topic_names=names, **groups
@@ -215,7 +217,7 @@ def test_masks_and_columns_by_name():
     # features of the fit only; all features; all cells
     nmfscale.tl.topic_quality(adata, key="k3")
     assert not adata.var["k3_explained"][~var].any() and adata.var["k3_explained"][var].any()
-    nmfscale.tl.differential_features(adata, key="k3")
+    nmfscale.tl.differential_features(adata, key="k3", split=None)
     assert set(nmfscale.get.differential_df(adata, 0, key="k3")["feature"]) == set(adata.var_names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

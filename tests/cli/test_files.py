@@ -49,9 +49,12 @@ def test_several_files(tmp_path, monkeypatch, capsys):
     )
     for command in ("differential", "topic-quality", "stability"):
         words = [command, "model.h5"] if command != "stability" else [command, "-k", 2]
-        more = ["--starts", 3, "--seed", 1] if command == "stability" else []
+        more = {"differential": ["--split", "none"], "stability": ["--starts", 3, "--seed", 1]}
         for inputs, name in ((["a.nmf", "b.nmf"], "one"), (["both.nmf"], "two")):
-            assert run(*words, *inputs, *more, "-q", "-o", f"{command}-{name}.csv") == 0
+            assert (
+                run(*words, *inputs, *more.get(command, []), "-q", "-o", f"{command}-{name}.csv")
+                == 0
+            )
         one, two = ((tmp_path / f"{command}-{name}.csv").read_text() for name in ("one", "two"))
         assert one == two
     assert run("report", "model.h5", "a.nmf", "b.nmf", "--groups", "file", "-o", "page.html") == 0

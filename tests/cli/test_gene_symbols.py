@@ -60,6 +60,7 @@ def test_every_command_that_shows_features(folder, tmp_path, monkeypatch, capsys
     table = tmp_path / "table.csv"
     # the name of a column is enough where the counts are at hand
     assert main(["differential", "model.h5", "cells.h5ad", "--gene-symbols", "hgnc",
+                 "--split", "none",
                  "-o", str(table), "-o", str(tmp_path / "result.h5")]) == 0  # fmt: skip
     with table.open() as file:
         assert {row["feature"] for row in csv.DictReader(file)} == {*SHOWN}

@@ -403,11 +403,16 @@ def test_topics_of_many_starts(folder, tmp_path, capsys):
 def test_features_that_make_topics(folder, tmp_path, capsys):
     counts, model = folder / "counts.npz", folder / "model.h5"
     table, arrays = tmp_path / "features.csv", tmp_path / "features.h5"
+    units = tmp_path / "units.txt"
+    units.write_text("".join(f"{i % 12}\n" for i in range(len(nmfscale.load(model).loadings_))))
     words = ["differential", model, counts, "--reference", "mean", "-q", "--topic", 1]
+    words += ["--units", units, "--seed", 3]
     assert run(*words, "-o", table, "-o", arrays, "-o", tmp_path / "volcano.png") == 0
     out = capsys.readouterr().out
-    expected = nmfscale.differential_features(nmfscale.load(model), counts, reference="mean")
-    assert "relative to mean" in out and f"({expected.z[0].max():.1f})" in out
+    options = {"units": units.read_text().split(), "reference": "mean", "random_state": 3}
+    expected = nmfscale.differential_features(nmfscale.load(model), counts, **options)
+    assert "relative to mean" in out and "between 12 units" in out
+    assert f"({expected.z[0].max():.1f})" in out
     pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame(), check_dtype=False)
     with h5py.File(arrays) as file:
         assert_array_equal(file["z"][()], expected.z)
@@ -418,14 +423,15 @@ def test_features_that_make_topics(folder, tmp_path, capsys):
     to = ["-o", tmp_path / "split.h5", "-o", tmp_path / "volcano.html"]
     assert run(*words, "--seed", 1, *to) == 0
     assert "fitted to 50% of the counts" in capsys.readouterr().out
-    assert "--resume with --split needs --seed N" in misuse(capsys, *words, "--resume", *to)
+    assert run(*words, "--resume", "--force", *to) == 0  # the seed is that of the checkpoint
+    capsys.readouterr()
     split = nmfscale.differential_features(nmfscale.load(model), counts, split=0.5, random_state=1)
     assert_array_equal(nmfscale.load_result(tmp_path / "split.h5").z, split.z)
     assert "@lfc" in (tmp_path / "volcano.html").read_text()
     for more, complaint in (
         (["--resume"], "--resume needs --checkpoint"),
         (["--reference", 1, "--topic", 1], "--topic 1 is the reference"),
-        (["--seed", 1], "--seed is for --split"),
+        (["--seed", 1, "--split", "none"], "--seed is for a split"),
     ):
         assert complaint in misuse(capsys, "differential", model, counts, *more)
     for more, complaint in (

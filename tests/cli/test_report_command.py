@@ -35,7 +35,7 @@ def test_report_refuses_what_belongs_to_another_fit(tmp_path, monkeypatch, capsy
     model = nmfscale.TopicModel(3, random_state=0).fit(counts)
     model.save("model.h5")
     other = nmfscale.TopicModel(2, random_state=0).fit(counts)
-    nmfscale.differential_features(other, counts).save("genes.h5")
+    nmfscale.differential_features(other, counts, split=None).save("genes.h5")
     (tmp_path / "few.txt").write_text("a\nb\n")
     words = "report", "model.h5", "-o", "report.html"
     assert "of 2 topics" in failure(capsys, *words, "--results", "genes.h5")

@@ -65,7 +65,7 @@ def test_names_with_line_ends_stay_on_their_lines(tmp_path, monkeypatch, capsys)
         (nmfscale.find_samples(model, n_top=2), 6),
         (nmfscale.compare_fits({"one\nname": model, "two": model}), 3),
         (nmfscale.cluster_samples(model, 2, random_state=0), 2),
-        (nmfscale.differential_features(model, X, reference=names[0]), 1),
+        (nmfscale.differential_features(model, X, reference=names[0], split=None), 1),
     ):
         assert len(repr(result).split("\n")) == n_lines and "\t" not in repr(result)
     model.save("model.h5")
@@ -93,7 +93,7 @@ def test_python_shows_them_too(recwarn):
         nmfscale.permutation_test(model, groups, n_permutations=9, random_state=0),
         nmfscale.bootstrap_weights(model, groups, n_replicates=9, random_state=0),
         nmfscale.topic_quality(model, X, n_top=3),
-        nmfscale.differential_features(model, X),
+        nmfscale.differential_features(model, X, split=None),
         nmfscale.find_samples(model, texts=[HOSTILE[0]] * 30),
     ]
     shown = "\n".join(map(repr, results)) + "\n".join(str(each.message) for each in recwarn)

@@ -52,7 +52,7 @@ def test_nor_by_fits_that_repeat_one():
         warnings.simplefilter("always")
         nmfscale.bootstrap_fit(model, texts(), n_replicates=2, random_state=0)
         nmfscale.stability(nmfscale.TopicModel(2), texts(), n_starts=2, random_state=0)
-        nmfscale.differential_features(model, texts(), split=0.5)
+        nmfscale.differential_features(model, texts(), split=0.5, random_state=0)
     assert not [each for each in caught if "median sample" in str(each.message)]
 
 

@@ -9,21 +9,34 @@ import numpy as np
 import pandas as pd
 import pytest
 from clusters import WALL, cluster_of, within
+from night import at_night
 from numpy.testing import assert_allclose, assert_array_equal
 from oracle import equal_to_mean, equal_topics, feature_regression
 from scipy.special import chdtrc, ndtr
 from scipy.stats import false_discovery_control
+from scipy.stats import t as student
 from small_fits import X as SMALL
 from small_fits import at_level
 
-from nmfscale import TopicModel, bootstrap_fit, differential_features, kernels, write_store
+from nmfscale import (
+    TopicModel,
+    as_counts,
+    differential_features,
+    kernels,
+    load_result,
+    write_store,
+)
 from nmfscale.inference.features.shrinkage import shrink
-from nmfscale.inference.quantiles import normal_tail
+from nmfscale.inference.quantiles import normal_tail, t_pvalue
 from nmfscale.methods.topics.differential import PSEUDOCOUNT_OF_TESTS as OF_TESTS
 from nmfscale.results import StoredCounts
 
 K = 3
-NUMBERS = "lfc", "std_error", "z", "pvalue", "qvalue", "lfsr", "dispersion", "frequencies"
+NUMBERS = (
+    "lfc", "std_error", "lower", "upper", "z", "pvalue", "qvalue", "lfsr", "dispersion",
+    "frequencies",
+)  # fmt: skip
+UNITS = np.arange(len(SMALL)) % 11
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +57,9 @@ def bits(result):
     return [getattr(result, name).tobytes() for name in NUMBERS]
 
 
-@pytest.mark.parametrize("pseudocount", [1.0, 0.2])
-def test_every_number_is_that_of_the_oracle(loadings, pseudocount):
-    found = differential_features(loadings, SMALL, pseudocount=pseudocount)
+@pytest.mark.parametrize(("pseudocount", "family"), [(1.0, "quasi-poisson"), (0.2, "poisson")])
+def test_every_number_is_that_of_the_oracle(loadings, pseudocount, family):
+    found = differential_features(loadings, SMALL, pseudocount=pseudocount, family=family)
     A, n = design_of(loadings), int((SMALL.sum(axis=1) > 0).sum())
     for j in range(5, 60, 20):
         x = SMALL[:, j].astype(float)
@@ -64,15 +77,56 @@ def test_every_number_is_that_of_the_oracle(loadings, pseudocount):
         other = np.argmin(np.abs(logs[:, None] - logs) + 1e9 * np.eye(K), axis=1)
         assert_array_equal(found.least_extreme[:, j], other)
         assert_allclose(found.lfc[:, j], logs - logs[other], atol=1e-4)
-        assert_allclose(found.z[:, j] ** 2, ratios[np.arange(K), other], rtol=1e-4, atol=1e-5)
-        assert_allclose(found.pvalue[:, j], chdtrc(1, ratios.min(axis=1)), rtol=1e-4)
         mu = A @ f
-        curvature = (A * f).T @ (A * f * (x / mu**2)[:, None]) + pseudocount * np.eye(K)
-        V = np.linalg.inv(curvature)
-        errors = np.sqrt(np.diag(V) + np.diag(V)[other] - 2 * V[np.arange(K), other]) / np.log(2)
-        assert_allclose(found.std_error[:, j], errors, rtol=1e-4)
         dispersion = ((x - mu) ** 2).sum() / mu.sum() * n / (n - K)
         assert_allclose(found.dispersion[j], dispersion, rtol=1e-4)
+        factor = max(dispersion, 1) if family == "quasi-poisson" else 1
+        z = np.sqrt(ratios.min(axis=1) / factor)
+        assert_allclose(np.abs(found.z[:, j]), z, rtol=1e-4, atol=1e-5)
+        p = 2 * student.sf(z, n - K) if family == "quasi-poisson" else chdtrc(1, z * z)
+        assert_allclose(found.pvalue[:, j], p, rtol=1e-3)
+        curvature = (A * f).T @ (A * f * (x / mu**2)[:, None]) + pseudocount * np.eye(K)
+        V = np.linalg.inv(curvature) * factor
+        errors = np.sqrt(np.diag(V) + np.diag(V)[other] - 2 * V[np.arange(K), other]) / np.log(2)
+        assert_allclose(found.std_error[:, j], errors, rtol=1e-4)
+
+
+@pytest.mark.parametrize("reference", ["least-extreme", "mean", [0, 2]])
+def test_errors_between_units_are_those_of_the_oracle(loadings, reference):
+    """One Newton step without each unit, in plain NumPy; t tests of differences of frequencies."""
+    found = differential_features(loadings, SMALL, units=UNITS, reference=reference)
+    A, totals = design_of(loadings), design_of(loadings).sum(axis=0)
+    for j in (5, 25):
+        x = SMALL[:, j].astype(float)
+        f, _ = feature_regression(x, A)
+        mu, J = A @ f, np.diag(1 / f**2)
+        parts = [A[UNITS == u] * (x / mu)[UNITS == u, None] for u in range(11)]
+        of_unit = [(part / mu[UNITS == u, None]).T @ A[UNITS == u] for u, part in enumerate(parts)]
+        J += sum(of_unit)
+        without = np.array([
+            np.linalg.solve(J - of_unit[u], A[UNITS == u].sum(axis=0) - parts[u].sum(axis=0))
+            for u in range(11)
+        ])  # fmt: skip
+        without -= without.mean(axis=0)
+        V = without.T @ without * 10 / 11
+        for k in range(K):
+            weights = np.zeros(K)
+            if reference == "least-extreme":
+                pairs = [np.eye(K)[k] - np.eye(K)[i] for i in range(K) if i != k]
+                weights[found.least_extreme[k, j]] = 1
+            else:
+                members = [i for i in (range(K) if reference == "mean" else reference) if i != k]
+                weights[members] = totals[members] / totals[members].sum()
+                pairs = [np.eye(K)[k] - weights]
+            z = min(abs(c @ f) / np.sqrt(c @ V @ c) for c in pairs)
+            assert_allclose(abs(found.z[k, j]), z, rtol=1e-4)
+            assert_allclose(found.pvalue[k, j], 2 * student.sf(z, 10), rtol=1e-3)
+            log_scale = np.eye(K)[k] / f[k] - weights / (weights @ f)
+            error = np.sqrt(log_scale @ V @ log_scale) / np.log(2)
+            if reference == "mean":
+                error *= 1 - f[k] * totals[k] / (f @ totals)
+            assert_allclose(found.std_error[k, j], error, rtol=1e-4)
+    assert found.freedom == 10 and found.n_units == 11 and "errors between 11 units" in repr(found)
 
 
 def test_many_topics_and_every_instruction_set():
@@ -95,6 +149,7 @@ def test_many_topics_and_every_instruction_set():
 def test_other_references(loadings, reference):
     found = differential_features(loadings, SMALL, reference=reference)
     A, j = design_of(loadings), 5
+    factor = np.maximum(found.dispersion[j], 1)
     x, totals = SMALL[:, j].astype(float), design_of(loadings).sum(axis=0)
     f, _ = feature_regression(x, A)
     value = feature_regression(x, A, OF_TESTS)[1]
@@ -111,7 +166,9 @@ def test_other_references(loadings, reference):
         of_change = weights if reference != "mean" else totals / totals.sum()
         lfc = np.log2(f[k] / (of_change @ f))
         assert_allclose(found.lfc[k, j], lfc, atol=1e-4)
-        assert_allclose(found.z[k, j], np.sign(lfc) * np.sqrt(2 * (equal - value)), rtol=1e-3)
+        assert_allclose(
+            found.z[k, j], np.sign(lfc) * np.sqrt(2 * (equal - value) / factor), rtol=1e-3
+        )
 
 
 def test_tables_have_what_enrichment_tools_read(found):
@@ -161,60 +218,157 @@ def test_a_known_truth_is_found():
     assert 0.02 < (held.pvalue[1:, 30:] <= 0.05).mean() < 0.08
 
 
-@pytest.mark.filterwarnings("ignore:topics of 1 of 12 replicates were reordered")
-def test_quasi_poisson_and_bootstrap_make_tests_of_varying_counts_larger(tmp_path):
-    """Counts vary more than Poisson counts, and by unit: p of a Poisson model is too small."""
-    rng = np.random.default_rng(2)
-    units, L = np.arange(120) // 4, rng.dirichlet([0.5] * 2, 120)
-    means = (L @ np.full((2, 40), 6.0)) * rng.gamma(3, 1 / 3, (30, 40))[units]
-    X = rng.poisson(means)
-    model = TopicModel(2, random_state=0).fit(X)
-    plain = differential_features(L, X)
-    quasi = differential_features(L, X, family="quasi-poisson")
-    factor = np.maximum(plain.dispersion, 1)
-    assert plain.dispersion.mean() > 1.5
-    assert_allclose(quasi.z * np.sqrt(factor), plain.z, rtol=1e-12)
-    assert (plain.pvalue < 0.05).mean() > 2 * (quasi.pvalue < 0.05).mean()
-    by_units = bootstrap_fit(model, X, units=units, n_replicates=12, random_state=0)
-    both = differential_features(model, X, bootstrap=by_units)
-    alone = differential_features(model, X)
-    assert_array_equal(both.z, alone.z)
-    assert (both.pvalue >= alone.pvalue).all() and (both.pvalue > 1.5 * alone.pvalue).any()
-    replicates = by_units.components.replicates
-    common = (replicates.min(axis=(0, 1)) > 0) & (X.sum(axis=0) > 300)
-    logs = np.log2(replicates[:, :, common])
-    spread = np.full(40, np.nan)
-    spread[common] = (logs[:, 0] - logs[:, 1]).std(axis=0, ddof=1)
-    assert common.sum() > 20
-    assert_allclose(both.std_error_bootstrap[0, common], spread[common], rtol=0.15)
-    assert "bootstrap of units" in repr(both) and "std_error_bootstrap" in both.to_frame()
-    with pytest.raises(ValueError, match="has 3 features, and X 40"):
-        few = bootstrap_fit(model, X, features=[0, 1, 2], n_replicates=2, random_state=0)
-        differential_features(model, X, bootstrap=few)
+def test_intervals_and_tests_agree():
+    """An interval includes 0 if and only if p > 0.05, also if a topic has none of a feature."""
+    rng = np.random.default_rng(5)
+    L = rng.dirichlet([0.2] * K, 120)
+    frequencies = np.full((K, 200), 0.3) * rng.gamma(1, 1, 200)
+    frequencies[0, :60], frequencies[1:, :60] = 1.5 * rng.gamma(1, 1, 60), 0
+    X = rng.poisson(L @ frequencies * rng.gamma(4, 0.25, (120, 1)))
+    for options in ({}, {"units": np.arange(120) % 12}, {"reference": "mean"}, {"reference": 1}):
+        found = differential_features(L, X, **options)
+        outside = (found.lower > 0) | (found.upper < 0)
+        tested = found.std_error > 0
+        assert_array_equal(outside[tested], found.pvalue[tested] <= 0.05)
+        assert 40 < outside.sum() < 500
+        assert (found.lower <= found.lfc).all() and (found.lfc <= found.upper).all()
+        frame = found.to_frame(0)
+        up = frame[frame.lfc > 0]
+        assert (up.pvalue.diff().dropna() >= 0).all()  # sorted by what decides
 
 
-def test_a_split_gives_valid_tests(tmp_path):
-    """Counts without any difference: tests of topics that were fitted to them reject far more."""
-    rng = np.random.default_rng(3)
-    X = rng.poisson(rng.gamma(3, 2, 60), (150, 60))
-    model = TopicModel(2, random_state=0).fit(X)
-    twice = differential_features(model, X)
-    options = {"split": 0.5, "random_state": 1}
-    once = differential_features(model, X, **options)
-    assert (twice.pvalue < 0.05).mean() > 0.2
-    assert (once.pvalue < 0.05).mean() < 0.1
-    assert "fitted to 50% of the counts" in repr(once)
-    write_store(X, tmp_path / "counts.nmf")
-    again = differential_features(model, tmp_path / "counts.nmf", **options)
-    assert bits(again) == bits(once)
-    assert differential_features(model, X, split=0.8, random_state=1).base_mean.sum() < (
-        0.3 * X.sum() / 150
+@pytest.mark.parametrize("dispersion", [0.5, *at_night(0.1, 1.0)])
+def test_counts_that_vary_more_than_poisson_counts_keep_the_level(dispersion):
+    rng = np.random.default_rng(0)
+    L, X = rng.dirichlet([0.3] * 2, 150), rng.poisson(5 * rng.gamma(
+        1 / dispersion, dispersion, (150, 400)
+    ))  # fmt: skip
+    quasi, poisson = (
+        differential_features(L, X, size_factors=np.ones(150), family=family)
+        for family in ("quasi-poisson", "poisson")
     )
+    assert 0.02 < (quasi.pvalue[0] < 0.05).mean() < 0.08
+    assert (poisson.pvalue[0] < 0.05).mean() > 0.08
+
+
+@pytest.mark.filterwarnings("ignore:there are .* units")
+@pytest.mark.parametrize("n_units", [8, *at_night(4, 20)])
+def test_donors_keep_the_level(n_units):
+    """Frequencies vary between donors, which have unequal shares of the topics."""
+    rng, rejected, as_samples = np.random.default_rng(1), [], []
+    units = np.repeat(np.arange(n_units), 40)
+    for _ in range(4):
+        L = np.stack([
+            rng.dirichlet(1.5 * share + 1e-3) for share in rng.dirichlet([1.0] * 3, n_units)[units]
+        ])  # fmt: skip
+        frequencies = 5 * np.exp(rng.normal(0, 0.3, (n_units, 3, 80)))
+        X = rng.poisson(np.einsum("ik,ikj->ij", L, frequencies[units]))
+        options = {"reference": 0, "size_factors": np.ones(len(X))}
+        rejected.append(differential_features(L, X, units=units, **options).pvalue[1:] < 0.05)
+        as_samples.append(differential_features(L, X, **options).pvalue[1:] < 0.05)
+    assert 0.01 < np.mean(rejected) < 0.09
+    assert np.mean(as_samples) > 0.2
+
+
+def test_few_units_and_topics_of_one_unit_are_named(loadings):
+    with pytest.warns(UserWarning, match="there are 4 units: with fewer than about 10"):
+        differential_features(loadings, SMALL, units=UNITS % 4)
+    alone = loadings.copy()
+    alone[UNITS != 3, 1] = 0
+    alone[UNITS == 3, 1] += 1
+    with pytest.warns(UserWarning, match=r"one unit has most of topics 1 \(100% in unit 3\)"):
+        differential_features(alone, SMALL, units=UNITS)
+    with pytest.raises(ValueError, match="there is only one unit"):
+        differential_features(loadings, SMALL, units=np.zeros(len(SMALL)))
+    with pytest.raises(ValueError, match="units has 3 labels, and there are 90 samples"):
+        differential_features(loadings, SMALL, units=[1, 2, 3])
+    many = np.tile(loadings, (12, 1))
+    with pytest.warns(UserWarning, match="each of 1,080 samples of all samples is a unit"):
+        differential_features(many, np.tile(SMALL, (12, 1)))
+
+
+@pytest.mark.filterwarnings("ignore:topics .* of the fit to 50%")
+@pytest.mark.parametrize("dispersion", [0, 0.5, *at_night(1.0)])
+def test_counts_without_any_difference_are_split_by_default(dispersion, tmp_path):
+    """Tests of topics that were fitted to the same counts reject ten times as often."""
+    rng = np.random.default_rng(3)
+    X = rng.poisson(5 * (rng.gamma(1 / dispersion, dispersion, (150, 60)) if dispersion else
+                         np.ones((150, 60))))  # fmt: skip
+    model = TopicModel(2, random_state=0).fit(X)
+    once, twice = (differential_features(model, X, random_state=1, split=s) for s in ("auto", None))
+    assert (twice.pvalue < 0.05).mean() > 0.3
+    assert (once.pvalue < 0.05).mean() < 0.1
+    assert once.split == 0.5 and "fitted to 50% of the counts" in repr(once)
+    write_store(X, tmp_path / "counts.nmf")
+    again = differential_features(model, tmp_path / "counts.nmf", random_state=1)
+    assert bits(again) == bits(once)
+
+
+def test_without_a_split_there_are_effects_without_p(tmp_path):
+    """Where counts of the fit cannot be split, and where they are not those of the fit."""
+    rng = np.random.default_rng(3)
+    X = pd.DataFrame(rng.poisson(4, (90, 30)), columns=[f"g{j}" for j in range(30)])
+    model = TopicModel(2, random_state=0).fit(X)
+    few = TopicModel(2, random_state=0).fit(X[["g0", "g1", "g2"]])
+    half = TopicModel(2, random_state=0, integer="allow").fit(X / 2)
+    found = differential_features(half, X / 2)
+    for name, value in {
+        "only counts that are whole numbers": found,
+        "the other features of the fit, such as 'g3'": differential_features(model, X.iloc[:, :3]),
+        "too few to split": differential_features(few, X[["g0", "g1", "g2"]]),
+        "features without names cannot": differential_features(model, X.to_numpy()[:, :9]),
+    }.items():  # fmt: skip
+        assert name in value.no_pvalues and "no p-values" in repr(value)
+    assert found.pvalue is found.qvalue is found.lfsr is found.lower is None
+    assert list(found.to_frame().columns[:5]) == ["topic", "feature", "lfc", "std_error", "z"]
+    assert "pvals" not in found.rank_genes_groups() and "pvals" not in found.rank_genes_groups_df()
+    found.save(tmp_path / "found.h5")
+    assert load_result(tmp_path / "found.h5").no_pvalues == found.no_pvalues
+    others = X.rename(columns=lambda name: f"new {name}")
+    assert "no feature of X has the name" in differential_features(model, others).no_pvalues
+    more = X.join(others)
+    of_all = differential_features(model, more, random_state=0)
+    assert of_all.split == 0.5 and of_all.z.shape == (2, 60)
+    assert differential_features(model, X, split=None).pvalue is not None
+
+
+@pytest.mark.parametrize("told", ["outer join", *at_night("measured")])
+def test_entries_that_were_not_measured_are_left_out(told):
+    """Half of the samples lack ten features: changes are those of the truth, also of the others."""
+    rng = np.random.default_rng(0)
+    frequencies = 4 * rng.gamma(2, 0.5, (K, 60))
+    L, sizes = rng.dirichlet([0.3] * K, 240), rng.gamma(8, 0.125, (240, 1))
+    complete = rng.poisson(L @ frequencies * sizes)
+    X, lacking, batch = complete.copy(), np.arange(60) < 10, np.repeat([0, 1], 120)
+    X[:120, lacking] = 0
+    measured = np.array([~lacking, np.ones(60, bool)])
+    counts, options = as_counts(X), {"measured": measured, "batch": batch}
+    if told == "outer join":  # what concat leaves in its result
+        counts.measured, options = (measured, batch), {}
+    model = TopicModel(K, random_state=0).fit(counts, **options)
+    order = np.argmax(model.loadings_.T @ L, axis=0)
+    found = differential_features(model, counts, random_state=0, reference=int(order[0]))
+    for k in (1, 2):
+        change = np.log2(frequencies[k] / frequencies[0])
+        apart = np.abs(found.lfc[order[k]] - change)
+        assert np.median(apart[lacking]) < 0.5 and np.median(apart[~lacking]) < 0.35
+    assert_allclose(found.base_mean[:10], complete[120:, :10].mean(axis=0) / 2, rtol=0.1)
+    if told == "outer join":
+        with pytest.raises(
+            ValueError, match=r"1,200 entries that were not measured.*size_factors="
+        ):
+            differential_features(model.loadings_, counts)
 
 
 def test_tails_of_the_normal_distribution():
     x = np.concatenate([[0], np.linspace(1e-3, 37, 500)])
     assert_allclose(normal_tail(x), ndtr(-x), rtol=1e-11)
+
+
+def test_tails_of_the_t_distribution():
+    t = np.concatenate([[0], np.geomspace(1e-3, 60, 300)])
+    for freedom in (1, 3, 7.5, 40, 900):
+        assert_allclose(t_pvalue(t, freedom), 2 * student.sf(t, freedom), rtol=1e-9)
 
 
 def test_shrinkage_finds_effects_and_their_signs():
@@ -233,7 +387,8 @@ def test_shrinkage_finds_effects_and_their_signs():
 def test_the_same_bits_with_any_threads_from_files_and_resumed(
     loadings, small_blocks, monkeypatch, tmp_path
 ):
-    found = differential_features(loadings, SMALL)
+    ask = partial(differential_features, loadings, units=UNITS)
+    found = ask(SMALL)
     internals.small_panels(monkeypatch, 600)
     write_store(SMALL, tmp_path / "counts.nmf")
     options = {"checkpoint": tmp_path / "job", "checkpoint_every": 0}
@@ -248,24 +403,46 @@ def test_the_same_bits_with_any_threads_from_files_and_resumed(
     with monkeypatch.context() as patch:
         internals.around_column_steps(patch, press)
         with pytest.warns(UserWarning, match=r"Ctrl-C ended the work: 32 of 60 features"):
-            part = differential_features(loadings, SMALL, n_threads=2, **options)
+            part = ask(SMALL, n_threads=2, **options)
         n_panels.append(len(panels))
         source = StoredCounts(tmp_path / "counts.nmf")
-        again = differential_features(loadings, source, n_threads=1, resume=True, **options)
+        again = ask(source, n_threads=1, resume=True, **options)
     assert n_panels == [2] and part.interrupted and "32 of 60 features" in repr(part)
     assert_array_equal(part.z, found.z[:, part.features])
     assert bits(again) == bits(found)
     with pytest.raises(ValueError, match="the inputs differ"):
-        differential_features(loadings, SMALL, pseudocount=2, resume=True, **options)
+        ask(SMALL, pseudocount=2, resume=True, **options)
     for X in (SMALL.astype(np.float32), tmp_path / "counts.nmf"):
-        assert bits(differential_features(loadings, X, memory_limit="8GB")) == bits(found)
+        assert bits(ask(X, memory_limit="8GB")) == bits(found)
+
+
+def test_a_resumed_job_has_the_split_of_its_checkpoint(small_blocks, monkeypatch, tmp_path):
+    """Without a seed, the split is another one each time."""
+    model = TopicModel(K, random_state=0).fit(SMALL)
+    internals.small_panels(monkeypatch, 600)
+    options = {"checkpoint": tmp_path / "job", "checkpoint_every": 0, "split": 0.5}
+
+    def press(original, step, panel, n_threads):
+        if panel.lanes.start == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(step, panel, n_threads)
+
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="Ctrl-C ended the work"):
+        internals.around_column_steps(patch, press)
+        part = differential_features(model, SMALL, **options)
+    again = differential_features(model, SMALL, resume=True, **options)
+    assert part.interrupted and not again.interrupted
+    assert again.random_state == part.random_state
+    assert_array_equal(again.z[:, part.features], part.z)
+    seeded = differential_features(model, SMALL, split=0.5, random_state=part.random_state)
+    assert bits(seeded) == bits(again)
 
 
 @pytest.mark.nightly
 def test_a_cluster_gives_the_same_bits(loadings, store):
-    found = differential_features(loadings, SMALL)
+    found = differential_features(loadings, SMALL, units=UNITS)
     with cluster_of(2) as client:
-        options = {"client": client, "n_threads": 1}
+        options = {"client": client, "n_threads": 1, "units": UNITS}
         for source in (store, SMALL):
             ask = partial(differential_features, loadings, source, **options)
             assert bits(within(WALL, ask)) == bits(found)
@@ -277,9 +454,9 @@ def test_samples_are_matched_by_name(loadings, found):
     counts = pd.DataFrame(SMALL, index=names)
     assert bits(differential_features(table, counts)) == bits(found)
     model = TopicModel(K, random_state=0).fit(counts)
-    turned = differential_features(model, counts[::-1])
-    assert_allclose(turned.z, differential_features(model, counts).z, atol=1e-6)
-    some = differential_features(model, counts.iloc[:, ::3])  # other features than the fit
+    ask = partial(differential_features, model, split=None)
+    assert_allclose(ask(counts[::-1]).z, ask(counts).z, atol=1e-6)
+    some = ask(counts.iloc[:, ::3])  # other features than the fit
     assert some.z.shape == (K, 20)
     with pytest.raises(ValueError, match="totals of .* samples differ, the first that of sample"):
         differential_features(model, SMALL[::-1])
@@ -295,7 +472,7 @@ def test_samples_are_matched_by_name(loadings, found):
         ({"family": "gamma"}, "family='gamma' is not one of"),
         ({"split": 1.5}, "split=1.5: a share of the counts"),
         ({"split": 0.5}, "split=0.5 fits the topics again: a fitted model whose fit can"),
-        ({"bootstrap": 3}, "bootstrap is a int: what bootstrap_fit returns"),
+        ({"level": 2}, "level=2: a number between 0 and 1"),
         ({"resume": True}, "resume=True needs checkpoint="),
         ({"topic_names": ["a"]}, "topic_names has 1 different names; 3 are needed"),
         ({"memory_limit": "1MB"}, "the regressions of the features need"),

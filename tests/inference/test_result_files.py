@@ -67,7 +67,7 @@ def results():
         nmfscale.compare_fits({"a": model, "b": named}, X),
         nmfscale.pseudobulk(named, X, units=UNITS, groups=GROUPS),
         nmfscale.condition_features(named, X, GROUPS, units=UNITS),
-        nmfscale.differential_features(named, X, reference="blue"),
+        nmfscale.differential_features(named, X, reference="blue", split=None),
     ]
 
 

@@ -55,7 +55,7 @@ def test_every_plot_shows_names_or_numbers_with_words(fit):
         partial(pl.biplot, table), partial(pl.similarity_plot, match),
     ):  # fmt: skip
         assert labels <= texts(draw())
-    found = nmfscale.differential_features(model, X)
+    found = nmfscale.differential_features(model, X, split=None)
     assert f"0 {', '.join(words[0])}" in texts(pl.volcano_plot(found, 0))
     # panels have their names and numbers all the same
     assert [p.get_title() for p in pl.forest_plot(effects, panels=["topic 0"]).child_axes] == [

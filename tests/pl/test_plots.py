@@ -517,7 +517,7 @@ class TestTopFeatures:
         X = pd.DataFrame(simulate_topic_counts(60, 30, 3, random_state=0)[0].toarray())
         X = X.rename("gene {}".format, axis=1)
         model = TopicModel(3, random_state=0).fit(X)
-        found = differential_features(model, X)
+        found = differential_features(model, X, split=None)
         names = model.feature_names_in_
         expected = [names[j].tolist() for j in np.argsort(-found.z, axis=1, kind="stable")[:, :4]]
         assert top_features(model, n_top=4, score=found) == expected

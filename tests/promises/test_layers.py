@@ -73,7 +73,7 @@ PARTS = {
         "": set(),
         "weights": {""},
         "projection": {"", "weights"},
-        "topics": {""},
+        "topics": {"", "weights"},
         "starts": {"", "projection", "topics"},
         "poisson": {"", "weights", "projection", "starts"},
         "variational": {"", "projection", "poisson"},

@@ -288,12 +288,14 @@ def test_counts_of_topic_quality():
 def test_features_have_the_names_of_the_fit_if_the_counts_have_none():
     model = nmfscale.TopicModel(K, random_state=0).fit(X, feature_names=FEATURES)
     found = (
-        nmfscale.differential_features(model, X),
+        nmfscale.differential_features(model, X, random_state=0),
         nmfscale.topic_quality(model, X),
         nmfscale.bootstrap_fit(model, X, n_replicates=2, random_state=0),
         nmfscale.experimental.jackknife_fit(model, X, entries=[(0, "gene3")]),
     )
     for result in found:
         assert list(result.feature_names) == list(FEATURES)
-    other = nmfscale.differential_features(model, nmfscale.as_counts(X, feature_names=range(M)))
+    other = nmfscale.differential_features(
+        model, nmfscale.as_counts(X, feature_names=range(M)), split=None
+    )
     assert other.to_frame().feature.max() == M - 1

@@ -133,6 +133,8 @@ def test_page_on_model_files(tmp_path, monkeypatch):
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
 @pytest.mark.filterwarnings("ignore:.* fewer than 20 units")
+@pytest.mark.filterwarnings("ignore:one unit has most of topics")
+@pytest.mark.filterwarnings("ignore:units= is not given, so that each of 5,15")
 @pytest.mark.filterwarnings("ignore:samples of group 'numpy' have")
 @pytest.mark.filterwarnings("ignore:.* samples have fewer than total=86 counts")
 @pytest.mark.filterwarnings("ignore:proportions vary more in group")
@@ -161,6 +163,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore:one unit has most of topics")
 @pytest.mark.parametrize(
     ("name", "least"),
     [

@@ -155,7 +155,10 @@ QUESTIONS = {
     ),
     "differential_features": (
         ALL,
-        lambda form: changes(nmfscale.differential_features(form.model, form.X).to_frame()), 0.8,
+        lambda form: changes(
+            nmfscale.differential_features(form.model, form.X, split=None).to_frame()
+        ),
+        1.3,
     ),
     "find_samples": (
         ALL,
@@ -228,9 +231,11 @@ QUESTIONS = {
     "tl.differential_features": (
         ANNOTATED,
         lambda form: changes(
-            nmfscale.get.differential_df(form.annotated(tl.differential_features))
+            nmfscale.get.differential_df(
+                form.annotated(tl.differential_features, split=None)
+            )
         ),
-        0.8,
+        1.3,
     ),
     "tl.pseudobulk": (
         ANNOTATED,
@@ -256,10 +261,7 @@ REFUSED = {
     )),
     *(("experimental.jackknife_fit", form) for form in ALL),
 }  # fmt: skip
-MARKS = {
-    **dict.fromkeys(("select_k", "stability", "bootstrap_fit"), pytest.mark.slow),
-    **dict.fromkeys(("differential_features", "tl.differential_features"), pytest.mark.xfail),
-}
+MARKS = dict.fromkeys(("select_k", "stability", "bootstrap_fit"), pytest.mark.slow)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -68,7 +68,7 @@ def test_page_holds_the_fit_and_the_results(fit, tmp_path):
         nmfscale.bootstrap_weights(
             model, labels, units=named_labels(range(120), "donor"), random_state=0, n_replicates=99
         ),
-        nmfscale.differential_features(model, counts),
+        nmfscale.differential_features(model, counts, split=None),
         nmfscale.cluster_samples(model, n_clusters=2, random_state=0),
     ]
     page = written(tmp_path, model, counts, groups={"side": labels}, other=model, results=results)
@@ -171,7 +171,7 @@ def test_refusals_come_before_any_work(fit, tmp_path, monkeypatch):
     with pytest.raises(NotFittedError):
         nmfscale.write_report(nmfscale.TopicModel(), path, overwrite=True)
     other = nmfscale.TopicModel(2, random_state=0).fit(counts)
-    wrong = nmfscale.differential_features(other, counts)
+    wrong = nmfscale.differential_features(other, counts, split=None)
     with pytest.raises(ValueError, match="of 2 topics do not belong to a model of 3"):
         nmfscale.write_report(model, path, overwrite=True, results=[wrong])
     monkeypatch.setitem(sys.modules, "bokeh", None)

@@ -6,7 +6,6 @@ from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import false_discovery_control
 
 from ...counts.argument_types import CountsLike, Topics, check_option
 from ...counts.base import CountMatrix
@@ -21,35 +20,37 @@ from ...methods.topics.differential import (
     Regressions,
     regression_needs,
 )
+from ...methods.weights.measured import Measured
+from ...models.arguments.measured_entries import measured_in, n_measured, refuse_missing_entries
 from ...models.arguments.names import feature_names_of
 from ...models.arguments.validation import sizes_of
 from ...models.pipelines import FittedModel, model_and_input
 from ...readers.open import as_counts
+from ..design.groups import (
+    Design,
+    Labels,
+    check_resampled,
+    checked_design,
+    checked_labels,
+    warn_of_samples_as_units,
+)
 from ..design.loadings import SampleTopics, topics_of_samples
+from ..intervals import check_interval
 from ..job import JobOptions, job_options
-from ..quantiles import normal_tail
-from ..replicates.refit_result import BootstrapFit
 from ..results.origin import Origin
 from .differential_result import DifferentialFeatures
 from .differential_run import run_regressions
-from .differential_split import fitted_to_part
-from .differential_tests import (
-    LEAST_EXTREME,
-    Prior,
-    Reference,
-    ReferenceName,
-    Tests,
-    bootstrap_errors,
-)
-from .shrinkage import shrink
+from .differential_split import counts_to_test
+from .differential_summary import differential_result
+from .differential_tests import LEAST_EXTREME, Reference, ReferenceName, Tests
 
 Array = NDArray[Any]
-Family: TypeAlias = Literal["poisson", "quasi-poisson"]
+Family: TypeAlias = Literal["quasi-poisson", "poisson"]
 # Relative difference of totals of samples that is no rounding.
 _OTHER = 1e-6
-# z below which a standard error of the log ratio is that of the curvature, not the one of z.
-_SMALL_Z = 0.1
-_LOG_2 = 0.6931471805599453
+# Number of units below which to warn, and the sum of squared shares of units in a topic from which
+# one unit has most of it.
+_FEW_UNITS, _ONE_UNIT = 10, 0.5
 
 
 @job_options
@@ -59,9 +60,10 @@ def differential_features(
     *,
     reference: ReferenceName | Topics = LEAST_EXTREME,
     pseudocount: float = 1.0,
-    family: Family = "poisson",
-    bootstrap: BootstrapFit | None = None,
-    split: float | None = None,
+    family: Family = "quasi-poisson",
+    units: ArrayLike | None = None,
+    level: float = 0.95,
+    split: Literal["auto"] | float | None = "auto",
     size_factors: ArrayLike | None = None,
     topic_names: ArrayLike | None = None,
     memory_limit: int | float | str | None = None,
@@ -71,15 +73,16 @@ def differential_features(
 ) -> DifferentialFeatures:
     """Find the features that make each topic, with log2-fold changes and tests.
 
-    Grade-of-membership differential expression [1]_: counts of a feature are
-    ``x_ij ~ Poisson(sum_k s_i l_ik f_jk)`` with held proportions l of the topics and sizes s of the
-    samples. Frequencies f are estimated feature by feature, and compared between topics. Samples
-    need not belong to one topic each, as clusters would require.
+    Grade-of-membership differential expression [1]_: expected counts of a feature are
+    ``sum_k s_i l_ik f_jk`` with held proportions l of the topics and sizes s of the samples.
+    Frequencies f are estimated feature by feature, and compared between topics. Samples need not
+    belong to one topic each, as clusters would require.
 
-    The counts are used twice if the topics were fitted to the same counts: topics are what explains
-    these counts best, so that features differ between topics more than in new counts, and p is too
-    small. Read z as a ranking, or use `split`. Samples of one patient or document source also
-    resemble each other, which a Poisson model ignores: see `bootstrap`.
+    A fit chooses the topics for which features differ most, so that tests in the same counts are
+    wrong: of features without any difference, half may have p < 0.05. By default, counts to which
+    the model was fitted are therefore split at random: topics are fitted again to one half, and
+    features tested in the other. Samples of one patient or document source resemble each other: see
+    `units`.
 
     Parameters
     ----------
@@ -98,20 +101,28 @@ def differential_features(
         Counts that are added to each topic, at the mean frequency of the feature, for frequencies
         and log-fold changes. They shrink changes of rare features towards 0, and keep those of
         perfect markers finite. Tests use at most 0.02.
-    family : {"poisson", "quasi-poisson"}, default="poisson"
-        "quasi-poisson" divides z by the square root of the dispersion of the feature, if that is
-        above 1.
-    bootstrap : BootstrapFit, optional
-        Result of :func:`bootstrap_fit` for this model and all of its features. It gives standard
-        errors that include the uncertainty of the loadings and, with `units=` there, the variance
-        between units. They are reported beside those of the curvature. p, q and lfsr then come from
-        z divided by the ratio of the two standard errors, if that is above 1, as in [2]_.
-    split : float, optional
-        Share of the counts for another fit, such as 0.5; features are tested in the other counts.
-        Each count is split at random (binomial thinning), so that parts of Poisson counts are
-        independent, and p is valid. The fit starts from the factors of the model, so that topics
-        keep their order. For a :class:`PoissonNMF` or :class:`TopicModel` and the counts of its
-        fit.
+    family : {"quasi-poisson", "poisson"}, default="quasi-poisson"
+        How much counts vary. "quasi-poisson" divides z by the square root of the dispersion of the
+        feature, if that is above 1: counts of genes and words vary more than Poisson counts. No
+        part of errors between units.
+    units : array-like of shape (n_samples,), optional
+        Sampling unit of each sample, such as its donor. Errors are then those between units, for
+        samples that depend on each other within units, and p-values are those of a t distribution
+        with the number of units less 1 degrees of freedom. A Series is matched by name. Units may
+        have samples with any topics.
+    level : float, default=0.95
+        Level of the intervals of log-fold changes.
+    split : "auto", float or None, default="auto"
+        "auto": if `model` was fitted to these counts, fit it again to half of them, and test in the
+        other half. Where counts cannot be split (fractional counts; the median sample has fewer
+        than 20, or there are fewer than 5 samples for each topic; models whose fits cannot start at
+        another one, such as :class:`AnchorNMF`), there are effects without p-values, and the result
+        says why. An array of proportions, and a model of other features, are tested in all counts.
+        A number is the share of the counts for the fit. None: test in all counts, and take the
+        topics as known; right for proportions from elsewhere, such as those of held-out counts.
+        Each count is split by binomial thinning, features that vary more than Poisson counts with
+        random shares [2]_, so that the parts are independent. The fit starts from the factors of
+        the model, so that topics keep their order.
     size_factors : array-like of shape (n_samples,), optional
         Sizes s of the samples; by default their total counts in `X`.
     topic_names : sequence of str, optional
@@ -121,16 +132,17 @@ def differential_features(
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`.
     random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
-        As in :func:`bootstrap_weights`. The seed is that of the split. Panels of features are the
+        As in :func:`bootstrap_weights`. The seed is that of the split; a resumed job has the one of
+        its checkpoint. Panels of features are the
         tasks of a cluster, and finished features are saved. Results are the same to the bit
         everywhere.
 
     Returns
     -------
     DifferentialFeatures
-        Arrays (n_components, n_features) of log2-fold changes, z, p and further numbers; tables by
-        ``to_frame()`` and ``rank_genes_groups()``. After Ctrl-C, it has the features that were
-        finished.
+        Arrays (n_components, n_features) of log2-fold changes with intervals, z, p and further
+        numbers; tables by ``to_frame()`` and ``rank_genes_groups()``. After Ctrl-C, it has the
+        features that were finished.
 
     Raises
     ------
@@ -142,8 +154,10 @@ def differential_features(
     Warns
     -----
     UserWarning
-        If Ctrl-C ended the work, some samples have counts but no topics, or minima of some features
-        were not found.
+        If samples are too many to be sampling units and `units` is not given; if there are fewer
+        than ten units, or one unit has almost all of a topic; if topics of a fit to half of the
+        counts are not those of the model; if Ctrl-C ended the work, some samples have counts but no
+        topics, or minima of some features were not found.
 
     Notes
     -----
@@ -151,25 +165,41 @@ def differential_features(
     minimise ``sum_k (u_k + a / f0) f_k - sum_i x_i log(sum_k s_i l_ik f_k) - a sum_k log f_k``. The
     z-score is the signed root of the likelihood ratio of equality with the reference: standard
     errors on the log scale would fail for the best markers, whose other frequencies are almost 0.
-    The p-value of
-    "least-extreme" is the largest of the comparisons with all other topics (intersection-union
-    test), so that it needs no correction for the choice; q is Benjamini and Hochberg's over the
-    features of a topic. Both minima of a likelihood ratio have at most 0.02 pseudo-counts, because
-    pseudo-counts favour equality: with 1, tests of two topics at 5% rejected in only 2% of the
-    features with 20 to 100 counts and without differences. With 0.02 they reject in 5%, at any
-    number of counts above 20 (``benchmarks/differential.py``).
+    For "least-extreme" it is the least of the comparisons with all other topics
+    (intersection-union test), so that its p-value needs no correction for the choice; q is
+    Benjamini and Hochberg's over the features of a topic. Both minima of a likelihood ratio have at
+    most 0.02 pseudo-counts, because pseudo-counts favour equality: with 1, tests of two topics at
+    5% rejected in only 2% of the features with 20 to 100 counts and without differences. With 0.02
+    they reject in 5%, at any number of counts above 20 (``benchmarks/differential.py``). The
+    dispersion is ``sum_i (x_i - mu_i)^2 / sum_i mu_i n / (n - K)``: 1 for Poisson counts. z then
+    has n - K degrees of freedom.
 
-    Shrunken log-fold changes and local false sign rates (lfsr) are those of a normal mixture [3]_
-    with ``|lfc / z|`` as standard error. The dispersion is
-    ``sum_i (x_i - mu_i)^2 / sum_i mu_i n / (n - K)``: 1 for Poisson counts.
+    With units, z is the difference of the two frequencies divided by its standard error, the
+    jackknife that leaves out one unit after the other, with one Newton step each (CR3 of [3]_).
+    Unlike a sandwich with the factor n / (n - 1), it keeps its level where units have very
+    different shares of a topic (``benchmarks/calibration.py``).
+
+    Intervals are the log-fold change plus and minus its standard error times the quantile of z. An
+    end that contradicts the test is moved: intervals include 0 if and only if p is above
+    1 - `level`. Pseudo-counts shrink log-fold changes, and the intervals are those of the shrunken
+    change: for features with few counts, choose a smaller `pseudocount`.
+
+    Shrunken log-fold changes and local false sign rates (lfsr) are those of a mixture of normal
+    distributions and a point mass at 0 [4]_, which is fitted to all features of a topic, with
+    ``|lfc / z|`` as standard error (z of the same p-value, if it is a t statistic). So lfsr is at
+    least the probability that a change is 0. That of fastTopics comes from a Markov chain with
+    0.01 pseudo-counts, and its mixture is fitted to the features of all topics: numbers differ, and
+    those here are shrunk more, with 1 pseudo-count.
 
     References
     ----------
     .. [1] Carbonetto et al. (2023). GoM DE: interpreting structure in sequence count data with
        differential expression analysis allowing for grades of membership. Genome Biology.
-    .. [2] Rao, Scott (1984). On chi-squared tests for multiway contingency tables with cell
-       proportions estimated from survey data. Annals of Statistics.
-    .. [3] Stephens (2017). False discovery rates: a new deal. Biostatistics.
+    .. [2] Neufeld, Popp, Gao, Battle, Witten (2023). Negative binomial count splitting for
+       single-cell RNA sequencing data. arXiv:2307.12985.
+    .. [3] MacKinnon, White (1985). Some heteroskedasticity-consistent covariance matrix estimators
+       with improved finite sample properties. Journal of Econometrics.
+    .. [4] Stephens (2017). False discovery rates: a new deal. Biostatistics.
 
     Examples
     --------
@@ -180,67 +210,66 @@ def differential_features(
     >>> frequencies[0, 4], frequencies[1, 7] = 80, 60  # each topic has one leading feature
     >>> X = rng.poisson(rng.dirichlet([0.3, 0.3], 80) @ frequencies)
     >>> model = TopicModel(n_components=2, random_state=0).fit(X)
-    >>> found = differential_features(model, X)
+    >>> found = differential_features(model, X, random_state=0)
     >>> found.to_frame().groupby("topic").head(1)[["topic", "feature", "lfc"]].round(1)
         topic  feature  lfc
-    0       0        4  6.8
-    30      1        7  6.6
+    0       0        4  4.2
+    30      1        7  3.9
     """
     pseudocount = _checked_pseudocount(pseudocount)
     check_option("family", family, Family)
+    check_interval(level, "percentile")
     job["client"] = resolve_client(job["client"])
     model, X = model_and_input(model, X)
     counts = as_counts(
         X, integer="allow", subject="X", layer=layer, raw=raw,
         in_memory=memory_limit is None and job["client"] is None, memory_limit=memory_limit,
     )  # fmt: skip
-    if split is not None:
-        model, counts = fitted_to_part(model, X, counts, split, job)
+    refuse_missing_entries(model, counts)
+    labels = _checked_units(units, counts)
+    names = topics_of_samples(model, "proportions", topic_names, warn=False).topic_names
+    if len(names) < 2:
+        raise ValueError(
+            f"there is {len(names)} topic: features are compared between at least two."
+        )
+    compared = Reference.of(reference, names)
+    _refuse_other_counts(counts, model)
+    tested = counts_to_test(model, X, counts, split, job)
+    feature_names = feature_names_of(model, tested.counts)
+    model, counts = tested.model, tested.counts
     topics = topics_of_samples(model, "proportions", topic_names, warn=False)
-    K = topics.rows.shape[1]
-    if K < 2:
-        raise ValueError(f"there is {K} topic: features are compared between at least two.")
-    compared = Reference.of(reference, topics.topic_names)
-    proportions = _in_order_of(counts, topics, model)
-    sizes = _sizes(size_factors, counts, proportions)
-    replicates = None
-    if bootstrap is not None:
-        replicates = _checked_replicates(bootstrap, counts, K)
+    topics = _in_order_of(counts, topics, model)
+    proportions, measured = _proportions(counts, topics), measured_in(model, counts)
+    sizes, K = _sizes(size_factors, counts, topics, measured), len(names)
+    sizes = np.where(proportions.any(axis=1), sizes, 0.0)
     threads = resolve_threads(job["n_threads"], counts.nnz * K)
-    needs = regression_needs(counts, K, threads)
+    needs = regression_needs(counts, K, threads, 0 if labels is None else len(labels.names))
     check_columns(counts, needs, memory_limit, n_threads=threads)
     with single_blas_thread():
-        design = FeatureDesign.of(proportions, sizes)
-        weights = compared.weights(design.totals)
+        design = FeatureDesign.of(
+            proportions, sizes, counts.shape[1], measured,
+            None if labels is None else labels.codes,
+        )  # fmt: skip
+        if tested.no_pvalues is None:
+            _warn_of_units(design, labels, topics.topic_names)
+        weights = compared.weights(design.whole)
         step = RegressFeatures.of(counts, design, pseudocount, weights)
-        arrays, done = run_regressions(counts, step, design, needs, job)
+        arrays, done = run_regressions(counts, step, design, needs, tested.seed, job)
         features = np.flatnonzero(done)
         totals = np.asarray(counts.column_totals, np.float64)[features]
         regressions = Regressions.of(
-            arrays["regressions"][features], arrays["squares"][features], totals, design,
-            int(np.count_nonzero(sizes)),
+            arrays["regressions"][features], arrays["squares"][features], totals, design, features
+        )
+        _warn_of_unsolved(regressions, features)
+        covariances = arrays["covariances"][features] if labels is not None else None
+        tests = Tests.of(regressions, compared, design, weights, family, totals, covariances)
+        return differential_result(
+            regressions, tests, tested, compared, topics, features, feature_names,
+            level=float(level), pseudocount=pseudocount, family=family,
+            n_units=None if labels is None else design.n_units,
+            base_mean=totals / n_measured(measured, counts)[features],
+            origin=Origin.of(topics.words, units=units),
         )  # fmt: skip
-        if regressions.unsolved.any():
-            warn_caller(
-                f"likelihood ratios of {int(regressions.unsolved.sum()):,} features are not "
-                "exact: their "
-                f"minima were not found, the first that of feature {_first(features, regressions)}."
-            )
-        tests = Tests.of(regressions, compared, design, weights, family, totals)
-        errors = None
-        if replicates is not None:
-            prior = Prior(pseudocount, design.totals, totals / design.totals.sum())
-            errors = bootstrap_errors(
-                replicates[:, :, features], regressions, compared, weights, prior
-            )
-        return _result(
-            regressions, tests, errors, compared, topics, counts, feature_names_of(model, counts),
-            features, pseudocount, family, None if bootstrap is None else bootstrap.units, split,
-        )  # fmt: skip
-
-
-def _first(features: Array, regressions: Regressions) -> int:
-    return int(features[np.flatnonzero(regressions.unsolved)[0]])
 
 
 # Arguments -----------------------------------------------------------------------------------
@@ -256,30 +285,81 @@ def _checked_pseudocount(value: Any) -> float:
     return number
 
 
-def _in_order_of(counts: CountMatrix, topics: SampleTopics, model: Any) -> Array:
-    """Return the proportions (n, K) of the samples of the counts."""
-    rows, of_fit = topics.rows, topics.totals
+def _checked_units(units: Any, counts: CountMatrix) -> Labels | None:
+    """Return the units of the samples, None if samples are units."""
+    if units is None:
+        return None
+    labels = checked_labels(units, counts.shape[0], "units", counts.sample_names, "X")
+    check_resampled(checked_design(labels, units=labels.codes, nested=False))
+    return labels
+
+
+def _warn_of_units(design: FeatureDesign, labels: Labels | None, names: tuple[Any, ...]) -> None:
+    """Warn of samples that cannot be units, of few units, and of topics of one unit."""
+    if labels is None or design.unit_totals is None:
+        n = int(design.n_samples.sum())
+        one = Labels(np.zeros(n, np.int64), (None,))
+        warn_of_samples_as_units(Design(np.arange(n), n, None, one))
+        return
+    if design.n_units < _FEW_UNITS:
+        warn_caller(
+            f"there are {design.n_units} units: with fewer than about {_FEW_UNITS}, differences "
+            "must be large to be found, and p-values depend on units being alike. More units are "
+            "needed, not more samples."
+        )
+    shares = design.unit_totals.sum(axis=0) / design.whole
+    alone = np.flatnonzero((shares * shares).sum(axis=0) > _ONE_UNIT)
+    if alone.size:
+        units = shares[:, alone].argmax(axis=0)
+        such = ", ".join(
+            f"{names[k]} ({shares[u, k]:.0%} in unit {shown(labels.names[u])})"
+            for k, u in zip(alone, units, strict=True)
+        )
+        warn_caller(
+            f"one unit has most of topics {such}: how much these topics vary between units cannot "
+            "be estimated, and p-values of comparisons with them are too small."
+        )
+
+
+def _refuse_other_counts(counts: CountMatrix, model: Any) -> None:
+    """Refuse counts with the features of a fit whose totals are not those of its samples."""
+    of_fit, names = getattr(model, "sample_totals_", None), names_of(model)
+    n_features = getattr(model, "n_features_in_", None)
+    if of_fit is None or n_features != counts.shape[1]:
+        return
+    if names is not None and counts.sample_names is not None:
+        places = places_of(names, counts.sample_names, "model")
+        of_fit = of_fit if places is None else of_fit[places]
+    if len(of_fit) != counts.shape[0]:
+        return
+    apart = np.abs(of_fit - counts.row_totals) > _OTHER * np.maximum(of_fit, 1)
+    if apart.any():
+        i = int(np.flatnonzero(apart)[0])
+        raise ValueError(
+            f"X is not what the model was fitted to: totals of {int(apart.sum()):,} samples "
+            f"differ, the first that of sample {i}, {counts.row_totals[i]:g} in place of "
+            f"{of_fit[i]:g}. Pass the same counts, in the same order where they have no names; "
+            "for other counts of these samples, pass model.loadings_."
+        )
+
+
+def _in_order_of(counts: CountMatrix, topics: SampleTopics, model: Any) -> SampleTopics:
+    """Return the topics of the samples of the counts."""
     names = names_of(model) if topics.sample_names is None else topics.sample_names
     if names is not None and counts.sample_names is not None:
         places = places_of(names, counts.sample_names, "model")
-        if places is not None:
-            rows, of_fit = rows[places], None if of_fit is None else of_fit[places]
-    if len(rows) != counts.shape[0]:
+        topics = topics if places is None else topics.of(places)
+    if len(topics) != counts.shape[0]:
         raise ValueError(
-            f"X has {counts.shape[0]:,} samples and the model {len(rows):,}: pass the counts of "
+            f"X has {counts.shape[0]:,} samples and the model {len(topics):,}: pass the counts of "
             "the same samples, in the same order where they have no names."
         )
-    n_features = getattr(model, "n_features_in_", None)
-    if of_fit is not None and n_features == counts.shape[1]:
-        apart = np.abs(of_fit - counts.row_totals) > _OTHER * np.maximum(of_fit, 1)
-        if apart.any():
-            i = int(np.flatnonzero(apart)[0])
-            raise ValueError(
-                f"X is not what the model was fitted to: totals of {int(apart.sum()):,} samples "
-                f"differ, the first that of sample {i}, {counts.row_totals[i]:g} in place of "
-                f"{of_fit[i]:g}. Pass the same counts, in the same order where they have no names; "
-                "for other counts of these samples, pass model.loadings_."
-            )
+    return topics
+
+
+def _proportions(counts: CountMatrix, topics: SampleTopics) -> Array:
+    """Return proportions (n, K); samples with counts but without topics have mean ones."""
+    rows = topics.rows
     lost = ~rows.any(axis=1) & (np.asarray(counts.row_totals) > 0)
     if lost.any():
         warn_caller(
@@ -293,74 +373,29 @@ def _in_order_of(counts: CountMatrix, topics: SampleTopics, model: Any) -> Array
     return rows
 
 
-def _sizes(sizes: Any, counts: CountMatrix, proportions: Array) -> Array:
-    totals = np.asarray(counts.row_totals, np.float64)
-    if not totals.any():
+def _sizes(
+    sizes: Any, counts: CountMatrix, topics: SampleTopics, measured: Measured | None
+) -> Array:
+    """Return sizes of samples: by default totals, as if everything had been measured."""
+    if not np.asarray(counts.row_totals).any():
         raise ValueError("X has no counts.")
-    totals_of_samples: Any = totals if sizes is None else sizes_of(sizes, counts)
-    return np.where(proportions.any(axis=1), totals_of_samples, 0.0)
-
-
-def _checked_replicates(replicates: Any, counts: CountMatrix, n_topics: int) -> Array:
-    """Return the frequencies of all features of the counts in the replicates, (R, K, m)."""
-    if not isinstance(replicates, BootstrapFit):
+    if sizes is not None:
+        return np.asarray(sizes_of(sizes, counts), np.float64)
+    if measured is None:
+        return np.asarray(counts.row_totals, np.float64)
+    if topics.whole_totals is None:
         raise ValueError(
-            f"bootstrap is a {type(replicates).__name__}: what bootstrap_fit returns is needed."
+            f"X has {measured.n_missing:,} entries that were not measured, so that totals of "
+            "samples cannot be compared: pass size_factors=, or the model in place of its loadings."
         )
-    values = replicates.components.replicates
-    if values.shape[1] != n_topics:
-        raise ValueError(f"bootstrap has {values.shape[1]} topics, and the model {n_topics}.")
-    names = (
-        None
-        if replicates.feature_names is None
-        else np.asarray(replicates.feature_names)[replicates.features]
-    )
-    if names is not None and counts.feature_names is not None:
-        places = places_of(names, counts.feature_names, "bootstrap", of="features")
-        return values if places is None else values[:, :, places]
-    if values.shape[2] != counts.shape[1]:
-        raise ValueError(
-            f"bootstrap has {values.shape[2]:,} features, and X {counts.shape[1]:,}: run "
-            "bootstrap_fit with features=None, for all features."
+    return topics.whole_totals
+
+
+def _warn_of_unsolved(regressions: Regressions, features: Array) -> None:
+    """Warn of features whose minima were not found."""
+    unsolved = np.flatnonzero(regressions.unsolved)
+    if unsolved.size:
+        warn_caller(
+            f"likelihood ratios of {unsolved.size:,} features are not exact: their minima were not "
+            f"found, the first that of feature {features[unsolved[0]]}."
         )
-    return values
-
-
-# Result ---------------------------------------------------------------------------------------
-
-
-def _result(
-    regressions: Regressions, tests: Tests, bootstrap_error: Array | None, compared: Reference,
-    topics: SampleTopics, counts: CountMatrix, names: Array | None, features: Array,
-    pseudocount: float, family: str, units: str | None, split: float | None,
-) -> DifferentialFeatures:  # fmt: skip
-    """Return the result: p, q and shrunken changes of the tests."""
-    z, least = tests.z, tests.least
-    if bootstrap_error is not None:
-        # the design effect, as for surveys: at least 1
-        effect = np.where(tests.errors > 0, bootstrap_error / np.maximum(tests.errors, 1e-300), 1.0)
-        effect = np.maximum(effect, 1.0)
-        z, least = z / effect, least / effect**2
-    p = np.minimum(2 * normal_tail(np.sqrt(least)), 1.0)
-    lfc, tested = tests.log_ratios / _LOG_2, tests.errors.any(axis=1)
-    q, lfsr, shrunken = np.ones_like(p), np.ones_like(p), np.zeros_like(p)
-    for k in range(p.shape[1]):
-        if k in compared.own or not tested.any():
-            continue
-        q[tested, k] = false_discovery_control(p[tested, k])
-        errors = np.where(
-            np.abs(z[:, k]) > _SMALL_Z, np.abs(lfc[:, k]) / np.maximum(np.abs(z[:, k]), _SMALL_Z),
-            tests.errors[:, k] / _LOG_2,
-        )  # fmt: skip
-        found_here = shrink(lfc[tested, k], errors[tested])
-        lfsr[tested, k], shrunken[tested, k] = found_here.lfsr, found_here.means
-    least_extreme = regressions.others if compared.kind == LEAST_EXTREME else None
-    return DifferentialFeatures(
-        lfc.T, (tests.errors / _LOG_2).T, tests.z.T, p.T, q.T, lfsr.T, shrunken.T,
-        regressions.frequencies.T, None if least_extreme is None else least_extreme.T,
-        counts.column_totals[features] / counts.shape[0], regressions.dispersion,
-        None if bootstrap_error is None else (bootstrap_error / _LOG_2).T, features,
-        None if names is None else names[features],
-        topics.topic_names, compared.label, compared.own, pseudocount, family, counts.shape[1],
-        units, None if split is None else float(split), Origin.of(topics.words),
-    )  # fmt: skip

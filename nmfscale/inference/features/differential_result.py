@@ -29,28 +29,34 @@ class DifferentialFeatures(Result):
     lfc : ndarray of shape (K, m)
         Log2-fold change of the frequency in a topic, relative to the reference.
     std_error : ndarray of shape (K, m)
-        Its standard error by the curvature of the likelihood. For features that hardly occur in the
-        reference it is too large: tests use z.
+        Its standard error: by the curvature of the likelihood, times the square root of the
+        dispersion if `family` is "quasi-poisson" and this is above 1; or between units.
+    lower, upper : ndarray of shape (K, m), or None
+        Ends of intervals of `lfc` at `level`, which include 0 if the p-value is above 1 - `level`.
+        None without p-values.
     z : ndarray of shape (K, m)
-        Signed root of the likelihood ratio of equality with the reference.
-    pvalue, qvalue : ndarray of shape (K, m)
-        p-values, for "least-extreme" of the comparison with all other topics; and adjusted for all
-        features of a topic by Benjamini and Hochberg.
-    lfsr : ndarray of shape (K, m)
-        Local false sign rate: posterior probability that the sign of a change is wrong.
+        The test statistic, with the sign of `lfc`. Without units it is the signed root of the
+        likelihood ratio of equality with the reference, divided by that of the dispersion; with
+        units, a t statistic. For "least-extreme" it is the least of the comparisons with all other
+        topics.
+    pvalue, qvalue : ndarray of shape (K, m), or None
+        Two-sided p-values of z, and the same adjusted for all features of a topic by Benjamini and
+        Hochberg. None if the topics were fitted to the counts that were tested; `no_pvalues` says
+        why.
+    lfsr : ndarray of shape (K, m), or None
+        Local false sign rate: posterior probability that the sign of a change is wrong. None
+        without p-values.
     lfc_shrunken : ndarray of shape (K, m)
         Posterior mean of the log2-fold change.
     frequencies : ndarray of shape (K, m)
         Expected counts of a feature in a topic for a sample of size 1, with pseudo-counts.
     least_extreme : ndarray of shape (K, m), int, or None
-        Number of the topic that a topic is compared with, -1 for features without counts; None for
-        another reference.
+        Number of the topic whose frequency is closest, with which `lfc` compares; -1 for features
+        without counts; None for another reference.
     base_mean : ndarray of shape (m,)
-        Mean count of the feature over all samples.
+        Mean count of the feature over the samples in which it was measured.
     dispersion : ndarray of shape (m,)
         Squared residuals relative to those of Poisson counts, which have 1.
-    std_error_bootstrap : ndarray of shape (K, m), or None
-        Standard deviation of the log2-fold change over bootstrap fits.
     features : ndarray of int
         Numbers of the features in the counts; all, unless Ctrl-C ended the work.
     feature_names : ndarray or None
@@ -64,37 +70,46 @@ class DifferentialFeatures(Result):
     pseudocount : float
         Counts that were added to each topic.
     family : str
-        "poisson" or "quasi-poisson".
+        "quasi-poisson" or "poisson".
     n_features_in : int
         Number of features of the counts.
-    bootstrap_units : str or None
-        What the bootstrap resampled: "units" or "samples"; None without bootstrap.
+    level : float
+        Level of the intervals.
+    freedom : int or None
+        Degrees of freedom of z; None if it is normal.
+    n_units : int or None
+        Number of sampling units, None if samples are units.
     split : float or None
         Share of the counts that the topics were fitted to, if features were tested in the others.
+    random_state : int, sequence of int or None
+        Entropy of the seed of the split: passed as `random_state` it gives the same split again.
+    no_pvalues : str or None
+        Why there are no p-values, or None.
     origin : Origin
         Its `topic_words` are leading features of the topics, from which plots make labels.
 
     Notes
     -----
     The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and feature, leading
-    features first: ``topic``, ``feature``, ``lfc``, ``std_error``, ``std_error_bootstrap`` (if
-    there is one), ``z``, ``pvalue``, ``qvalue``, ``lfsr``, ``lfc_shrunken``, ``base_mean``,
-    ``dispersion`` and ``least_extreme`` (if that is the reference), sorted by falling z in each
-    topic. Given a topic, by name or number, they return its rows.
+    features first: ``topic``, ``feature``, ``lfc``, ``std_error``, ``lower``, ``upper``, ``z``,
+    ``pvalue``, ``qvalue``, ``lfsr``, ``lfc_shrunken``, ``base_mean``, ``dispersion`` and
+    ``least_extreme`` (if that is the reference), sorted by falling z in each topic. Columns that
+    are None are left out. Given a topic, by name or number, they return its rows.
     """
 
     lfc: Array
     std_error: Array
+    lower: Array | None
+    upper: Array | None
     z: Array
-    pvalue: Array
-    qvalue: Array
-    lfsr: Array
+    pvalue: Array | None
+    qvalue: Array | None
+    lfsr: Array | None
     lfc_shrunken: Array
     frequencies: Array
     least_extreme: Array | None
     base_mean: Array
     dispersion: Array
-    std_error_bootstrap: Array | None
     features: Array
     feature_names: NDArray[Any] | None
     topic_names: tuple[Any, ...]
@@ -103,8 +118,12 @@ class DifferentialFeatures(Result):
     pseudocount: float
     family: str
     n_features_in: int
-    bootstrap_units: str | None = None
+    level: float = 0.95
+    freedom: int | None = None
+    n_units: int | None = None
     split: float | None = None
+    random_state: Any = None
+    no_pvalues: str | None = None
     origin: Origin = Origin()
 
     @property
@@ -134,9 +153,9 @@ class DifferentialFeatures(Result):
         compared = self.compared if what is None else [self.topic_number(what)]
         names = name_array(self.topic_names)
         values: dict[str, Array | None] = {
-            "lfc": self.lfc, "std_error": self.std_error,
-            "std_error_bootstrap": self.std_error_bootstrap, "z": self.z, "pvalue": self.pvalue,
-            "qvalue": self.qvalue, "lfsr": self.lfsr, "lfc_shrunken": self.lfc_shrunken,
+            "lfc": self.lfc, "std_error": self.std_error, "lower": self.lower,
+            "upper": self.upper, "z": self.z, "pvalue": self.pvalue, "qvalue": self.qvalue,
+            "lfsr": self.lfsr, "lfc_shrunken": self.lfc_shrunken,
             "base_mean": np.broadcast_to(self.base_mean, self.z.shape),
             "dispersion": np.broadcast_to(self.dispersion, self.z.shape),
             "least_extreme": None if self.least_extreme is None else names[self.least_extreme],
@@ -157,6 +176,27 @@ class DifferentialFeatures(Result):
         """Return the places of the features of a topic, by falling z, then by falling change."""
         return np.lexsort((-self.lfc[topic], -self.z[topic]))
 
+    def significant(self, topic: int, level: float) -> Array:
+        """Return the mask (m,) of features with q-values of at most `level`: none without p."""
+        if self.qvalue is None:
+            return np.zeros(len(self.features), bool)
+        significant: Array = self.qvalue[topic] <= level
+        return significant
+
+    @property
+    def statistic(self) -> str:
+        """What z is, in words."""
+        return "root of the likelihood ratio" if self.n_units is None else "t between units"
+
+    @property
+    def tested_in(self) -> str:
+        """What features were tested in, or why they have no p-values, in words."""
+        if self.no_pvalues is not None:
+            return f"no p-values: {self.no_pvalues}"
+        if self.split is None:
+            return "p-values take the topics as known, not as fitted to these counts"
+        return f"topics fitted to {self.split:.0%} of the counts, tested in the others"
+
     def rank_genes_groups_df(self, group: Topic | None = None) -> Any:
         """Return the table of ``scanpy.get.rank_genes_groups_df``, which enrichment tools read.
 
@@ -169,7 +209,8 @@ class DifferentialFeatures(Result):
         -------
         pandas.DataFrame
             Columns ``group`` (if all topics are asked for), ``names``, ``scores`` (z),
-            ``logfoldchanges``, ``pvals`` and ``pvals_adj``, sorted by falling score in each topic.
+            ``logfoldchanges``, and with p-values ``pvals`` and ``pvals_adj``, sorted by falling
+            score in each topic.
         """
         frame = self.to_frame(group).rename(
             columns={
@@ -179,7 +220,9 @@ class DifferentialFeatures(Result):
         )  # fmt: skip
         frame[["group", "names"]] = frame[["group", "names"]].astype(str)
         columns = ["names", "scores", "logfoldchanges", "pvals", "pvals_adj"]
-        return frame[columns if group is not None else ["group", *columns]]
+        if group is None:
+            columns = ["group", *columns]
+        return frame[[name for name in columns if name in frame]]
 
     def rank_genes_groups(self) -> dict[str, Any]:
         """Return what scanpy stores as ``adata.uns["rank_genes_groups"]``.
@@ -187,8 +230,9 @@ class DifferentialFeatures(Result):
         Returns
         -------
         dict
-            ``params``, and ``names``, ``scores``, ``logfoldchanges``, ``pvals`` and ``pvals_adj``:
-            structured arrays with a field for each topic, sorted by falling score.
+            ``params``, and ``names``, ``scores``, ``logfoldchanges``, and with p-values ``pvals``
+            and ``pvals_adj``: structured arrays with a field for each topic, sorted by falling
+            score.
         """
         kept = self.compared
         order, labels = {k: self.order(k) for k in kept}, self.feature_labels.astype(str)
@@ -199,11 +243,13 @@ class DifferentialFeatures(Result):
         }  # fmt: skip
         out: dict[str, Any] = {
             "params": {
-                "groupby": "topic", "reference": self.reference, "method": "likelihood ratio",
+                "groupby": "topic", "reference": self.reference, "method": self.statistic,
                 "use_raw": False, "layer": None, "corr_method": "benjamini-hochberg",
             }
         }  # fmt: skip
         for name, (values, kind) in columns.items():
+            if values is None:
+                continue
             table = np.empty(len(labels), [(str(self.topic_names[k]), kind) for k in kept])
             for k in kept:
                 table[str(self.topic_names[k])] = values[k][order[k]]
@@ -212,19 +258,14 @@ class DifferentialFeatures(Result):
 
     def __repr__(self) -> str:
         """Sizes, the reference, the number of features that stand out, and what p leaves out."""
-        n_found = int((self.qvalue[self.compared] <= _LEVEL).sum())
         done = f"{len(self.features):,} features"
         if self.interrupted:
             done = f"{len(self.features):,} of {self.n_features_in:,} features, interrupted"
-        errors = ""
-        if self.bootstrap_units is not None:
-            errors = f", standard errors by bootstrap of {self.bootstrap_units}"
-        used = "topics fitted to the same counts make p too small"
-        if self.split is not None:
-            used = f"topics fitted to {self.split:.0%} of the counts, tested in the others"
-        reference = visible_name(self.reference)
-        family = "" if self.family == "poisson" else ", quasi-Poisson"
+        family = "Poisson" if self.family == "poisson" else "quasi-Poisson"
+        errors = family if self.n_units is None else f"errors between {self.n_units:,} units"
+        n_found = sum(int(self.significant(k, _LEVEL).sum()) for k in self.compared)
+        found = "" if self.qvalue is None else f", {n_found:,} with q <= {_LEVEL:g}"
         return (
             f"<DifferentialFeatures: {done} x {len(self.topic_names)} topics, relative to "
-            f"{reference}{family}{errors}, {n_found:,} with q <= {_LEVEL:g}; {used}>"
+            f"{visible_name(self.reference)}, {errors}{found}; {self.tested_in}>"
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
@@ -32,8 +33,9 @@ class _Interrupted(Exception):
 class _Job:
     """The lanes of the features that are finished, and their results."""
 
-    def __init__(self, n_lanes: int, place: Checkpoint | None):
+    def __init__(self, n_lanes: int, place: Checkpoint | None, seed: SeedSequence | None):
         self.done, self.arrays = np.zeros(n_lanes, bool), dict[str, Array]()
+        self._numbers = {"entropy": None if seed is None else seed.entropy}
         self.interrupted, self._place = False, place
         checkpoint = None if place is None else place.load()
         if checkpoint is not None:
@@ -65,7 +67,9 @@ class _Job:
         """Save the finished features, unless they are saved already."""
         n_done = int(self.done.sum())
         if self._place is not None and n_done and self._place.saved != n_done:
-            self._place.save(n_done, {}, {"done": self.done.astype(np.uint8), **self.arrays})
+            self._place.save(
+                n_done, self._numbers, {"done": self.done.astype(np.uint8), **self.arrays}
+            )
 
     def interrupt(self) -> None:
         """Stop after the current panel."""
@@ -77,13 +81,14 @@ class _Job:
 
 def run_regressions(
     counts: CountMatrix, step: RegressFeatures, design: FeatureDesign, needs: Needs,
-    options: JobOptions,
+    seed: SeedSequence | None, options: JobOptions,
 ) -> tuple[dict[str, Array], Array]:  # fmt: skip
     """Return the results of the step by feature (m, ...), and a mask (m,) of finished features.
 
-    Ctrl-C ends the work after the current panels; without a finished feature it is raised.
+    Ctrl-C ends the work after the current panels; without a finished feature it is raised. `seed`
+    is that of the split of the counts, which checkpoints hold.
     """
-    threads = resolve_threads(options["n_threads"], counts.nnz * len(design.totals))
+    threads = resolve_threads(options["n_threads"], counts.nnz * len(design.whole))
     with session_of_fit(
         options["client"], counts, needs, checkpoint=options["checkpoint"],
         resume=options["resume"], n_threads=options["n_threads"], verbose=options["verbose"],
@@ -94,7 +99,8 @@ def run_regressions(
             executor = LocalExecutor(counts.layout(threads), threads)
         else:
             executor = session.executor(counts, threads)  # type: ignore[arg-type]
-        executor.put("design", design.rows(executor.layout))
+        for name, array in design.rows(executor.layout).items():
+            executor.put(name, array)
         place = None
         if options["checkpoint"] is not None:
             place = Checkpoint(
@@ -102,7 +108,7 @@ def run_regressions(
                 every=options["checkpoint_every"], resume=options["resume"],
             )  # fmt: skip
         order = executor.layout.column_order
-        job = _Job(len(order), place)
+        job = _Job(len(order), place, seed)
         _run(executor, step, job, counts.shape[1], options["verbose"])
     if not job.done[order >= 0].any():
         raise KeyboardInterrupt
@@ -149,7 +155,8 @@ def _noting(
 def _about(counts: CountMatrix, step: RegressFeatures, design: FeatureDesign) -> dict[str, Any]:
     inputs = digest_of(
         counts.row_totals, counts.column_totals, counts.row_nnz, counts.column_nnz, design.values,
-        step.means, step.pseudocount, step.weights,
+        step.means, step.pseudocount, step.weights, step.patterns, step.totals, step.unit_totals,
+        design.units,
     )  # fmt: skip
     return {"task": _NAME, "inputs": inputs}
 

@@ -1,4 +1,4 @@
-"""Comparisons of the frequencies of features between topics, and their bootstrap."""
+"""Comparisons of the frequencies of features between topics: statistics, p-values, intervals."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import shown
-from ...kernels.functions import log
+from ...kernels.functions import log, log1p
 from ...methods.topics.differential import FeatureDesign, Regressions
+from ...methods.topics.unit_covariances import unpacked
 from ..design.loadings import number_of_topic
+from ..quantiles import normal_quantile, normal_tail, t_pvalue, t_quantile
 
 Array = NDArray[Any]
 ReferenceName: TypeAlias = Literal["least-extreme", "mean"]
 LEAST_EXTREME: ReferenceName = "least-extreme"
-# Features whose replicates are compared at a time.
-_FEATURES = 256
+# Degrees of freedom from which a t distribution is taken as normal.
+_LARGE = 1000
 
 
 @dataclass(frozen=True)
@@ -83,38 +85,139 @@ class Reference:
 class Tests:
     """Comparisons of topics, arrays (m, K): natural log ratios, their standard errors, z.
 
-    `z` has the sign of the log ratio; `least` is the least squared z of all other topics.
+    `z` has the sign of the log ratio, and the least absolute value of the comparisons that a topic
+    is tested by. It is a t statistic with `freedom` degrees of freedom, normal if that is None.
     """
 
     log_ratios: Array
     errors: Array
     z: Array
-    least: Array
+    freedom: int | None
 
     @classmethod
     def of(
         cls, regressions: Regressions, compared: Reference, design: FeatureDesign,
-        weights: Array | None,
-        family: str, totals: Array,
+        weights: Array | None, family: str, totals: Array, covariances: Array | None,
     ) -> Tests:  # fmt: skip
-        """Return the tests of regressions; features without counts have z = 0."""
+        """Return the tests of regressions; features without counts have z = 0.
+
+        With `covariances` of log coefficients between units, these take the place of the likelihood
+        and of the family.
+        """
         log_ratios = log_ratios_of(regressions.frequencies, regressions.others, weights)
-        errors, ratios, least = regressions.errors, regressions.ratios, regressions.least
+        share = np.zeros_like(log_ratios)
         if compared.kind == "mean":
             # log f_k - log(mean): what topic k adds to the mean of all takes part of the change
-            counts = regressions.frequencies * design.totals
+            counts = regressions.frequencies * design.whole
             share = counts / np.maximum(counts.sum(axis=1, keepdims=True), np.finfo(float).tiny)
-            mean = counts.sum(axis=1) / design.totals.sum()
+            mean = counts.sum(axis=1) / design.whole.sum()
             log_ratios = _log_of(regressions.frequencies) - _log_of(mean)[:, None]
-            errors = errors * (1 - share)
-        if family == "quasi-poisson":
-            factor = np.maximum(regressions.dispersion, 1.0)[:, None]
-            ratios, least, errors = ratios / factor, least / factor, errors * np.sqrt(factor)
+        if covariances is not None and design.units is not None:
+            errors, sizes = _between_units(regressions, weights, covariances)
+            freedom: int | None = design.n_units - 1
+        else:
+            varies = family == "quasi-poisson"
+            factor = np.maximum(regressions.dispersion, 1.0)[:, None] if varies else 1.0
+            errors = regressions.errors * np.sqrt(factor)
+            sizes = np.sqrt(regressions.least / factor)
+            left = int(design.n_samples.sum()) - log_ratios.shape[1]
+            freedom = max(left, 1) if varies and left < _LARGE else None
+        errors = errors * (1 - share)
         tested = (totals > 0)[:, None] & ~np.isin(np.arange(errors.shape[1]), compared.own)
-        log_ratios, errors, ratios, least = (
-            np.where(tested, values, 0.0) for values in (log_ratios, errors, ratios, least)
+        log_ratios, errors, z = (
+            np.where(tested, values, 0.0)
+            for values in (log_ratios, errors, np.sign(log_ratios) * sizes)
         )
-        return cls(log_ratios, errors, np.sign(log_ratios) * np.sqrt(ratios), least)
+        return cls(log_ratios, errors, z, freedom)
+
+    @property
+    def pvalues(self) -> Array:
+        """Two-sided p-values."""
+        sizes = np.abs(self.z)
+        p = 2 * normal_tail(sizes) if self.freedom is None else t_pvalue(sizes, self.freedom)
+        return np.minimum(p, 1.0)
+
+    @property
+    def scores(self) -> Array:
+        """Absolute values of standard normal numbers with the same p-values, about."""
+        sizes = np.abs(self.z)
+        if self.freedom is None:
+            return sizes
+        n = self.freedom  # Wallace 1959, Bounds on normal approximations to Student's distribution
+        out: Array = np.sqrt(n * log1p(sizes * sizes / n)) * ((8 * n + 1) / (8 * n + 3))
+        return out
+
+    def intervals(self, level: float) -> tuple[Array, Array]:
+        """Return both ends of intervals of the log ratios, which include 0 if p > 1 - level.
+
+        They are those of the standard error on the log scale, unless these contradict the test.
+        """
+        quantile = (
+            normal_quantile((1 + level) / 2)
+            if self.freedom is None
+            else t_quantile(self.freedom, level)
+        )
+        change, half = np.abs(self.log_ratios), quantile * self.errors
+        sizes, near = np.abs(self.z), change - half
+        found = sizes > quantile
+        by_test = change * (1 - quantile / np.where(found, sizes, quantile))  # 0 if not found
+        near = np.where(found == (near > 0), near, by_test)
+        ends = np.array([near, change + half]) * np.where(self.log_ratios < 0, -1.0, 1.0)
+        lower, upper = ends.min(axis=0), ends.max(axis=0)
+        return lower, upper
+
+
+def _between_units(
+    regressions: Regressions, weights: Array | None, covariances: Array
+) -> tuple[Array, Array]:
+    """Return standard errors of log ratios between units, and absolute t statistics, (m, K).
+
+    The statistics are those of differences of frequencies, not of their logarithms, whose errors
+    are large where a feature hardly occurs; without weights, the least one of all other topics.
+    """
+    f, others = regressions.frequencies, regressions.others
+    m, K = f.shape
+    errors, sizes = np.zeros((m, K)), np.full((m, K), np.inf)
+    rows = np.arange(m)
+    for k in range(K):
+        if weights is None:
+            for i in range(k):
+                apart = np.abs(f[:, k] - f[:, i])
+                pair = np.zeros((m, K))
+                pair[:, k], pair[:, i] = f[:, k], -f[:, i]
+                ratio = _divided(apart, np.sqrt(_variances(covariances, pair, (i, k))))
+                sizes[:, k], sizes[:, i] = (np.minimum(sizes[:, j], ratio) for j in (k, i))
+            contrast = np.zeros((m, K))
+            contrast[rows, np.maximum(others[:, k], 0)] = -1.0
+            contrast[:, k] = 1.0
+            members = tuple(range(K))
+        else:
+            parts = f * weights[k]
+            members = (*np.flatnonzero(weights[k]).tolist(), k)
+            sums = parts.sum(axis=1, keepdims=True)
+            contrast = -_divided(parts, sums)
+            contrast[:, k] = 1.0
+            difference = -parts
+            difference[:, k] = f[:, k]
+            spread = np.sqrt(_variances(covariances, difference, members))
+            sizes[:, k] = _divided(np.abs(f[:, k] - sums[:, 0]), spread)
+        errors[:, k] = np.sqrt(_variances(covariances, contrast, members))
+    return errors, sizes
+
+
+def _variances(covariances: Array, contrasts: Array, members: tuple[int, ...]) -> Array:
+    """Return the variances (m,) of contrasts (m, K) of log coefficients; others have weight 0."""
+    out = np.zeros(len(contrasts))
+    for k in members:
+        for i in members:
+            out += contrasts[:, k] * contrasts[:, i] * unpacked(covariances, k, i)
+    return np.maximum(out, 0.0)
+
+
+def _divided(values: Array, by: Array) -> Array:
+    """Return quotients, 0 where the divisor is 0."""
+    out: Array = np.divide(values, by, out=np.zeros(np.broadcast(values, by).shape), where=by > 0)
+    return out
 
 
 def _log_of(values: Array) -> Array:
@@ -132,42 +235,3 @@ def log_ratios_of(frequencies: Array, others: Array, weights: Array | None) -> A
     for k in range(len(weights)):
         means[..., k] = (frequencies * weights[k]).sum(axis=-1)
     return logs - _log_of(means)
-
-
-@dataclass(frozen=True)
-class Prior:
-    """Pseudo-counts, expected sizes of topics (K,), and mean frequencies of features (m,)."""
-
-    pseudocount: float
-    totals: Array
-    means: Array
-
-    def added_to(self, frequencies: Array) -> Array:
-        """Return frequencies (..., m, K) with pseudo-counts added."""
-        a, means = self.pseudocount, np.where(self.means > 0, self.means, 1.0)[:, None]
-        out: Array = (self.totals * frequencies + a) / (self.totals + a / means)
-        return out
-
-
-def bootstrap_errors(
-    replicates: Array,
-    regressions: Regressions,
-    compared: Reference,
-    weights: Array | None,
-    prior: Prior,
-) -> Array:
-    """Return the standard deviations (m, K) of log ratios over the replicates (R, K, m)."""
-    out = np.zeros(regressions.frequencies.shape)
-    for first in range(0, len(out), _FEATURES):
-        part = slice(first, first + _FEATURES)
-        frequencies = np.asarray(replicates[:, :, part], np.float64).transpose(0, 2, 1)
-        local = Prior(prior.pseudocount, prior.totals, prior.means[part])
-        with_prior = local.added_to(frequencies)
-        if compared.kind == "mean":
-            mean = (with_prior * prior.totals).sum(axis=-1) / prior.totals.sum()
-            logs = log(with_prior) - log(mean)[..., None]
-        else:
-            others = np.broadcast_to(regressions.others[part], with_prior.shape)
-            logs = log_ratios_of(with_prior, others, weights)
-        out[part] = logs.std(axis=0, ddof=1) if len(logs) > 1 else 0.0
-    return out

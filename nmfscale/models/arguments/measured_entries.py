@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
-from ...counts.names import name_array, same_kind, shown
+from ...counts.names import name_array, names_of, same_kind, shown
 from ...counts.warn import warn_caller
 from ...methods.weights.measured import Measured
 
@@ -44,6 +44,40 @@ def measured_of_fit(model: Any) -> Measured | None:
     """Return what was measured in the samples of a fit, None if that is everything."""
     features = getattr(model, "measured_", None)
     return None if features is None else Measured(model.batch_, features)
+
+
+def measured_in(model: Any, counts: CountMatrix) -> Measured | None:
+    """Return what was measured in counts of the samples of a fit, with any of its features.
+
+    It is what the counts carry, or else what the fit was told; None if that is everything. `model`
+    may be an array.
+    """
+    of_fit = measured_of_fit(model)
+    if counts.measured is not None or of_fit is None:
+        return Measured.of(counts)
+    rows = rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+    names, reference = counts.feature_names, names_of(model, 1)
+    if names is None or reference is None:
+        places = np.arange(counts.shape[1])
+    else:
+        names, reference = same_kind(names, reference)
+        place = {name: j for j, name in enumerate(reference.tolist())}
+        places = np.array([place.get(name, -1) for name in names.tolist()], np.intp)
+    if not np.isin(places, np.arange(of_fit.features.shape[1])).all():
+        raise ValueError(
+            "X has features that the fit did not have, and says nothing of which samples measured "
+            "them, while the fit was told of its own features (measured=): pass counts with what "
+            "was measured, such as those of concat(join='outer')."
+        )
+    return Measured(of_fit.groups[rows], of_fit.features[:, places])
+
+
+def n_measured(measured: Measured | None, counts: CountMatrix) -> Array:
+    """Return the number of samples (m,) in which each feature was measured, at least 1."""
+    n, m = counts.shape
+    if measured is None:
+        return np.full(m, n)
+    return np.maximum(measured.totals(np.ones((n, 1)))[:, 0], 1)
 
 
 def refuse_unmeasured(counts: CountMatrix, subject: str, remedy: str) -> None:

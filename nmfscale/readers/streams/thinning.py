@@ -1,7 +1,8 @@
 """Parts of counts: some of the rows, or a random share of every count (binomial thinning).
 
 Thinning splits a count x in parts of equal expectation: ``z_1 ~ Binomial(x, 1 / p)``, and so on
-with what is left.  Parts of Poisson counts are independent.  Rows are drawn in groups of `_GROUP`,
+with what is left.  Parts of Poisson counts are independent; for counts that vary more, the shares
+of the parts vary, too.  Rows are drawn in groups of `_GROUP`,
 each with its own random numbers, so that a part does not depend on where the counts are or on the
 range of rows that is read.
 """
@@ -28,6 +29,8 @@ from .stream import RowStream, subject_of
 
 Array = NDArray[Any]
 _GROUP = 64
+# Excess variance, relative to the squared mean, below which counts are taken as Poisson counts.
+_LEAST_EXCESS = 1e-6
 # Number of entries that are thinned at a time.
 _ENTRIES = 1 << 21
 # Bytes for each entry while rows are read.
@@ -36,16 +39,23 @@ _ENTRY_BYTES = 16
 
 @dataclass(frozen=True)
 class Thinning:
-    """A split of every count in `n_parts`; `key` is a seed of 128 bits."""
+    """A split of every count in `n_parts`; `key` is a seed of 128 bits.
+
+    `excess` (m,) is the variance of a feature beyond that of Poisson counts, relative to the
+    squared mean; None is that of Poisson counts, 0. Shares of a count are then drawn from a
+    Dirichlet distribution, which makes parts of negative binomial counts of this dispersion
+    independent (Neufeld et al. 2023, Negative binomial count splitting).
+    """
 
     key: int
     n_parts: int
+    excess: Array | None = None
 
     @classmethod
-    def of(cls, seed: SeedSequence, n_parts: int) -> Thinning:
+    def of(cls, seed: SeedSequence, n_parts: int, excess: Array | None = None) -> Thinning:
         """Return the split that follows from a seed."""
         low, high = seed.generate_state(2, np.uint64).tolist()
-        return cls(low | high << 64, n_parts)
+        return cls(low | high << 64, n_parts, excess)
 
     def draw(self, matrix: sp.csr_array, first: int) -> list[Array]:
         """Return the counts of each part at the entries of sorted rows.
@@ -56,11 +66,22 @@ class Thinning:
         for here, rng, _ in groups_of_rows(self.key, matrix, first):
             left = matrix.data[here].astype(np.int64)
             for part in range(self.n_parts - 1):
-                drawn = rng.binomial(left, 1 / (self.n_parts - part))
+                share = self._share(rng, matrix.indices[here], self.n_parts - part)
+                drawn = rng.binomial(left, share)
                 parts[part][here] = drawn
                 left -= drawn
             parts[-1][here] = left
         return parts
+
+    def _share(self, rng: np.random.Generator, features: Array, n_left: int) -> Any:
+        """Return the share of what is left that one of `n_left` parts has, for each entry."""
+        if self.excess is None:
+            return 1 / n_left
+        shares, excess = np.full(len(features), 1 / n_left), self.excess[features]
+        varies = excess > _LEAST_EXCESS
+        size = 1 / (self.n_parts * excess[varies])
+        shares[varies] = rng.beta(size, size * (n_left - 1))
+        return shares
 
 
 class Draws(Protocol):

@@ -1,0 +1,221 @@
+"""Differential features where counts vary more than Poisson counts, and between donors.
+
+Features of simulated samples have the same frequency in all topics, or are twice as frequent in
+one. Tests at the 5% level should reject 5% of the features without a difference, 95% intervals
+should cover 95% of the true log-fold changes, and of the features with q <= 5%, at most 5% should
+have no difference. Proportions are those of the truth, or of a TopicModel that was fitted to the
+same counts.
+
+    python benchmarks/calibration_features.py                       all sets, about ten minutes
+    python benchmarks/calibration_features.py --kinds "donors 8"    kinds that begin so
+    python benchmarks/calibration_features.py --smoke               a few seconds, writes nothing
+
+Writes results/calibration_features.csv, one line for each kind of set and method, and the table in
+README.md. Lines of kinds that were not run are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+import warnings
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import report
+from scipy.stats import false_discovery_control
+from scipy.stats import t as student
+
+from nmfscale import TopicModel, differential_features
+
+MARKERS = ("<!-- calibration features:start -->", "<!-- calibration features:end -->")
+RESULTS = report.HERE / "results" / "calibration_features.csv"
+LEVEL, N_DIFFERENT, N_FEATURES, MEAN = 0.05, 40, 300, 5.0
+COLUMNS = "size", "p <= 0.001", "coverage", "false discoveries", "power"
+
+
+@dataclass
+class Drawn:
+    """Counts, true proportions and log2-fold changes of topic 1 against 0, and units or None."""
+
+    X: np.ndarray
+    L: np.ndarray
+    change: np.ndarray
+    units: np.ndarray | None = None
+
+
+def samples(rng: np.random.Generator, dispersion: float, fold: float = 2.0) -> Drawn:
+    """Draw negative binomial counts of 200 independent samples of two topics."""
+    L = rng.dirichlet([0.3, 0.3], 200)
+    frequencies = np.full((2, N_FEATURES), MEAN)
+    frequencies[1, :N_DIFFERENT] *= fold
+    means = L @ frequencies
+    if dispersion:
+        means = means * rng.gamma(1 / dispersion, dispersion, means.shape)
+    return Drawn(rng.poisson(means), L, np.log2(frequencies[1] / frequencies[0]))
+
+
+def donors(rng: np.random.Generator, n: int, sd: float = 0.3, fold: float = 2.0) -> Drawn:
+    """Draw counts of 40 cells of each donor, which have unequal shares of the topics.
+
+    Frequencies of a donor deviate from those of all by a factor with this standard deviation of its
+    logarithm, in each topic and feature.
+    """
+    units = np.repeat(np.arange(n), 40)
+    shares = rng.dirichlet([2.0, 2.0], n)
+    L = np.stack([rng.dirichlet(0.6 * share + 1e-3) for share in shares[units]])
+    frequencies = MEAN * np.exp(rng.normal(0, sd, (n, 2, N_FEATURES)) - sd * sd / 2)
+    frequencies[:, 1, :N_DIFFERENT] *= fold
+    change = np.zeros(N_FEATURES)
+    change[:N_DIFFERENT] = np.log2(fold)
+    return Drawn(rng.poisson(np.einsum("ik,ikj->ij", L, frequencies[units])), L, change, units)
+
+
+def tested(drawn: Drawn, **options) -> dict:
+    """Test with the true proportions."""
+    found = differential_features(
+        drawn.L, drawn.X, reference=0, size_factors=np.ones(len(drawn.X)), n_threads=1, **options
+    )
+    return {"p": found.pvalue[1], "lower": found.lower[1], "upper": found.upper[1]}
+
+
+def by_units(drawn: Drawn) -> dict:
+    """Test with the true proportions, and errors between donors."""
+    return tested(drawn, units=drawn.units)
+
+
+def least_squares(drawn: Drawn) -> dict:
+    """Test by least squares on the proportions, with errors by donors of statsmodels."""
+    import statsmodels.api as sm
+
+    fits = [
+        sm.OLS(x, drawn.L).fit(cov_type="cluster", cov_kwds={"groups": drawn.units})
+        for x in drawn.X.T.astype(float)
+    ]
+    contrast = np.array([-1.0, 1.0])
+    errors = [np.sqrt(contrast @ fit.cov_params() @ contrast) for fit in fits]
+    t = np.array([fit.params @ contrast for fit in fits]) / errors
+    return {"p": 2 * student.sf(np.abs(t), drawn.units.max())}
+
+
+def fitted(drawn: Drawn, **options) -> dict:
+    """Test with the topics of a fit to the same counts."""
+    model = TopicModel(2, random_state=0, n_threads=1).fit(drawn.X)
+    match = model.loadings_.T @ drawn.L
+    first, second = (0, 1) if np.trace(match) >= np.trace(match[::-1]) else (1, 0)
+    units = drawn.units if options.pop("units", False) else None
+    found = differential_features(
+        model, drawn.X, reference=first, units=units, random_state=0, n_threads=1, **options
+    )
+    return {"p": found.pvalue[second]}
+
+
+KNOWN = {"poisson": partial(tested, family="poisson"), "default": tested}
+OF_DONORS = {"default": tested, "units": by_units, "statsmodels, OLS by donors": least_squares}
+AFTER_FIT = {"same counts": partial(fitted, split=None), "default": fitted}
+AFTER_FIT_OF_DONORS = {"default": fitted, "units": partial(fitted, units=True)}
+KINDS = {
+    **{f"dispersion {d:g}": (partial(samples, dispersion=d), KNOWN) for d in (0, 0.1, 0.5, 1)},
+    **{f"donors {n}": (partial(donors, n=n), OF_DONORS) for n in (4, 8, 20)},
+    **{
+        f"after a fit, dispersion {d:g}": (partial(samples, dispersion=d, fold=4), AFTER_FIT)
+        for d in (0, 0.1, 0.5, 1)
+    },
+    **{
+        f"after a fit to noise, dispersion {d:g}": (
+            partial(samples, dispersion=d, fold=1), AFTER_FIT
+        ) for d in (0, 0.1, 0.5, 1)
+    },
+    **{
+        f"after a fit, donors {n}": (partial(donors, n=n, fold=4), AFTER_FIT_OF_DONORS)
+        for n in (4, 8, 20)
+    },
+    "after a fit to noise, donors 8": (partial(donors, n=8, fold=1), AFTER_FIT_OF_DONORS),
+}  # fmt: skip
+
+
+def outcomes(drawn: Drawn, found: dict) -> dict[str, float]:
+    """Return the shares of one set."""
+    p, null = found["p"], drawn.change == 0
+    different = ~null
+    selected = false_discovery_control(p) <= LEVEL
+    out = {"size": (p[null] <= LEVEL).mean(), "p <= 0.001": (p[null] <= 0.001).mean()}
+    if "lower" in found:
+        inside = (found["lower"] <= drawn.change) & (drawn.change <= found["upper"])
+        out["coverage"] = inside.mean()
+        outside = (found["lower"] > 0) | (found["upper"] < 0)
+        if (outside != (p <= LEVEL)).any():
+            raise ValueError("an interval contradicts its test")
+    out["false discoveries"] = selected[null].sum() / max(selected.sum(), 1)
+    if different.any():
+        out["power"] = selected[different].mean()
+    return out
+
+
+def measure(kind: str, n_sets: int) -> list[dict]:
+    """Return a row for each method: means over the sets, and the standard error of the size."""
+    draw, methods = KINDS[kind]
+    rows, begin = [], time.perf_counter()
+    shares: dict[str, list[dict]] = {name: [] for name in methods}
+    for number in range(n_sets):
+        drawn = draw(np.random.default_rng([7, number]))
+        for name, method in methods.items():
+            shares[name].append(outcomes(drawn, method(drawn)))
+    for name, of_sets in shares.items():
+        means = {key: float(np.mean([each[key] for each in of_sets])) for key in of_sets[0]}
+        error = np.std([each["size"] for each in of_sets], ddof=1) / np.sqrt(n_sets)
+        rows.append({
+            "kind": kind, "method": name, "sets": n_sets, "error": round(float(error), 4),
+            **{key: round(means[key], 4) if key in means else "" for key in COLUMNS},
+        })  # fmt: skip
+        print(rows[-1], f"{time.perf_counter() - begin:.0f} s", flush=True)
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """Return the table in Markdown, shares in percent."""
+    lines = [("set", "method", *COLUMNS), ("---",) * (2 + len(COLUMNS))]
+    for row in rows:
+        cells = [f"{100 * float(row[key]):.1f}" if row[key] != "" else "-" for key in COLUMNS]
+        lines.append((row["kind"], row["method"], *cells))
+    n = sorted({int(row["sets"]) for row in rows})
+    counted = f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
+    legend = f"Percent of {N_FEATURES} features in {counted} sets. " + (
+        "Nominal: size 5, p <= 0.001 0.1, coverage 95, false discoveries at most 5. "
+        "`python benchmarks/calibration_features.py`"
+    )
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", legend])
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sets", type=int, default=40)
+    parser.add_argument("--kinds", nargs="+", default=[""], help="beginnings of names")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    kinds = [kind for kind in KINDS if kind.startswith(tuple(options.kinds))]
+    if options.smoke:
+        kinds, options.sets = ["dispersion 0.5", "donors 4", "after a fit, donors 4"], 2
+    kept = {}
+    if RESULTS.exists() and not options.smoke:
+        with RESULTS.open(newline="") as file:
+            for row in csv.DictReader(file):
+                kept.setdefault(row["kind"], []).append(row)
+    for kind in kinds:
+        kept[kind] = measure(kind, options.sets)
+        rows = [row for name in KINDS for row in kept.get(name, [])]
+        if not options.smoke:
+            report.write_csv(RESULTS, rows)
+    print(table(rows))
+    if not options.smoke:
+        report.write_readme(table(rows), MARKERS)
+
+
+if __name__ == "__main__":
+    main()
