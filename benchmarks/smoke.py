@@ -44,6 +44,7 @@ RUNS = """
     select_k.py --smoke
     quality.py --smoke
     differential.py --smoke
+    conditions.py --smoke
     scaling.py --problem simulated-small --nonzeros 2e4 --topics 5 --results RESULTS
     random_starts.py --problems simulated-small --starts 2 --max-iter 12 --results RESULTS
     papers/carbonetto_fits.py --smoke
