@@ -130,7 +130,8 @@ def test_three_groups_strata_and_covariates(study):
     with pytest.raises(ValueError, match="group is needed: the groups compared are 'high', 'low'"):
         nmfscale.pl.volcano_plot(changes, 0)
     ax = nmfscale.pl.volcano_plot(changes.contrast("low"), 0)
-    assert ax.get_xlabel() == "log2 fold change against none"
+    labels = ax.get_xlabel(), ax.get_ylabel()
+    assert labels == ("log2 fold change against none", "evidence, |t| between units")
     assert_array_equal(ax.collections[0].get_offsets()[:3, 1] >= 0, True)
 
 

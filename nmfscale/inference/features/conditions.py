@@ -117,10 +117,12 @@ def condition_features(
     of the prior [2]_. Each unit has 0.125 pseudo-counts, so that changes are finite.
 
     In simulations (``benchmarks/conditions.py``) with 4 to 20 donors in a group, tests at 5%
-    rejected 4% to 6% of the features that did not differ. Topics that were fitted to the same
+    rejected 5% to 6% of the features that did not differ. Topics that were fitted to the same
     counts do not make p too small as long as no topic is a condition itself: look at
-    :func:`group_effects` first. Where samples have several topics, part of a change appears in the
-    other topics of these samples: see :func:`pseudobulk`.
+    :func:`group_effects` first. Changes are smaller than the true ones, and intervals are those of
+    the smaller changes: counts are split by frequencies that are the same in all groups. Where
+    samples have several topics, the rest of a change appears in the other topics of these samples:
+    see :func:`pseudobulk`.
 
     References
     ----------

@@ -143,7 +143,7 @@ class ConditionFeatures(Result):
         return FeatureContrast(
             self.lfc[c], self.t[c], self.qvalue[c], self.tested[c], self.base_mean.sum(axis=0),
             self.base_mean / totals, self.feature_names, self.topic_names,
-            str(self.reference), self.origin,
+            str(self.reference), int(self.n_units.sum(axis=1).max()), self.origin,
         )  # fmt: skip
 
     def _table(self, what: Topic | None) -> Columns:
@@ -176,8 +176,9 @@ class ConditionFeatures(Result):
         lacking = f", {len(self.left_out)} comparisons left out" if self.left_out else ""
         return (
             f"<ConditionFeatures: {m:,} features within {K} topics, {against} relative to "
-            f"{visible_name(self.reference)}{within}, {int(self.n_units.max()):,} {self.units} at "
-            f"most, {int(self.tested.sum()):,} tests, {n_found:,} with q <= {_LEVEL:g}{lacking}>"
+            f"{visible_name(self.reference)}{within}, {int(self.n_units.sum(axis=1).max()):,} "
+            f"{self.units}, {int(self.tested.sum()):,} tests, {n_found:,} with q <= {_LEVEL:g}"
+            f"{lacking}>"
         )
 
 
@@ -186,7 +187,8 @@ class FeatureContrast:
     """Changes of m features between a group and the reference, within K topics.
 
     `lfc`, `z` (t of the tests), `qvalue` and `tested` are (K, m), `frequencies` (K, m) of the
-    features in the topics, `base_mean` (m,) their mean counts in a unit.
+    features in the topics, `base_mean` (m,) their mean counts in a unit. `n_units` is the number of
+    units of all groups.
     """
 
     lfc: Array
@@ -198,6 +200,7 @@ class FeatureContrast:
     feature_names: NDArray[Any] | None
     topic_names: tuple[Any, ...]
     reference: str
+    n_units: int
     origin: Origin
 
     @property
@@ -209,6 +212,11 @@ class FeatureContrast:
     def topic_number(self, topic: Topic) -> int:
         """Return the number of a topic, given by name or number."""
         return number_of_topic(topic, self.topic_names, "topic")
+
+    def significant(self, topic: int, level: float) -> Array:
+        """Return the mask (m,) of features with q-values of at most `level`."""
+        significant: Array = self.qvalue[topic] <= level
+        return significant
 
     def order(self, topic: int) -> Array:
         """Return the tested features of a topic, most significant first."""
