@@ -1,8 +1,8 @@
 """Functions that take counts: what a sample did not measure is left out, or refused, and never 0.
 
-Two donors have the same topics, and one of them lacks some genes. Every public function that takes
-counts is asked about the complete counts, and about the counts without these genes, which are
-declared as not measured.
+Two donors have the same topics in other proportions, and one of them lacks some genes. Every public
+function that takes counts is asked about the complete counts, and about the counts without these
+genes, which are declared as not measured.
 """
 
 import inspect
@@ -19,7 +19,8 @@ from nmfscale.models.hooks import HOOKS
 
 N, M, K, LACKING = 160, 50, 3, 10
 RNG = np.random.default_rng(0)
-TOPICS, SHARES = RNG.dirichlet(np.full(M, 0.3), K), RNG.dirichlet(np.full(K, 0.4), N)
+TOPICS = RNG.dirichlet(np.full(M, 0.3), K)
+SHARES = np.concatenate([RNG.dirichlet(a, N // 2) for a in ([0.8, 0.4, 0.2], [0.2, 0.4, 0.8])])
 FULL = RNG.poisson(500 * SHARES @ TOPICS)
 DONOR = np.repeat(["one", "two"], N // 2)
 MEASURED = np.ones((2, M), bool)
@@ -77,10 +78,14 @@ def forms():
     }
 
 
+AGAINST_THE_MEAN = {"reference": "mean", "split": None}
+
+
 def changes(table):
-    """Log-fold changes of the features with counts, within -3 to 3."""
-    table = table[table["base_mean"] > 1].sort_values(["topic", "feature"])
-    return np.clip(table["lfc"], -3, 3)
+    """Log-fold changes of the features with many counts, within -3 to 3."""
+    many = np.array(GENES)[FULL.mean(axis=0) > 5]
+    table = table[table["feature"].isin(many)].sort_values(["topic", "feature"])
+    return np.clip(table["lfc"].to_numpy(), -3, 3)
 
 
 def measures(table):
@@ -151,23 +156,34 @@ QUESTIONS = {
     ),
     "compare_fits": (
         ALL,
-        lambda form: nmfscale.compare_fits({"a": form.model}, form.X).to_frame()[["npmi"]], 0.1,
+        lambda form: nmfscale.compare_fits({"fit": form.model}, form.X).to_frame()["score"], 0.01,
+        lambda full: [full.model.score(JOINED)],
     ),
     "differential_features": (
         ALL,
         lambda form: changes(
-            nmfscale.differential_features(form.model, form.X, split=None).to_frame()
+            nmfscale.differential_features(form.model, form.X, **AGAINST_THE_MEAN).to_frame()
         ),
-        1.3,
+        1.0,
     ),
     "find_samples": (
         ALL,
-        lambda form: nmfscale.find_samples(form.model, form.X, n_top=9).to_frame()
+        lambda form: nmfscale.find_samples(form.model, form.X, n_top=80).to_frame()
         .groupby("topic").mean(numeric_only=True)["proportion"],
-        0.05,
+        0.03,
+    ),
+    "find_samples, without counts": (
+        ALL,
+        lambda form: nmfscale.find_samples(form.model, n_top=80).to_frame()
+        .groupby("topic")["total"].mean() / 500,
+        0.1,
+    ),
+    "to_pyldavis, without counts": (
+        ALL,
+        lambda form: experimental.to_pyldavis(form.model)["term_frequency"] / FULL.sum(), 0.02,
     ),
     "pseudobulk": (
-        ALL, lambda form: frequencies(nmfscale.pseudobulk(form.model, form.X, units=UNITS)), 0.015
+        ALL, lambda form: frequencies(nmfscale.pseudobulk(form.model, form.X, units=UNITS)), 0.04
     ),
     "select_k": (
         JOINED_ONLY,
@@ -232,16 +248,16 @@ QUESTIONS = {
         ANNOTATED,
         lambda form: changes(
             nmfscale.get.differential_df(
-                form.annotated(tl.differential_features, split=None)
+                form.annotated(tl.differential_features, **AGAINST_THE_MEAN)
             )
         ),
-        1.3,
+        1.0,
     ),
     "tl.pseudobulk": (
         ANNOTATED,
         lambda form: tl.pseudobulk(form.annotated(lambda adata: None), units=UNITS)
         .to_df()[GENES[:-LACKING]] / (500 * N / len(set(UNITS))),
-        0.02,
+        0.002,
     ),
     "tl.topic_quality": (
         ANNOTATED,
@@ -310,6 +326,8 @@ NOT_ASKED = {
     "read_counts": "tests/readers/test_joined.py: what was measured is kept",
     "write_store": "tests/readers/test_joined.py: what was measured is kept",
     "write_report": "topic_quality and proportions of the fit",
+    "condition_features": "the counts of pseudobulk",
+    "tl.condition_features": "the counts of pseudobulk",
     "tl.select_k": "select_k of an AnnData object, which does not say what was measured",
     **{
         f"tl.{name}": "no counts: loadings of the fit"

@@ -198,7 +198,8 @@ def _measured(
         measured = Measured.everything(counts.shape)
     else:
         sizes = measured.whole_totals(sizes, shares, F)
-        overall = measured.whole_columns(overall, sizes)
+        own = measured.totals(sizes[:, None])[:, 0]
+        overall = np.divide(overall, own, out=np.zeros(len(own)), where=own > 0)
     n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
     task = QualityTask(counts, L, F, tuple(leading), n_rows, overall, measured)
     sums = _sums_of(task, job)

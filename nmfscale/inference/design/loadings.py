@@ -115,11 +115,8 @@ def topics_of_samples(
         values, names = checked_loadings(model, topic_names)
         totals = whole = None
         if hasattr(model, "components_"):
-            whole = totals = getattr(model, "sample_totals_", None)
-            measured = measured_of_fit(model)
-            if totals is not None and measured is not None:
-                F = np.asarray(model.components_.T, np.float64)
-                whole = measured.whole_totals(totals, values * F.sum(axis=0), F)
+            totals = getattr(model, "sample_totals_", None)
+            whole = _whole_totals(model, values, totals)
             values = _amounts(model, values, whole, scale)
         values = scaled_rows(values)
         topics = SampleTopics(values, names, "amounts", totals, names_of(model), model, whole)
@@ -130,6 +127,17 @@ def topics_of_samples(
     if warn:
         topics.warn_of_empty()
     return topics
+
+
+def _whole_totals(model: Any, values: Array, totals: Array | None) -> Array | None:
+    """Return the totals that the samples of a fit would have if everything had been measured."""
+    F, measured = np.asarray(model.components_.T, np.float64), measured_of_fit(model)
+    if totals is not None and measured is not None:
+        return measured.whole_totals(totals, values * F.sum(axis=0), F)
+    if totals is not None and getattr(model, "has_missing_entries_", False):
+        expected: Array = (values * F.sum(axis=0)).sum(axis=1)
+        return expected * model.size_factors_ if model.loadings_are_proportions else expected
+    return totals
 
 
 def _amounts(model: Any, values: Array, totals: Array | None, scale: str) -> Array:

@@ -70,9 +70,13 @@ def to_pyldavis(
         counts, of_samples = counts_and_topics(model, counts_of_samples, layer=layer, raw=raw)
         frequency, measured = counts.column_totals, Measured.of(counts)
     lengths, shares = np.asarray(of_samples.whole_totals), of_samples.rows
-    if measured is not None:
-        frequency = measured.whole_columns(frequency, lengths)
     topics = np.asarray(model.components_, np.float64)
+    if measured is not None:
+        amounts = shares * lengths[:, None]
+        frequency = measured.whole_feature_totals(frequency, amounts, proportions(topics).T)
+    elif counts_of_samples is None and getattr(model, "has_missing_entries_", False):
+        expected = (shares * lengths[:, None]).sum(axis=0)
+        frequency = (expected[:, None] * proportions(topics)).sum(axis=0)
     documents = (lengths > 0) & shares.any(axis=1)
     words = (frequency > 0) & topics.any(axis=0)
     if not documents.any() or not words.any():

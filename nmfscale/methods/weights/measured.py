@@ -110,14 +110,17 @@ class Measured:
         share = np.divide(inside, whole, out=np.zeros(len(amounts)), where=whole > 0)
         return np.divide(totals, share, out=np.zeros(len(amounts)), where=share > 0)
 
-    def whole_columns(self, column_totals: Array, sizes: Array) -> Array:
-        """Return the totals (m,) of features, extended to all samples in proportion to their sizes.
+    def whole_feature_totals(self, totals: Array, amounts: Array, frequencies: Array) -> Array:
+        """Return the totals (m,) that features would have if everything had been measured.
 
-        Features that were measured nowhere have 0.
+        Unmeasured entries add the counts that topics of these amounts (n, K) and frequencies
+        (m, K) expect there.
         """
-        own = self.totals(sizes[:, None])[:, 0]
-        rates = np.divide(column_totals, own, out=np.zeros(len(own)), where=own > 0)
-        return rates * sizes.sum()
+        whole = totals.astype(np.float64)
+        for g, mask in enumerate(self.features):
+            of_group = amounts[self.groups == g].sum(axis=0)
+            whole[~mask] += (frequencies[~mask] * of_group).sum(axis=1)
+        return whole
 
     def rows(self, rows: Any) -> Measured:
         """Return the selection for some of the samples."""
