@@ -26,7 +26,8 @@ DONOR = np.repeat(["one", "two"], N // 2)
 MEASURED = np.ones((2, M), bool)
 MEASURED[0, M - LACKING :] = False
 MASK = MEASURED[(DONOR == "two").astype(int)]
-UNITS = np.arange(N) % 4
+UNITS, PATIENTS = np.arange(N) % 4, np.arange(N) % 8
+CONDITION = PATIENTS % 2
 GENES, CELLS = [f"g{j:02}" for j in range(M)], [f"cell{i:03}" for i in range(N)]
 L, F = 500 * SHARES, TOPICS.T
 START = {"loadings": L, "components": TOPICS}
@@ -55,7 +56,8 @@ class Form:
     def annotated(self, tool, *arguments, **how):
         """Return an AnnData object with a fit that was told what was measured, and a result."""
         adata = anndata.AnnData(
-            self.X.take_rows().astype(float), pd.DataFrame({"donor": DONOR}, index=CELLS),
+            self.X.take_rows().astype(float),
+            pd.DataFrame({"donor": DONOR, "condition": CONDITION}, index=CELLS),
             pd.DataFrame(index=GENES),
         )  # fmt: skip
         options = self.options
@@ -182,6 +184,11 @@ QUESTIONS = {
         ALL,
         lambda form: experimental.to_pyldavis(form.model)["term_frequency"] / FULL.sum(), 0.02,
     ),
+    "condition_features": (
+        ALL,
+        lambda form: nmfscale.condition_features(form.model, form.X, CONDITION, units=PATIENTS).lfc,
+        0.5,
+    ),
     "pseudobulk": (
         ALL, lambda form: frequencies(nmfscale.pseudobulk(form.model, form.X, units=UNITS)), 0.04
     ),
@@ -253,6 +260,13 @@ QUESTIONS = {
         ),
         1.0,
     ),
+    "tl.condition_features": (
+        ANNOTATED,
+        lambda form: nmfscale.get.result(
+            form.annotated(tl.condition_features, "condition", units=PATIENTS), "condition_features"
+        ).lfc,
+        0.5,
+    ),
     "tl.pseudobulk": (
         ANNOTATED,
         lambda form: tl.pseudobulk(form.annotated(lambda adata: None), units=UNITS)
@@ -271,7 +285,8 @@ QUESTIONS = {
 REFUSED = {
     *((name, "data_weights") for name in (
         "TopicModel.transform", "TopicModel.score", "TopicModel.perplexity", "bootstrap_fit",
-        "compare_fits", "differential_features", "find_samples", "pseudobulk", "topic_quality",
+        "compare_fits", "condition_features", "differential_features", "find_samples",
+        "pseudobulk", "topic_quality", "tl.condition_features",
         "experimental.to_pyldavis", "tl.transform", "tl.differential_features", "tl.pseudobulk",
         "tl.topic_quality",
     )),
