@@ -80,6 +80,15 @@ def t_pvalue(t: ArrayLike, freedom: ArrayLike) -> Any:
     return beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5)
 
 
+def f_tail(x: ArrayLike, between: ArrayLike, within: ArrayLike) -> Any:
+    """Return the probability beyond x >= 0 of F distributions with these degrees of freedom.
+
+    With 1 degree `between` it is the two-sided tail of Student's t at the root of x.
+    """
+    x, between, within = (np.asarray(values, np.float64) for values in (x, between, within))
+    return beta_cdf(within / (within + between * x), within / 2, between / 2)
+
+
 def beta_quantile(p: ArrayLike, a: ArrayLike, b: ArrayLike) -> Any:
     """Return the quantiles at `p` of beta distributions with parameters a and b."""
     return _beta_ends(p, a, b)[0][()]

@@ -166,14 +166,19 @@ def effects_section(result: Any, words: Words) -> Section:
     """Return the means of groups, and which topics differ."""
     names, groups = topic_labels(result.topic_names, words), list(map(str, result.groups))
     table: dict[str, Sequence[Any]] = {"topic": names}
-    table["p"] = [f"{value:.3g}" for value in result.pvalue]
-    table["p, all topics"] = [f"{value:.3g}" for value in result.pvalue_maxt]
+    shown = {"p": result.pvalue, "q": result.qvalue}
+    tests, within = "t-tests" if len(groups) == 2 else "F-tests", result.compared_within
+    if result.pvalue is None:
+        shown = {"p": result.pvalue_permutation, "p, all topics": result.pvalue_maxt}
+        tests = "permutation tests"
+    for name, values in shown.items():
+        table[name] = [f"{value:.3g}" for value in values]
     for g, group in enumerate(groups):
         table[f"mean in {group}"] = [f"{value:.3f}" for value in result.means[:, g]]
     text = (
         f"Mean proportions of topics in groups of {int(result.n_units.sum()):,} "
-        f"{result.units}, with "
-        f"intervals of {result.level:.0%}, and permutation tests of each topic."
+        f"{result.units}, with intervals of {result.level:.0%}, and {tests} of each topic"
+        + (f", which compare groups within {within}." if within else ".")
     )
     return _with_intervals(
         Section("groups", _titled("Groups", result), [text], [], table), names, groups,

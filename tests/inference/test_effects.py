@@ -14,10 +14,13 @@ from nmfscale import TopicModel, group_effects
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.inference.intervals import acceleration_of
 from nmfscale.inference.regression.least_squares import LeastSquares
-from nmfscale.inference.regression.robust import HC3, OneWay, shares_of
+from nmfscale.inference.regression.one_way import OneWay
+from nmfscale.inference.regression.robust import HC3
 from nmfscale.inference.replicates.seeds import child
 
-few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0", "ignore:proportions vary more")
+few = pytest.mark.filterwarnings(
+    "ignore:.*fewer than [25]0", "ignore:the proportion of topic .* varies more", "ignore:few "
+)
 GROUPS = np.array(["x", "y", "z"])
 
 
@@ -42,16 +45,16 @@ def shares(values, labels):
 
 
 def test_replicates_are_means_of_copied_units(data):
-    loadings, groups, units, strata = data
+    loadings, groups, units, _ = data
     found = group_effects(
-        loadings, groups, units=units, strata=strata, n_replicates=3, n_permutations=9,
-        random_state=5, interval="percentile",
+        loadings, groups, units=units, n_replicates=3, n_permutations=9, random_state=5,
+        interval="percentile",
     )  # fmt: skip
     values, of_group = of_units(loadings, units), GROUPS[np.arange(180) % 3]
     means = np.array([values[of_group == g].mean(axis=0) for g in GROUPS]).T
     np.testing.assert_allclose(found.means, means, rtol=1e-12)
-    # units stand stratum after stratum, in each group after group
-    cell = (np.arange(180) // 3 % 2) * 3 + np.arange(180) % 3
+    # units stand group after group
+    cell = np.arange(180) % 3
     order, sizes = np.argsort(cell, kind="stable"), np.bincount(cell)
     for r, replicate in enumerate(found.replicates):
         draws = draws_below(child(np.random.SeedSequence(5), r).generate_state(4, np.uint64), sizes)
@@ -67,17 +70,22 @@ def test_exact_pvalues_are_those_of_all_labellings(with_strata):
     rows = np.random.default_rng(3).integers(1, 4, (8, 3)).astype(float)  # with ties
     labels = GROUPS[[0, 1, 0, 1, 1, 0, 2, 2]]
     strata = np.array([0, 0, 0, 0, 1, 1, 1, 1]) * with_strata
-    found = group_effects(rows, labels, strata=strata, moderated=False)
+    options = {"strata": strata, "units": np.arange(8)} if with_strata else {}
+    found = group_effects(rows, labels, **options)
     values = rows / rows.sum(axis=1, keepdims=True)
     for s in np.unique(strata):
         values[strata == s] -= values[strata == s].mean(axis=0)
     null = np.array([shares(values, each) for each in oracle.all_labellings(labels, strata)])
     assert found.exact and found.null.shape == null.shape
     np.testing.assert_allclose(found.statistics, shares(values, labels), rtol=1e-6)
-    np.testing.assert_allclose(found.pvalue, (null >= found.statistics - 1e-6).mean(axis=0))
+    np.testing.assert_allclose(
+        found.pvalue_permutation, (null >= found.statistics - 1e-6).mean(axis=0)
+    )
     most = found.statistics.argmax()
     largest = null.max(axis=1) >= found.statistics[most] - 1e-6
-    assert found.pvalue_maxt[most] == pytest.approx(max(largest.mean(), found.pvalue[most]))
+    assert found.pvalue_maxt[most] == pytest.approx(
+        max(largest.mean(), found.pvalue_permutation[most])
+    )
 
 
 @few
@@ -90,6 +98,8 @@ def test_two_groups_are_compared_by_welch(data):
     t = scipy.stats.ttest_ind(values[::3], values[1::3], equal_var=False).statistic
     # of 60 units each, variances of the jackknife are 60/59 times as large
     np.testing.assert_allclose(found.statistics / (1 - found.statistics), t**2 * 59 / 60, rtol=1e-6)
+    least, most = (2 * scipy.stats.t.sf(np.abs(t) * np.sqrt(59 / 60), f) for f in (118, 59))
+    assert np.all((least < found.pvalue) & (found.pvalue < most))
 
 
 @pytest.mark.parametrize("equal_weights", ["units", "samples"])
@@ -106,52 +116,26 @@ def test_errors_are_those_of_the_jackknife(data, equal_weights):
     sizes = np.unique(units, return_counts=True)[1][np.unique(units, return_inverse=True)[1]]
     weights = 1 / sizes if equal_weights == "units" else np.ones(len(units))
     of = found.differences("x")
+    V = [cluster_jackknife(X, rows[:, t], units, weights) for t in range(4)]
+    f = np.array([satterthwaite(X, a, units, weights) for a in np.eye(3)])
+    # degrees of freedom of Welch, with variances of groups that are pooled over topics
+    pooled = np.diag(np.sum(V, axis=0))[:2]
+    of_difference = pooled.sum() ** 2 / (pooled**2 / f[:2]).sum()
     for t in range(4):
-        V = cluster_jackknife(X, rows[:, t], units, weights)
         mean = np.average(rows[groups == "y", t], weights=weights[groups == "y"])
         assert found.means[t, 1] == pytest.approx(mean, rel=1e-12)
-        np.testing.assert_allclose(found.std_error[t], np.sqrt(np.diag(V)), rtol=1e-8)
-        error = np.sqrt(V[0, 0] + V[1, 1])
+        np.testing.assert_allclose(found.std_error[t], np.sqrt(np.diag(V[t])), rtol=1e-8)
+        error = np.sqrt(V[t][0, 0] + V[t][1, 1])
         assert of.std_error[t, 0] == pytest.approx(error, rel=1e-8)
-        df = satterthwaite(X, np.array([-1.0, 1, 0]), units, weights)
-        half = error * scipy.stats.t.ppf(0.975, df)
+        half = error * scipy.stats.t.ppf(0.975, of_difference)
         assert of.upper[t, 0] - of.differences[t, 0] == pytest.approx(half, rel=1e-7)
-        df = satterthwaite(X, np.array([1.0, 0, 0]), units, weights)
-        far = np.sqrt(V[0, 0]) / mean_slope(found.means[t, 0]) * scipy.stats.t.ppf(0.975, df)
+        far = np.sqrt(V[t][0, 0]) / mean_slope(found.means[t, 0]) * scipy.stats.t.ppf(0.975, f[0])
         angle = np.arcsin(np.sqrt(found.means[t, 0]))
         assert found.upper[t, 0] == pytest.approx(np.sin(angle + far) ** 2, rel=1e-7)
     assert f"each {equal_weights[:-1]} counts once" in repr(found)
     assert found.equal_weights == equal_weights
     # whole units move, with all of their samples
-    assert (found.pvalue > 0.01).all() and found.null.shape == (99, 4)
-
-
-@few
-@pytest.mark.parametrize("with_strata", [False, True])
-def test_moderated_variances_are_drawn_towards_what_all_topics_let_expect(with_strata):
-    """As if there were 5 units more, which share the variance out as m (1 - m)."""
-    rng, n = np.random.default_rng(0), np.array([4, 9])
-    rows, groups = rng.dirichlet([4, 1, 0.1], 13), np.repeat(["a", "b"], n)
-    strata = np.array([0, 0, 1, 1] + [0] * 5 + [1] * 4) * with_strata
-    found = group_effects(rows, groups, units=np.arange(13), strata=strata)
-    share = rows.mean(axis=0) * (1 - rows.mean(axis=0))
-    share /= share.sum()
-    variances = []
-    for g in "ab":
-        of_group, size = 0.0, (groups == g).sum()
-        for s in np.unique(strata):
-            here = rows[(groups == g) & (strata == s)]
-            k = len(here)
-            own = here.var(axis=0, ddof=1)
-            moderated = ((k - 1) * own + 5 * own.sum() * share) / (k - 1 + 5)
-            of_group = of_group + (k / size) ** 2 * moderated / (k - 1)
-        variances.append(of_group)
-    np.testing.assert_allclose(found.std_error.T**2, variances, rtol=1e-9)
-    of = found.differences("a")
-    np.testing.assert_allclose(of.std_error[:, 0] ** 2, np.sum(variances, axis=0), rtol=1e-9)
-    if not with_strata:
-        squares = of.differences[:, 0] ** 2 / np.sum(variances, axis=0)
-        np.testing.assert_allclose(found.statistics, squares / (1 + squares), rtol=1e-6)
+    assert (found.pvalue_permutation > 0.01).all() and found.null.shape == (99, 4)
 
 
 def mean_slope(mean):
@@ -159,7 +143,7 @@ def mean_slope(mean):
     return 2 * np.sqrt(mean * (1 - mean))
 
 
-@pytest.mark.filterwarnings("ignore:proportions vary more in group")
+@few
 def test_a_larger_number_of_samples_in_units_is_no_difference():
     """Units of 3 samples and of 30 have the same mean: roots of means would not."""
     rng = np.random.default_rng(0)
@@ -262,15 +246,25 @@ def test_size_with_unequal_spread():
         assert abs(np.mean(inside) - 0.95) <= 3 * np.sqrt(0.05 * 0.95 / 300)
 
 
-def test_unequal_spread_is_warned_of():
+def test_unequal_spread_of_a_topic_is_warned_of():
     rng, groups = np.random.default_rng(0), np.repeat(["wide", "narrow"], 30)
-    rows = rng.gamma(np.where(groups == "wide", 0.4, 12.0)[:, None] * np.ones(4))
-    options = {"n_permutations": 19, "random_state": 0}
-    with pytest.warns(UserWarning, match="vary more in group 'wide' .* than in group 'narrow'"):
-        group_effects(rows, groups, **options)
+    rows = rng.dirichlet(np.full(4, 8.0), 60)
+    options = {"n_permutations": 99, "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        group_effects(rng.gamma(2.0, size=(60, 4)), groups, n_permutations=99, random_state=0)
+        group_effects(rows, groups, **options)
+    away = rng.uniform(-0.15, 0.15, 60) * (groups == "wide")
+    rows[:, 0] = 0.2 + 0.02 * rng.random(60) + away
+    with pytest.warns(UserWarning, match="of topic 0 varies more in group 'wide' than in .* 'narr"):
+        group_effects(rows, groups, **options)
+
+
+def test_topics_that_few_units_of_a_group_have_are_warned_of():
+    rng, groups = np.random.default_rng(0), np.repeat(["a", "b"], 30)
+    rows = rng.dirichlet(np.full(3, 8.0), 60)
+    rows[:27, 1] = 0
+    with pytest.warns(UserWarning, match="topic 1 in 3 of 30 samples of group 'a'"):
+        group_effects(rows, groups, n_permutations=99, random_state=0)
 
 
 @pytest.mark.nightly
@@ -290,41 +284,44 @@ def test_intervals_cover_the_truth(n):
     assert np.mean(covered) < (0.95 + 3 * error + 0.015 if n > 10 else 1.0)
 
 
+@few
 def test_topics_that_differ_are_found(data):
     loadings, groups, units, _ = data
     loadings = loadings.copy()
     loadings[groups == "z", 3] *= 3
     loadings[:, 2] = 0
     found = group_effects(loadings, groups, units=units, n_permutations=999, random_state=0)
-    assert found.pvalue[3] == 0.001 == found.smallest_pvalue and not found.exact
-    assert found.pvalue[2] == 1.0 and found.statistics[2] == 0.0
+    assert found.pvalue_permutation[3] == 0.001 == found.smallest_pvalue and not found.exact
+    assert found.pvalue[2] == found.pvalue_permutation[2] == 1.0 and found.statistics[2] == 0.0
     assert np.all(found.lower <= found.means) and np.all(found.means <= found.upper)
-    assert np.all(found.pvalue <= found.qvalue) and np.all(found.pvalue <= found.pvalue_maxt)
+    assert np.all(found.pvalue <= found.qvalue)
+    assert np.all(found.pvalue_permutation <= found.pvalue_maxt)
     of = found.differences("x")
     assert of.lower[3, 1] > 0 > of.lower[3, 0] and found.replicates is None
     assert found.summary().topic[0] == 3 and found.summary().columns[1:4].tolist() == list("xyz")
     frame = found.to_frame()
     np.testing.assert_array_equal(frame["mean"], found.means.ravel())
     np.testing.assert_array_equal(frame["pvalue"].iloc[::3], found.pvalue)
+    assert frame.columns[-4:].tolist() == ["pvalue", "qvalue", "pvalue_permutation", "pvalue_maxt"]
     assert of.to_frame()[["group", "other"]].iloc[1].tolist() == ["z", "x"]
     assert re.fullmatch(
         r"<GroupEffects: 4 topics x 3 groups of 180 units, each unit counts once, \d topics with "
-        r"q <= 0.05 of 999 labellings>",
+        r"q <= 0.05; 999 labellings>",
         repr(found),
     )
     assert re.fullmatch(r"<GroupDifferences: 4 topics x 2 pairs .* \d of 8 without 0>", repr(of))
 
 
 def test_the_same_bits(data, tmp_path):
-    loadings, groups, units, strata = data
-    args = {"units": units, "strata": strata, "random_state": 3, "interval": "percentile"}
+    loadings, groups, units, _ = data
+    args = {"units": units, "random_state": 3, "interval": "percentile"}
     expected = group_effects(
         loadings, groups, **args, n_replicates=150, n_permutations=200, n_threads=1
     )
+    assert expected.pvalue is None is expected.differences().pvalue
+    assert expected.to_frame().columns[-2:].tolist() == ["pvalue_permutation", "pvalue_maxt"]
     kept = {"checkpoint": tmp_path, "resume": True}
-    first = {"n_replicates": 70, "n_permutations": 90, "checkpoint_every": 0}
-    group_effects(loadings, groups, **args, **first, **kept)
-    assert len([*(tmp_path / "bootstrap").glob("checkpoint-*")]) > 1  # one for each batch
+    group_effects(loadings, groups, **args, n_replicates=70, n_permutations=90, **kept)
     for options in {"n_threads": 3}, kept, kept | {"random_state": None}:
         found = group_effects(
             loadings, groups, **args | {"n_replicates": 150, "n_permutations": 200} | options
@@ -343,11 +340,18 @@ def test_topics_and_groups_without_spread():
     rows[:, 1] = 0.0  # absent
     rows[:, 2] = np.where(groups == "c", 0.5, 0.1) * rows.sum(axis=1)  # no spread within groups
     found = group_effects(rows, groups, n_permutations=999, random_state=0)
-    for values in (found.lower, found.upper, found.std_error, found.null, found.pvalue):
+    of = found.differences()
+    for values in (found.lower, found.upper, found.std_error, found.null, found.pvalue, of.pvalue):
         assert np.isfinite(values).all()
-    assert found.pvalue[0] <= 0.01 and found.pvalue[1] == 1
+    assert (
+        found.pvalue_permutation[0] <= 0.01 and found.pvalue[1] == 1 and (of.pvalue[1] == 1).all()
+    )
     np.testing.assert_array_equal(found.means[1], found.upper[1])
-    assert found.lower[0, 1] == found.upper[0, 1] == 0
+    # none of 11 units has the topic: a share of 1 - 0.05^(1/11) may have it, as others do
+    shares = rows / rows.sum(axis=1, keepdims=True)
+    size = shares[groups != "b", 0].mean()
+    assert found.lower[0, 1] == 0
+    assert found.upper[0, 1] == pytest.approx((1 - 0.05 ** (1 / 11)) * size)
     # the spread of the only unit of a group is that of the others
     assert found.std_error[3, 0] > found.std_error[3, 2] > 0
 
@@ -357,7 +361,7 @@ def test_few_units_are_warned_of():
     units = np.arange(60) // 10
     with (
         pytest.warns(UserWarning, match="2 of 2 groups have fewer than 20 units, the fewest 0"),
-        pytest.warns(UserWarning, match="no p-value below 0.1 .groups equal in any topic."),
+        pytest.warns(UserWarning, match="no p-value below 0.1 .permutations of any topic."),
     ):
         found = group_effects(rows, units % 2, units=units)
     assert found.exact and found.null.shape == (20, 3) and found.smallest_pvalue == 0.1
@@ -398,21 +402,22 @@ def test_a_reference_that_is_no_group_is_named(data):
         found.differences("w")
 
 
-@pytest.mark.parametrize("moderated", [False, True])
-def test_errors_of_cell_means_are_those_of_a_regression_on_cells(moderated):
+def test_errors_of_cell_means_are_those_of_a_regression_on_cells():
     rng = np.random.default_rng(1)
     cell = np.concatenate([rng.permutation(np.repeat(np.arange(4), [2, 3, 9, 14])), [4]])
     values, weights = rng.dirichlet(np.ones(3), 29), rng.gamma(3, size=29)
     values[:, 2] = 0.25  # does not vary
-    shares = shares_of(values, weights) if moderated else None
     fit = LeastSquares.of((cell[:, None] == np.arange(5)).astype(float), values, weights)
-    expected, errors = HC3(fit, np.array([0, 29]), shares), OneWay.of(cell, values, weights, shares)
+    expected, errors = HC3(fit, np.array([0, 29])), OneWay.of(cell, values, weights)
     along = rng.normal(size=(5, 6)) * (rng.random((5, 6)) < 0.7)
+    variances, freedom = errors.variances(along)
+    assert (freedom >= 1 - 1e-9).all() and (freedom <= 24 + 1e-9).all()
+    # units of one cell have the same spread
+    alone = [expected.freedom(a) for a in np.eye(5)[:4]]
+    np.testing.assert_allclose(errors.variances(np.eye(5))[1][:4], alone)
     np.testing.assert_allclose(
-        errors.freedom(along), [expected.freedom(each) for each in along.T], rtol=1e-10
+        np.sqrt(variances), expected.of_sums(along, 0.9)[1], rtol=1e-10, atol=1e-16
     )
-    for one, other in zip(errors.of_sums(along, 0.9), expected.of_sums(along, 0.9), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-16)
     np.testing.assert_allclose(
         errors.acceleration(along)[:2], expected.acceleration(along)[:2], rtol=1e-8
     )
@@ -423,6 +428,7 @@ def test_errors_of_cell_means_are_those_of_a_regression_on_cells(moderated):
     )
 
 
+@few
 def test_hundreds_of_groups(monkeypatch):
     rng = np.random.default_rng(0)
     groups, rows = np.arange(1200) % 240, rng.dirichlet(np.ones(8), 1200)

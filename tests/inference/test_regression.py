@@ -20,7 +20,8 @@ from oracle import (
 from nmfscale import group_effects, regress_proportions
 from nmfscale.inference.regression.coefficient_tests import FreedmanLane, SignFlips
 from nmfscale.inference.regression.least_squares import CoefficientsTask, LeastSquares
-from nmfscale.inference.regression.robust import CR3, HC3, shares_of
+from nmfscale.inference.regression.moderation import shares_of
+from nmfscale.inference.regression.robust import CR3, HC3
 from nmfscale.inference.replicates.seeds import child, child_states
 
 few = pytest.mark.filterwarnings("ignore:.*fewer than [25]0")
@@ -201,11 +202,12 @@ def test_a_label_of_two_levels_is_the_difference_of_groups(data, interval):
     args = {"units": units, "n_replicates": 400, "interval": interval, "random_state": 2}
     # units of each level are strata, so that as many are drawn as of groups
     found = regress_proportions(loadings, {"craft": craft}, strata=craft, n_permutations=0, **args)
-    robust = regress_proportions(loadings, {"craft": craft}, units=units, random_state=1)
-    of_groups = group_effects(loadings, craft, units=units, random_state=2)
+    options = {"units": units, "moderated": False, "n_permutations": 999}
+    robust = regress_proportions(loadings, {"craft": craft}, random_state=1, **options)
+    of_groups = group_effects(loadings, craft, random_state=2, **options)
     by_groups = of_groups.differences(True)
-    np.testing.assert_allclose(robust.upper[:, 1], -by_groups.lower[:, 0], rtol=1e-8)
-    np.testing.assert_allclose(robust.pvalue[:, 1], of_groups.pvalue, atol=0.02)
+    np.testing.assert_allclose(robust.upper[:, 1], -by_groups.lower[:, 0], atol=0.001)
+    np.testing.assert_allclose(robust.pvalue[:, 1], of_groups.pvalue_permutation, atol=0.06)
     groups = group_effects(loadings, craft, n_permutations=9, **args)
     differences = groups.differences(False)
     np.testing.assert_allclose(found.coefficients[:, 1], differences.differences[:, 0], rtol=1e-9)
@@ -280,10 +282,10 @@ def robust_f(X, y, columns):
 def test_levels_of_a_label_are_tested_as_groups_are():
     rng = np.random.default_rng(0)
     rows, labels = rng.dirichlet(np.ones(3), 9), np.array(list("aabbbcccc"))
-    found = regress_proportions(rows, {"x": labels}, n_permutations=2000)
+    found = regress_proportions(rows, {"x": labels}, n_permutations=2000, moderated=False)
     groups = group_effects(rows, labels, n_permutations=2000)
     assert found.exact and groups.exact
-    np.testing.assert_allclose(found.covariate_pvalue[:, 0], groups.pvalue)
+    np.testing.assert_allclose(found.covariate_pvalue[:, 0], groups.pvalue_permutation)
     np.testing.assert_allclose(found.covariate_pvalue_maxt[:, 0], groups.pvalue_maxt)
     X = np.column_stack([np.ones(9), labels == "b", labels == "c"]).astype(float)
     assert robust_f(X, rows[:, 0], [1, 2]) == pytest.approx(brown_forsythe(rows[:, 0], labels))

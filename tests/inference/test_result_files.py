@@ -51,6 +51,7 @@ def results():
         effects,
         effects.differences(),
         nmfscale.group_effects(model, GROUPS, n_permutations=19, random_state=0),
+        nmfscale.group_effects(model, np.arange(N) // 10 % 2, n_permutations=19, **many),
         nmfscale.bootstrap_weights(named, GROUPS, n_replicates=19, **many),
         nmfscale.regress_proportions(model, COVARIATES, n_permutations=19, **many),
         nmfscale.bootstrap_fit(model, X, groups=GROUPS, n_replicates=2, random_state=0),

@@ -137,7 +137,8 @@ def test_page_on_model_files(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:units= is not given, so that each of 5,15")
 @pytest.mark.filterwarnings("ignore:samples of group 'numpy' have")
 @pytest.mark.filterwarnings("ignore:.* samples have fewer than total=86 counts")
-@pytest.mark.filterwarnings("ignore:proportions vary more in group")
+@pytest.mark.filterwarnings("ignore:the proportion of topic .* varies more in group")
+@pytest.mark.filterwarnings("ignore:few samples")
 def test_python_of_the_pages_with_pictures(name, n_pictures, tmp_path, monkeypatch):
     """Copy the pictures from here to docs/ when they have changed."""
     if name == "anndata":

@@ -127,6 +127,12 @@ class Units:
         return np.where(several, 1.0, ratio)
 
     @property
+    def relative_weights(self) -> Array:
+        """The same, 1 if all count alike."""
+        weights = self.weights
+        return np.ones(len(self.rows)) if weights is None else weights
+
+    @property
     def n_crossed(self) -> int:
         """Number of the caller's units that have samples in several groups."""
         return 0 if self.subjects is None else int((np.bincount(self.subjects) > 1).sum())
@@ -226,13 +232,13 @@ def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> st
 
 
 def warn_of_rare_topics(rows: Array, groups: Labels, names: tuple[Any, ...], units: str) -> None:
-    """Warn of topics that fewer than `FEW_UNITS` units of a group have.
+    """Warn of topics that fewer than `FEW_UNITS` units of a group, and less than half, have.
 
     `rows` (n, T) are topics of units, `units` is what these are called.
     """
     has = np.zeros((len(groups.names), rows.shape[1]), np.int64)
     np.add.at(has, groups.codes, rows > PRESENT * rows.sum(axis=1, keepdims=True))
-    rare = np.argwhere((has < FEW_UNITS) & (has < groups.sizes[:, None]))
+    rare = np.argwhere((has < FEW_UNITS) & (2 * has < groups.sizes[:, None]))
     if not len(rare):
         return
     order = np.argsort(has[tuple(rare.T)], kind="stable")

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..groups.statistics import Statistic, as_they_are
-from .robust import PRIOR
 
 Array = NDArray[Any]
 # Sums of squares are accurate to about 2^-31 of all squares, times the units of a group.
@@ -40,22 +39,19 @@ class EachTopic(Statistic):
     """Statistics B / (B + D) of topics; the `members` of a test name a topic, not groups.
 
     B is the sum of squares between groups, D its expectation if means are equal and each group has
-    its own variance (Brown and Forsythe), estimated by the jackknife, like HC3. Variances are
-    moderated with the `shares` of topics (see `robust`), unless these are None. `n_units` is the
+    its own variance (Brown and Forsythe), estimated by the jackknife, like HC3. `n_units` is the
     number of units of each group.
     """
 
     n_units: tuple[int, ...] = ()
     n_topics: int = 0
-    shares: tuple[float, ...] | None = None
 
     @classmethod
-    def of_topics(cls, n_units: Array, n_topics: int, shares: Array | None) -> EachTopic:
+    def of_topics(cls, n_units: Array, n_topics: int) -> EachTopic:
         """Return the statistics of `n_topics` topics in groups of `n_units` units."""
-        parts = None if shares is None else tuple(shares.tolist())
         return cls(
-            "Brown-Forsythe of each topic", "greater", as_they_are, np.take, code=repr(parts),
-            n_units=tuple(n_units.tolist()), n_topics=n_topics, shares=parts,
+            "Brown-Forsythe of each topic", "greater", as_they_are, np.take,
+            n_units=tuple(n_units.tolist()), n_topics=n_topics,
         )  # fmt: skip
 
     def summary(self, tables: Array) -> Array:
@@ -82,13 +78,8 @@ class EachTopic(Statistic):
         spare = np.maximum(n - 1, 1)
         # a group with a single unit gets the pooled spread of all groups
         pooled = within.sum(axis=1, keepdims=True) / max(1.0, float((n - 1).sum()))
-        variances = np.where(n == 1, pooled, within / spare * (n / spare))
-        if self.shares is None:
-            return variances
-        prior = PRIOR / (PRIOR + n - 1)
-        shared = np.array(self.shares) * variances.sum(axis=2, keepdims=True)
-        moderated: Array = (1 - prior) * variances + prior * shared
-        return moderated
+        variances: Array = np.where(n == 1, pooled, within / spare * (n / spare))
+        return variances
 
     def of(self, summary: Array, sizes: Array, members: list[int]) -> Array:
         """Return the statistic of a topic, one for each table."""

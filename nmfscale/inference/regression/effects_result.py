@@ -9,15 +9,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
 
 from ...counts.foreign import imported_pandas
 from ...counts.names import shown
+from ...kernels import dense
 from ...models.tables import Columns, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import arcsine_interval, interval_ends, spread
+from ..quantiles import t_quantile
 from ..results.files import Result
 from ..results.origin import Origin
-from .robust import OneWay, RobustErrors
+from .moderation import Moderation
+from .one_way import OneWay, pvalues
+from .within_blocks import WithinBlocks
 
 Array = NDArray[Any]
 # Entries of replicates of differences that are in memory at a time.
@@ -31,7 +36,14 @@ class GroupDifferences(Result):
     Attributes
     ----------
     differences, lower, upper, std_error : ndarray of shape (T, n_pairs)
-        Mean of a pair's first group less that of its second, its interval and standard error.
+        Mean of a pair's first group less that of its second, its interval and standard error. If
+        groups are compared within strata, or within units that have samples in several groups, the
+        difference is adjusted for these, and may differ from that of the means.
+    pvalue : ndarray of shape (T, n_pairs) or None
+        p-values of the t-tests of the same differences with the same errors: below 1 - `level` if
+        and only if the interval excludes 0. None with bootstrap intervals.
+    qvalue : ndarray of shape (T, n_pairs) or None
+        The same, adjusted for all of these topics and pairs by Benjamini and Hochberg.
     pairs : tuple of (group, group)
         Groups that are compared.
     topic_names : tuple
@@ -45,13 +57,16 @@ class GroupDifferences(Result):
     Notes
     -----
     The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and pair: ``topic``,
-    ``group``, ``other``, ``difference``, ``lower``, ``upper`` and ``std_error``.
+    ``group``, ``other``, ``difference``, ``lower``, ``upper``, ``std_error``, ``pvalue`` and
+    ``qvalue``; the last two only if there are p-values.
     """
 
     differences: Array
     lower: Array
     upper: Array
     std_error: Array
+    pvalue: Array | None
+    qvalue: Array | None
     pairs: tuple[tuple[Any, Any], ...]
     topic_names: tuple[Any, ...]
     level: float
@@ -75,7 +90,8 @@ class GroupDifferences(Result):
             {
                 "difference": self.differences, "lower": self.lower, "upper": self.upper,
                 "std_error": self.std_error,
-            },
+            }
+            | _known({"pvalue": self.pvalue, "qvalue": self.qvalue}),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -100,13 +116,24 @@ class GroupEffects(Result):
     std_error : ndarray of shape (T, R)
         Standard errors that are robust to unequal spread of units; with bootstrap intervals,
         standard deviations of the replicates.
-    pvalue, pvalue_maxt, qvalue : ndarray of shape (T,)
-        Permutation p-value of each topic; adjusted for all topics by the maximum of standardised
-        statistics, step down; and adjusted by Benjamini and Hochberg.
+    pvalue : ndarray of shape (T,) or None
+        p-value of the test that the groups of a topic have equal means: of the t-test of the
+        difference of two groups, with the error of its interval, so that it is at most 1 - `level`
+        if and only if that interval excludes 0; of an F-test with the same errors for more groups.
+        None with bootstrap intervals.
+    qvalue : ndarray of shape (T,) or None
+        The same, adjusted for all topics by Benjamini and Hochberg.
+    pvalue_permutation, pvalue_maxt : ndarray of shape (T,)
+        p-value of each topic by permutation of labels, which needs no assumption on the form of
+        distributions; and adjusted for all topics by the maximum of statistics, step down. They may
+        differ from `pvalue`, and contradict intervals.
+    prior_freedom : float
+        Degrees of freedom that moderation adds to the variance of a topic, at most: how close
+        variances of topics are to what is expected. 0 without moderation.
     statistics : ndarray of shape (T,)
-        ``B / (B + D)``, from 0 to 1: B is the sum of squares of proportions between groups, D its
-        expectation if the means are equal and each group has its own spread (Brown and Forsythe).
-        For two groups it is ``t^2 / (1 + t^2)`` with Welch's t.
+        Statistic of the permutations, ``B / (B + D)``, from 0 to 1: B is the sum of squares of
+        proportions between groups, D its expectation if the means are equal and each group has its
+        own spread (Brown and Forsythe). For two groups it is ``t^2 / (1 + t^2)`` with Welch's t.
     topic_names, groups : tuple
         Names.
     n_units : ndarray of shape (R,)
@@ -118,7 +145,7 @@ class GroupEffects(Result):
     exact : bool
         Whether these are all labellings, each once.
     smallest_pvalue : float
-        The smallest p-value that was possible for a topic.
+        The smallest p-value of permutations that was possible for a topic.
     level, interval : float and str
         As they were given.
     units : str
@@ -128,7 +155,10 @@ class GroupEffects(Result):
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
     interrupted : bool
-        Whether Ctrl-C ended it early; p-values are based on the finished labellings.
+        Whether Ctrl-C ended it early; `null` is then of the finished labellings.
+    compared_within : str
+        What groups are compared within: "units" that have samples in several groups, "strata", or
+        "" if all units of the groups are compared.
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
         `topic_words`, the leading features of topics.
@@ -137,13 +167,15 @@ class GroupEffects(Result):
     -----
     The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and group:
     ``topic``, ``group``, ``mean``, ``lower``, ``upper``, ``std_error`` and, the same for all
-    groups of a topic, ``pvalue``, ``pvalue_maxt`` and ``qvalue``.
+    groups of a topic, ``pvalue`` and ``qvalue`` (not with bootstrap intervals),
+    ``pvalue_permutation`` and ``pvalue_maxt``.
     """
 
     means: Array
-    pvalue: Array
+    pvalue: Array | None
+    qvalue: Array | None
+    pvalue_permutation: Array
     pvalue_maxt: Array
-    qvalue: Array
     statistics: Array
     topic_names: tuple[Any, ...]
     groups: tuple[Any, ...]
@@ -152,14 +184,18 @@ class GroupEffects(Result):
     null: Array
     exact: bool
     smallest_pvalue: float
-    errors: RobustErrors | OneWay
+    errors: OneWay
     parts: Array
+    within: WithinBlocks | None
+    moderation: Moderation | None
+    upper_if_absent: Array
     level: float
     interval: str
     units: str
     equal_weights: str
     random_state: int | Sequence[int] | None
     interrupted: bool
+    compared_within: str = ""
     origin: Origin = Origin()
     lower: Array = field(init=False)
     upper: Array = field(init=False)
@@ -167,14 +203,27 @@ class GroupEffects(Result):
 
     def __post_init__(self) -> None:
         """Set the intervals."""
+        variances, freedom = self._moderated(*self.errors.variances(self.parts))
+        errors = np.sqrt(variances)
         if self.replicates is None:
-            margins, errors = self.errors.of_sums(self.parts, self.level)
-            lower, upper = arcsine_interval(self.means, margins)
+            lower, upper = arcsine_interval(self.means, errors * _quantiles(freedom, self.level))
         else:
             lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
             errors = spread(self.replicates)
+        upper = np.maximum(upper, self.upper_if_absent)
         for name, values in ("lower", lower), ("upper", upper), ("std_error", errors):
             object.__setattr__(self, name, values)
+
+    @property
+    def prior_freedom(self) -> float:
+        """Prior degrees of freedom of moderated variances, 0 without moderation."""
+        return 0.0 if self.moderation is None else self.moderation.freedom
+
+    def _moderated(self, variances: Array, freedom: Array) -> tuple[Array, Array]:
+        """Return variances and degrees of freedom (T, k)."""
+        if self.moderation is None:
+            return variances, np.broadcast_to(freedom, variances.shape)
+        return self.moderation(variances, freedom)
 
     def _of_replicates(
         self, replicates: Array, estimate: Array, along: Array
@@ -219,34 +268,45 @@ class GroupEffects(Result):
             self._of_pairs(one[first : first + size], other[first : first + size])
             for first in range(0, len(pairs), size)
         ]
-        differences, lower, upper, errors = map(np.hstack, zip(*parts, strict=True))
+        differences, lower, upper, errors, p = map(np.hstack, zip(*parts, strict=True))
+        tested = self.replicates is None
         return GroupDifferences(
-            differences,
-            lower,
-            upper,
-            errors,
-            tuple((self.groups[g], self.groups[h]) for g, h in pairs),
-            self.topic_names,
-            self.level,
-            self.interval,
-            self.origin,
-        )
+            differences, lower, upper, errors, p if tested else None,
+            false_discovery_control(p, axis=None).reshape(p.shape) if tested else None,
+            tuple((self.groups[g], self.groups[h]) for g, h in pairs), self.topic_names,
+            self.level, self.interval, self.origin,
+        )  # fmt: skip
 
-    def _of_pairs(self, one: Array, other: Array) -> tuple[Array, Array, Array, Array]:
-        """Return differences (T, n) of pairs of groups, both ends, and standard errors."""
-        along = self.parts[:, one] - self.parts[:, other]
-        differences = self.means[:, one] - self.means[:, other]
+    def _of_pairs(self, one: Array, other: Array) -> tuple[Array, ...]:
+        """Return differences (T, n) of pairs of groups, both ends, standard errors and p-values."""
+        along = np.zeros((len(self.groups), len(one)))
+        pair = np.arange(len(one))
+        along[one, pair], along[other, pair] = 1.0, -1.0
         if self.replicates is None:
-            margins, errors = self.errors.of_sums(along, self.level)
-            return differences, differences - margins, differences + margins, errors
+            return self._by_t(along)
+        differences = self.means[:, one] - self.means[:, other]
         replicates = self.replicates[:, :, one] - self.replicates[:, :, other]
-        ends = self._of_replicates(replicates, differences, along)
-        return differences, *ends, spread(replicates)
+        cells = dense.product(self.parts, along)
+        ends = self._of_replicates(replicates, differences, cells)
+        return differences, *ends, spread(replicates), np.ones(differences.shape)
+
+    def _by_t(self, along: Array) -> tuple[Array, ...]:
+        """Return the same of contrasts: weights of groups (R, n) that add up to 0."""
+        if self.within is None:
+            differences = dense.product(self.means, along)
+            variances = self.errors.variances(dense.product(self.parts, along))
+        else:
+            differences, variances = self.within.differences(along), self.within.variances(along)
+        variance, freedom = self._moderated(*variances)
+        errors, p = np.sqrt(variance), pvalues(differences**2, variance, np.array(1.0), freedom)
+        margins = errors * _quantiles(freedom, self.level)
+        return differences, differences - margins, differences + margins, errors, p
 
     def _columns(self) -> Columns:
-        of_topics = {
-            "pvalue": self.pvalue, "pvalue_maxt": self.pvalue_maxt, "qvalue": self.qvalue,
-        }  # fmt: skip
+        of_topics = _known({
+            "pvalue": self.pvalue, "qvalue": self.qvalue,
+            "pvalue_permutation": self.pvalue_permutation, "pvalue_maxt": self.pvalue_maxt,
+        })  # fmt: skip
         return tidy_columns(
             {"topic": self.topic_names}, {"group": self.groups},
             {
@@ -254,8 +314,8 @@ class GroupEffects(Result):
                 "std_error": self.std_error,
             }
             | {
-                name: np.broadcast_to(pvalues[:, None], self.means.shape)
-                for name, pvalues in of_topics.items()
+                name: np.broadcast_to(values[:, None], self.means.shape)
+                for name, values in of_topics.items()
             },
         )  # fmt: skip
 
@@ -263,22 +323,42 @@ class GroupEffects(Result):
         """Return a DataFrame with a row for each topic, sorted by p-value.
 
         Columns are ``topic``, the means in the groups, named after the groups, ``pvalue`` and
-        ``qvalue``.
+        ``qvalue``; with bootstrap intervals ``pvalue_permutation`` and ``pvalue_maxt`` instead.
         """
         pd = imported_pandas()
 
         frame = pd.DataFrame(self.means, columns=list(self.groups))
         frame.insert(0, "topic", list(self.topic_names))
-        frame["pvalue"], frame["qvalue"] = self.pvalue, self.qvalue
-        order = np.lexsort((-self.statistics, self.pvalue))
+        names = (
+            ("pvalue_permutation", "pvalue_maxt") if self.pvalue is None else ("pvalue", "qvalue")
+        )
+        for name in names:
+            frame[name] = getattr(self, name)
+        order = np.lexsort((-self.statistics, getattr(self, names[0])))
         return frame.iloc[order].reset_index(drop=True)
 
     def __repr__(self) -> str:
         """Sizes, and the number of topics that differ."""
         T, R = self.means.shape
-        n_significant = np.count_nonzero(self.qvalue <= 0.05)
         once = counted_once(self.equal_weights, self.units)
+        within = f", compared within {self.compared_within}" if self.compared_within else ""
+        p, what = self.qvalue, "q <= 0.05"
+        if p is None:
+            p, what = self.pvalue_maxt, "max-T p <= 0.05"
         return (
-            f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}, "
-            f"{n_significant} topics with q <= 0.05 of {len(self.null):,} labellings>"
+            f"<GroupEffects: {T} topics x {R} groups of {self.n_units.sum():,} {self.units}{once}"
+            f"{within}, {np.count_nonzero(p <= 0.05)} topics with {what}; {len(self.null):,} "
+            "labellings>"
         )
+
+
+def _quantiles(freedom: Array, level: float) -> Array:
+    """Return the quantiles of Student's t (T, k), many of which are equal."""
+    values, place = np.unique(freedom, return_inverse=True)
+    quantiles: Array = np.atleast_1d(t_quantile(values, level))[place].reshape(freedom.shape)
+    return quantiles
+
+
+def _known(columns: dict[str, Array | None]) -> dict[str, Array]:
+    """Return the columns that there are."""
+    return {name: column for name, column in columns.items() if column is not None}

@@ -29,9 +29,10 @@ from ..results.origin import Origin
 from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
 from .least_squares import CoefficientsTask, LeastSquares
+from .moderation import shares_of
 from .regression_result import ProportionRegression
 from .regression_rows import Rows
-from .robust import CR3, HC3, RobustErrors, shares_of
+from .robust import CR3, HC3, RobustErrors
 from .term_tests import TermTests
 
 Array = NDArray[Any]

@@ -24,7 +24,7 @@ from ...counts.names import shown
 from ...kernels import decompositions, dense
 from ..intervals import acceleration_of
 from ..quantiles import t_quantile
-from .least_squares import NOTHING, LeastSquares
+from .least_squares import LeastSquares
 
 Array = NDArray[Any]
 # Number of units that moderation adds, as degrees of freedom.
@@ -133,86 +133,6 @@ class HC3(RobustErrors):
 
 
 @dataclass(frozen=True)
-class OneWay:
-    """HC3 errors of sums of means of C cells: what `HC3` gives, from sums over the cells.
-
-    A unit i of weight w_i in a cell of weight W has leverage ``h = w_i / W`` and the influence
-    ``v = h (y_i - mean) / (1 - h)`` on the mean of its cell. Influences of cells do not overlap, so
-    that all numbers of a sum with weights a_c are sums over cells of powers of a_c. `own`, `second`
-    and `third` (C, T) are sums of v^2, with the weight of the cell's own variance if it is
-    moderated; of v^2; and of v^3. `pooled` (C,) are sums of v^2 over topics with the weight of the
-    pooled variance; `trace`, `square` (C,) those of `HC3.freedom`. `lone` (C,) are the squared
-    influences of a unit that is alone in its cell, `n_free` the degrees of freedom of all
-    residuals.
-    """
-
-    own: Array
-    second: Array
-    third: Array
-    pooled: Array
-    trace: Array
-    square: Array
-    lone: Array
-    n_free: int
-    shares: Array | None
-
-    @classmethod
-    def of(cls, cell: Array, values: Array, weights: Array, shares: Array | None) -> OneWay:
-        """Return the errors of means of values (n, T) by cell (n,), numbered from 0."""
-
-        def sums(rows: Array) -> Array:
-            return np.stack([np.bincount(cell, column) for column in rows.T], axis=1)
-
-        totals = np.bincount(cell, weights)
-        n_free = max(1, len(cell) - totals.size)
-        h = weights / totals[cell]
-        away = values - (sums(weights[:, None] * values) / totals[:, None])[cell]
-        # what is 0 up to rounding, as in LeastSquares
-        least = NOTHING * (weights[:, None] * values**2).sum(axis=0)
-        away[:, (weights[:, None] * away**2).sum(axis=0) <= least] = 0
-        spread = np.sqrt((weights[:, None] * away**2).sum(axis=0) / n_free)
-        alone = 1 - h <= ROUNDING
-        rest = np.where(alone, 1.0, 1 - h)
-        shared = spread / np.sqrt(weights)[:, None]
-        influences = np.where(alone[:, None], shared, (h / rest)[:, None] * away)
-        squared = influences**2
-        prior = np.zeros(len(h)) if shares is None else prior_of(h)
-        factor = np.where(alone, 0.0, h / totals[cell] / rest**2)
-        square = np.bincount(cell, factor**2 * (2 * rest - 1)) + np.bincount(cell, factor * h) ** 2
-        return cls(
-            sums((1 - prior)[:, None] * squared), sums(squared), sums(squared * influences),
-            np.bincount(cell, prior * squared.sum(axis=1)), np.bincount(cell, factor * rest),
-            square, np.bincount(cell, np.where(alone, 1 / weights, 0.0)), n_free, shares,
-        )  # fmt: skip
-
-    def of_sums(self, along: Array, level: float) -> tuple[Array, Array]:
-        """Return half-widths and standard errors (T, k) of sums with weights (C, k)."""
-        squares = along**2
-        errors = dense.cross(self.own, squares)
-        if self.shares is not None:
-            errors += self.shares[:, None] * dense.cross(self.pooled[:, None], squares)
-        errors = np.sqrt(errors)
-        return errors * t_quantile(self.freedom(along), level), errors
-
-    def freedom(self, along: Array) -> Array:
-        """Return degrees of freedom (k,) of the standard errors under equal variances."""
-        squares = along**2
-        of_cells = np.column_stack([self.trace, self.lone])
-        trace, lone = dense.cross(of_cells, squares)
-        square = dense.cross(self.square[:, None], squares**2)[0] + lone**2 / self.n_free
-        freedom: Array = np.divide(
-            (trace + lone) ** 2, square, out=np.full(len(square), float(self.n_free)),
-            where=square > 0,
-        )  # fmt: skip
-        return freedom
-
-    def acceleration(self, along: Array) -> Array:
-        """Return the acceleration (T, k) of BCa intervals of sums with weights (C, k)."""
-        second, third = dense.cross(self.second, along**2), dense.cross(self.third, along**3)
-        return acceleration_of(second, third)
-
-
-@dataclass(frozen=True)
 class CR3(RobustErrors):
     """Errors where units have several rows: `unit` (n,) is the unit of each."""
 
@@ -294,14 +214,6 @@ def prior_of(leverage: Array) -> Array:
     """Return PRIOR / (PRIOR + n - 1) for a mean of n = 1 / leverage units."""
     shrunk: Array = PRIOR * leverage / (1 + (PRIOR - 1) * leverage)
     return shrunk
-
-
-def shares_of(values: Array, weights: Array | None) -> Array:
-    """Return the share of each topic (T,) in the variance of Dirichlet proportions."""
-    mean = np.average(values, axis=0, weights=weights)
-    variances: Array = mean * (1 - mean)
-    # with a single topic nothing varies
-    return variances / (variances.sum() or 1.0)
 
 
 def _times(A: Array, x: Array) -> Array:

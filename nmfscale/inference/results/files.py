@@ -54,7 +54,10 @@ FORMAT, FORMAT_VERSION = "nmfscale-result", 3
 _CLASSES = {
     "inference.choice.consensus": ("Consensus",),
     "inference.regression.least_squares": ("LeastSquares",),
-    "inference.regression.robust": ("HC3", "OneWay", "CR3"),
+    "inference.regression.moderation": ("Moderation",),
+    "inference.regression.one_way": ("OneWay",),
+    "inference.regression.robust": ("HC3", "CR3"),
+    "inference.regression.within_blocks": ("WithinBlocks",),
     "inference.groups.bootstrap_result": ("BootstrapWeights",),
     "inference.samples.cluster_samples_result": ("SampleClusters",),
     "inference.samples.find_samples_result": ("LeadingSamples",),
