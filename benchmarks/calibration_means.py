@@ -73,9 +73,11 @@ def regression(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
     found = regress_proportions(drawn.model, {"g": groups, "x": x}, **drawn.labels, **options)
     name = "flips" if found.test == "sign flips" else "permuted"
     last = found.terms.index("x")
-    outcomes = {f"x, {name}": rejected(found.pvalue[:, last])}
+    outcomes = {f"x, {name}": rejected(found.pvalue_permutation[:, last])}
+    outcomes["x, t"] = rejected(found.pvalue[:, last])
     if drawn.strata is None:
-        outcomes[f"second group, {name}"] = rejected(found.pvalue[:, 1])
+        outcomes[f"second group, {name}"] = rejected(found.pvalue_permutation[:, 1])
+        outcomes["second group, t"] = rejected(found.pvalue[:, 1])
         outcomes["coefficients"] = held(found.lower[:, 1:], found.upper[:, 1:], 0.0)
     return outcomes
 

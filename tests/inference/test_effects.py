@@ -416,7 +416,7 @@ def test_errors_of_cell_means_are_those_of_a_regression_on_cells():
     alone = [expected.freedom(a) for a in np.eye(5)[:4]]
     np.testing.assert_allclose(errors.variances(np.eye(5))[1][:4], alone)
     np.testing.assert_allclose(
-        np.sqrt(variances), expected.of_sums(along, 0.9)[1], rtol=1e-10, atol=1e-16
+        np.sqrt(variances), expected.of_sums(along)[0], rtol=1e-10, atol=1e-16
     )
     np.testing.assert_allclose(
         errors.acceleration(along)[:2], expected.acceleration(along)[:2], rtol=1e-8

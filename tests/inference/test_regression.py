@@ -161,7 +161,7 @@ def test_covariates_that_differ_within_units(data, equal_weights):
             signs[units == u] = sign
         of = expected + signs * (y - expected)
         n_extreme += np.abs(fitted(of)[1]) / np.sqrt(cluster_jackknife(X, of, units, w)[1, 1]) >= t
-    assert found.pvalue[1, 1] == (n_extreme + 1) / 41
+    assert found.pvalue_permutation[1, 1] == (n_extreme + 1) / 41
     replicates = regress_proportions(
         loadings, given, n_permutations=0, n_replicates=2, interval="percentile", **args
     ).replicates
@@ -192,7 +192,7 @@ def test_exact_sign_flips():
         of = mean + (z - mean) * (1 - 2.0 * (bits >> units & 1))
         b = np.abs(np.linalg.lstsq(X, of, rcond=None)[0][1])
         n_extreme += b / np.sqrt(cluster_jackknife(X, of, units)[1, 1]) >= t * (1 - 1e-9)
-    assert found.pvalue[2, 1] == n_extreme / 64
+    assert found.pvalue_permutation[2, 1] == n_extreme / 64
 
 
 @pytest.mark.parametrize("interval", ["percentile", "bca"])
@@ -207,7 +207,9 @@ def test_a_label_of_two_levels_is_the_difference_of_groups(data, interval):
     of_groups = group_effects(loadings, craft, random_state=2, **options)
     by_groups = of_groups.differences(True)
     np.testing.assert_allclose(robust.upper[:, 1], -by_groups.lower[:, 0], atol=0.001)
-    np.testing.assert_allclose(robust.pvalue[:, 1], of_groups.pvalue_permutation, atol=0.06)
+    np.testing.assert_allclose(
+        robust.pvalue_permutation[:, 1], of_groups.pvalue_permutation, atol=0.06
+    )
     groups = group_effects(loadings, craft, n_permutations=9, **args)
     differences = groups.differences(False)
     np.testing.assert_allclose(found.coefficients[:, 1], differences.differences[:, 0], rtol=1e-9)
@@ -227,7 +229,7 @@ def test_exact_pvalues_of_one_covariate_are_those_of_permuted_rows(with_strata):
     Y /= Y.sum(axis=1, keepdims=True)
     orders = [p for p in permutations(range(6)) if np.array_equal(strata[list(p)], strata)]
     X = np.column_stack([np.ones(6), x])
-    for y, p in zip(Y.T, found.pvalue, strict=True):
+    for y, p in zip(Y.T, found.pvalue_permutation, strict=True):
         null = np.array([tvalue(X, y[list(order)], 1) for order in orders])
         assert np.isnan(p[0])
         assert p[1] == pytest.approx(np.mean(null >= tvalue(X, y, 1) * (1 - 1e-9)))
@@ -248,8 +250,8 @@ def test_random_pvalues_are_those_of_freedman_and_lane(data):
     for t, j in (0, 1), (2, 3), (3, 4):
         null = freedman_lane(X, Y[:, t], j, inverse)
         b = (null >= tvalue(X, Y[:, t], j)).sum()
-        assert found.pvalue[t, j] == (b + 1) / (n + 1)
-    assert np.isnan(found.pvalue[:, 0]).all() and not found.exact
+        assert found.pvalue_permutation[t, j] == (b + 1) / (n + 1)
+    assert np.isnan(found.pvalue_permutation[:, 0]).all() and not found.exact
     assert found.untested == {"Intercept": "it is the constant of the model"}
     # the region as a whole, of residuals of the model without it
     assert found.covariates == ("region",)
@@ -258,15 +260,21 @@ def test_random_pvalues_are_those_of_freedman_and_lane(data):
     e = y - fitted
     t = [robust_f(X, fitted + e[order], [1, 2]) for order in [np.arange(150), *inverse]]
     b = (np.array(t[1:]) >= t[0]).sum()
-    assert found.covariate_pvalue[1, 0] == (b + 1) / (n + 1)
+    assert found.covariate_pvalue_permutation[1, 0] == (b + 1) / (n + 1)
     frame = found.to_frame("covariates")
-    assert frame.columns.tolist() == ["topic", "covariate", "pvalue", "pvalue_maxt", "qvalue"]
+    assert frame.columns.tolist() == [
+        "topic",
+        "covariate",
+        "pvalue_permutation",
+        "pvalue_maxt",
+        "qvalue",
+    ]
     # the largest of all topics
     t = np.array([[tvalue(X, y, 3), *freedman_lane(X, y, 3, inverse)] for y in Y.T])
     most = t[:, 0].argmax()
     b = (t[:, 1:].max(axis=0) >= t[most, 0]).sum()
     assert found.pvalue_maxt[most, 3] == (b + 1) / (n + 1)
-    assert (found.pvalue_maxt[:, 3] >= found.pvalue[:, 3]).all()
+    assert (found.pvalue_maxt[:, 3] >= found.pvalue_permutation[:, 3]).all()
 
 
 def robust_f(X, y, columns):
@@ -285,7 +293,7 @@ def test_levels_of_a_label_are_tested_as_groups_are():
     found = regress_proportions(rows, {"x": labels}, n_permutations=2000, moderated=False)
     groups = group_effects(rows, labels, n_permutations=2000)
     assert found.exact and groups.exact
-    np.testing.assert_allclose(found.covariate_pvalue[:, 0], groups.pvalue_permutation)
+    np.testing.assert_allclose(found.covariate_pvalue_permutation[:, 0], groups.pvalue_permutation)
     np.testing.assert_allclose(found.covariate_pvalue_maxt[:, 0], groups.pvalue_maxt)
     X = np.column_stack([np.ones(9), labels == "b", labels == "c"]).astype(float)
     assert robust_f(X, rows[:, 0], [1, 2]) == pytest.approx(brown_forsythe(rows[:, 0], labels))
@@ -306,7 +314,7 @@ def test_size_under_the_null_with_units_and_strata():
             tastes[units], covariates, units=units, strata=strata[units],
             n_permutations=99, random_state=rng,
         )  # fmt: skip
-        p.append(found.pvalue[:, 1])
+        p.append(found.pvalue_permutation[:, 1])
     size = np.mean(np.array(p) <= 0.05, axis=0)
     assert np.all(np.abs(size - 0.05) <= 3 * np.sqrt(0.05 * 0.95 / 300))
 
@@ -326,7 +334,7 @@ def test_size_of_two_groups_beside_a_large_third(wide, narrow):
     for seed in range(300):
         rows = rng.gamma(np.ones(4) * spread)
         found = regress_proportions(rows, {"x": labels}, n_permutations=199, random_state=seed)
-        p.append(found.pvalue[0, 1] <= 0.05)
+        p.append(found.pvalue_permutation[0, 1] <= 0.05)
         covered.append(found.lower[0, 1] <= 0 <= found.upper[0, 1])
     error = np.sqrt(0.05 * 0.95 / 300)
     assert abs(np.mean(p) - 0.05) <= 3 * error and abs(np.mean(covered) - 0.95) <= 3 * error
@@ -358,7 +366,9 @@ def test_terms_that_do_not_vary_within_strata(data):
         regress_proportions(loadings, covariates, **args)
     with pytest.warns(UserWarning, match="4 of 6 terms, such as 'region.T.north.', do not vary"):
         found = regress_proportions(loadings, covariates | {"x": np.arange(450) % 3}, **args)
-    assert np.isfinite(found.pvalue[:, 5]).all() and np.isnan(found.pvalue[:, :5]).all()
+    for p in found.pvalue, found.pvalue_permutation:
+        assert np.isfinite(p[:, 5]).all() and np.isnan(p[:, :5]).all()
+    assert found.combine({"age": 1, "x": 1})["pvalue"].isna().all()
     assert found.untested["age"] == "it does not vary within strata" and len(found.untested) == 5
     assert found.covariates == () and np.isfinite(found.to_frame("x")["pvalue"]).all()
     with pytest.raises(ValueError, match="no covariate of several terms was tested"):
@@ -372,7 +382,7 @@ def test_labels_of_many_levels():
     rows = rng.dirichlet(np.ones(3), labels.size)
     found = regress_proportions(rows, {"style": labels}, n_permutations=9, random_state=0)
     assert found.coefficients.shape == (3, 41) and np.isfinite(found.upper).all()
-    assert found.covariate_pvalue.shape == (3, 1)
+    assert found.covariate_pvalue_permutation.shape == (3, 1)
     with pytest.raises(ValueError, match="pass interval='t', join levels"):
         regress_proportions(rows, {"style": labels}, interval="percentile")
 
@@ -383,6 +393,57 @@ def test_a_unit_that_determines_a_coefficient_alone_is_named():
     x = np.where(units == "c", rng.normal(size=40), 0.0)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="without unit 'c' the coeff"):
         regress_proportions(rng.dirichlet(np.ones(3), 40), {"x": x}, units=units)
+
+
+@few
+@pytest.mark.parametrize(("level", "moderated"), [(0.95, True), (0.6, False)])
+@pytest.mark.parametrize("design", ["samples", "units", "strata", "clusters", "by samples"])
+def test_pvalues_agree_with_intervals(design, moderated, level):
+    rng, units = np.random.default_rng(8), np.repeat(np.arange(24), 3)
+    x = rng.normal(size=72 if design == "clusters" else 24)
+    x = x if design == "clusters" else x[units]
+    options = {
+        "samples": {}, "units": {"units": units}, "clusters": {"units": units},
+        "strata": {"units": units, "strata": units % 3},
+        "by samples": {"units": units, "equal_weights": "samples"},
+    }[design]  # fmt: skip
+    found, excluded = None, []
+    for _ in range(2):
+        rows = rng.gamma(np.exp(0.5 * np.outer(x, [1, 0, -1, 0, 0])))
+        found = regress_proportions(
+            rows, {"x": x, "g": np.array(list("abc"))[units % 8 // 3]}, level=level,
+            moderated=moderated, n_permutations=0, **options,
+        )  # fmt: skip
+        excluded.append((found.lower > 0) | (found.upper < 0))
+        slopes = found.pvalue[:, 1:] if design == "strata" else found.pvalue
+        assert np.isfinite(slopes).all()
+        both = np.isfinite(found.pvalue)
+        np.testing.assert_array_equal(found.pvalue[both] <= 1 - level, excluded[-1][both])
+        of_sum = found.combine({"g[T.b]": 1, "g[T.c]": -1})
+        away = (of_sum["lower"] > 0) | (of_sum["upper"] < 0)
+        np.testing.assert_array_equal(of_sum["pvalue"] <= 1 - level, away)
+        # Student's t of the coefficients over their errors
+        t = np.abs(found.coefficients / found.std_error)
+        expected = 2 * scipy.stats.t.sf(t, found.degrees_of_freedom)
+        np.testing.assert_allclose(found.pvalue[both], expected[both], rtol=1e-9, atol=1e-300)
+    slopes = np.array(excluded)[:, :, 1:]
+    assert slopes.any() and not slopes.all()
+    q = scipy.stats.false_discovery_control(found.pvalue[:, 1:], axis=0)
+    np.testing.assert_allclose(found.qvalue[:, 1:], q)
+
+
+def test_bootstrap_intervals_have_no_pvalue_but_that_of_permutations(data):
+    loadings, covariates, units = data
+    found = regress_proportions(
+        loadings, covariates, units=units, n_permutations=19, n_replicates=19, random_state=0,
+        interval="percentile",
+    )  # fmt: skip
+    assert found.pvalue is None and found.qvalue is None
+    names = list(found.columns())
+    assert names[-2:] == ["pvalue_permutation", "pvalue_maxt"] and "pvalue" not in names
+    ordered = found.to_frame("age")["pvalue_permutation"]
+    assert ordered.is_monotonic_increasing and "max-T p <= 0.05; 19 perm" in repr(found)
+    assert "pvalue" not in found.combine({"age": 1})
 
 
 def test_sums_of_coefficients_are_coefficients_of_another_reference(data):
@@ -415,9 +476,10 @@ def test_a_known_effect_is_found(data):
     age = found.terms.index("age")
     truth = np.array([1, -1, 0]) * 0.01 * 2 / 3
     assert np.all((found.lower[:, age] < truth) & (truth < found.upper[:, age]))
-    assert found.pvalue[0, age] == 0.001 == found.smallest_pvalue < found.pvalue[2, age]
-    tested = np.isfinite(found.pvalue)
-    assert tested.sum() == 12 and np.all(found.pvalue[tested] <= found.qvalue[tested])
+    p = found.pvalue_permutation[:, age]
+    assert p[0] == 0.001 == found.smallest_pvalue < p[2]
+    assert np.isfinite(found.pvalue_permutation).sum() == 12
+    assert np.all(found.pvalue <= found.qvalue)
     np.testing.assert_allclose(found.coefficients.sum(axis=0), [1, 0, 0, 0, 0], atol=1e-10)
     first = found.to_frame("age")
     assert first["topic"].tolist()[2] == 2 and first["pvalue"].is_monotonic_increasing
@@ -427,8 +489,8 @@ def test_a_known_effect_is_found(data):
     with pytest.raises(ValueError, match="term='ages' is not one of the terms: 'Intercept'"):
         found.to_frame("ages")
     assert re.fullmatch(
-        r"<ProportionRegression: 3 topics x 5 terms, 150 units, each unit counts once, \d of 12 "
-        r"coefficients with q <= 0.05 of 999 permutations>",
+        r"<ProportionRegression: 3 topics x 5 terms, 150 units, each unit counts once, t "
+        r"intervals, \d of 12 coefficients with q <= 0.05; 999 permutations>",
         repr(found),
     )
 
@@ -440,7 +502,9 @@ def test_topics_that_do_not_vary_are_not_found(data):
         loadings.astype(float), covariates, units=units, n_replicates=9, n_permutations=99
     )
     assert np.all(found.coefficients[0, 1:] == 0) and np.all(found.pvalue[0, 1:] == 1)
-    assert found.pvalue[1, -1] == 0.01 and np.all(found.pvalue[1, 1:-1] == 1)
+    assert np.all(found.pvalue[1:, -1] < 1e-9) and np.all(found.pvalue[1, 1:-1] == 1)
+    p = found.pvalue_permutation
+    assert p[1, -1] == 0.01 and np.all(p[1, 1:-1] == 1)
 
 
 def test_the_same_bits(data, tmp_path):
@@ -450,7 +514,7 @@ def test_the_same_bits(data, tmp_path):
 
     def results(**options):
         found = regress_proportions(loadings, covariates, **args | options)
-        return found.replicates, found.pvalue
+        return found.replicates, found.pvalue_permutation
 
     expected = results(n_replicates=150, n_permutations=400, n_threads=1)
     kept = {"checkpoint": tmp_path, "resume": True}
@@ -498,7 +562,7 @@ def test_tables_and_matrices_are_the_same_covariates(data):
         found = regress_proportions(loadings, given, **options, **more)
         assert found.terms == expected.terms
         np.testing.assert_array_equal(found.replicates, expected.replicates)
-        np.testing.assert_array_equal(found.pvalue, expected.pvalue)
+        np.testing.assert_array_equal(found.pvalue_permutation, expected.pvalue_permutation)
     frame["region"] = pd.Categorical(frame["region"], ["west", "north", "east"])
     found = regress_proportions(loadings, frame[["region"]], **options)
     assert found.terms == ("Intercept", "region[T.north]", "region[T.east]")
@@ -534,7 +598,7 @@ def test_few_units_and_rare_levels_are_warned_of(data):
     few_rows, groups = np.random.default_rng(0).random((6, 3)), list("aabbba")
     with (
         pytest.warns(UserWarning, match=r"2 of 2 terms and ref.*, the fewest 'x\[T.b\]' with 3"),
-        pytest.warns(UserWarning, match="no p-value below 0.1 .a coefficient of 0."),
+        pytest.warns(UserWarning, match="no p-value below 0.1 .permutations of any term."),
     ):
         regress_proportions(few_rows, {"x": groups}, random_state=0)
     one = np.where(np.arange(450) < 3, np.arange(450), 3).astype(str)

@@ -2,7 +2,8 @@
 
 Least squares, as in `estimateEffect` of the R package stm. Units are the only source of
 uncertainty, and their spread may differ: standard errors are HC3, or CR3 if units have several
-rows. Tests divide coefficients by these and compare with permutations.
+rows. Intervals and p-values divide coefficients by these, and compare with Student's t. Beside them
+stand p-values of permutations of the same ratios.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from .covariates import DesignMatrix, design_matrix
 from .effects import FEW, bootstrap_part, job_seed
 from .least_squares import CoefficientsTask, LeastSquares
 from .moderation import shares_of
-from .regression_result import ProportionRegression
+from .regression_result import ProportionRegression, adjusted_by_term, t_tests
 from .regression_rows import Rows
-from .robust import CR3, HC3, RobustErrors
-from .term_tests import TermTests
+from .robust import CR3, HC3
+from .term_tests import TermTests, same_in_strata, warn_of_same_in_strata
 
 Array = NDArray[Any]
 # Coverage of the intervals of differences between two groups in simulations.
@@ -103,13 +104,14 @@ def regress_proportions(
     n_replicates : int, default=1000
         Bootstrap replicates, for intervals of the kinds "percentile" and "bca".
     n_permutations : int, default=9999
-        Number of random permutations for the p-values. If there are no more than this many
-        permutations in all, each is taken once. With 0 nothing is tested.
+        Number of random permutations for `pvalue_permutation` and `pvalue_maxt`. If there are no
+        more than this many permutations in all, each is taken once. With 0 there are none.
     level : float, default=0.95
         Nominal coverage of the intervals.
     interval : {"t", "percentile", "bca"}, default="t"
         "t": coefficients plus and minus robust standard errors times a quantile of Student's t; the
-        others: from bootstrap replicates, as in :func:`bootstrap_weights`.
+        others: from bootstrap replicates, as in :func:`bootstrap_weights`; there are no p-values
+        that belong to them, only those of permutations.
     topic_names
         As in :func:`group_effects`.
     random_state, n_threads, client, checkpoint, checkpoint_every, resume, verbose
@@ -138,7 +140,8 @@ def regress_proportions(
     -----
     The spread of proportions depends on their mean, so units may differ in spread: standard errors
     are HC3 [1]_, or CR3 for clusters [2]_, with degrees of freedom that would be right for equal
-    spread (Satterthwaite). The test of a term permutes the residuals of the model without it among
+    spread (Satterthwaite). Intervals and `pvalue` are those of one t-test with these. The test of a
+    term by permutations permutes the residuals of the model without it among
     units within strata [3]_ and compares the squared coefficient over its robust variance with
     those of the permuted data: with pooled variances the test would react to spread [4]_. If the
     intercept is the only other term, units are permuted, and the test is exact where units are
@@ -184,12 +187,13 @@ def regress_proportions(
     >>> found = regress_proportions(loadings, covariates, units=breweries, random_state=0)
     >>> found  # doctest: +NORMALIZE_WHITESPACE
     <ProportionRegression: 3 topics x 3 terms, 120 units, each unit counts once,
-     3 of 6 coefficients with q <= 0.05 of 9,999 permutations>
-    >>> found.to_frame("region[T.west]").round(2)[["topic", "coefficient", "lower", "upper"]]
-       topic  coefficient  lower  upper
-    0      2         0.17   0.09   0.24
-    1      0        -0.09  -0.16  -0.02
-    2      1        -0.08  -0.16  -0.00
+     t intervals, 3 of 6 coefficients with q <= 0.05; 9,999 permutations>
+    >>> of_region = found.to_frame("region[T.west]").round(2)
+    >>> of_region[["topic", "coefficient", "lower", "upper", "pvalue"]]
+       topic  coefficient  lower  upper  pvalue
+    0      2         0.17   0.09   0.24    0.00
+    1      0        -0.09  -0.16  -0.02    0.01
+    2      1        -0.08  -0.16  -0.00    0.04
     """
     check_interval(level, interval, RobustInterval)
     check_option("equal_weights", equal_weights, EqualWeights)
@@ -211,22 +215,30 @@ def regress_proportions(
     fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
     errors = errors_of(rows, fit, moderated)
     test = TermTests(rows, errors, matrix, n_permutations, level, drawn) if n_permutations else None
-    coefficients, replicates, n_failures = np.ascontiguousarray(fit.coefficients.T), None, 0
+    same = same_in_strata(rows, matrix.terms)
+    if test is not None or interval == "t":
+        warn_of_same_in_strata(rows, matrix.terms, same)
+    coefficients, n_failures = np.ascontiguousarray(fit.coefficients.T), 0
+    lower, upper, _, p = t_tests(errors, coefficients, np.eye(len(matrix.terms)), level)
+    p, replicates = np.where(same, np.nan, p), None
     job["random_state"] = seed = job_seed(job)
     if interval != "t":
         task = CoefficientsTask(fit, rows.unit, rows.strata)
         drawn_fits = bootstrap_part(task, n_replicates, job)
-        replicates = drawn_fits["coefficients"][~drawn_fits["singular"]]
+        replicates, p = drawn_fits["coefficients"][~drawn_fits["singular"]], None
         n_failures = len(drawn_fits) - len(replicates)
         _warn_of_failures(len(drawn_fits), len(replicates))
+        lower, upper = interval_ends(
+            interval, replicates, coefficients, level,
+            lambda: errors.acceleration(np.eye(len(matrix.terms))),
+        )  # fmt: skip
     tests: dict[str, Any] = {"untested": dict.fromkeys(matrix.terms, "n_permutations is 0")}
     if test is not None:
         tests = test.run(**part_of_job(job, "permutations"))
     return ProportionRegression(
-        coefficients, *_ends(interval, errors, coefficients, replicates, level),
-        topics.topic_names, matrix.terms, rows.n_units, drawn, rows.what, equal_weights, errors,
-        replicates, n_failures, level, interval, seed.entropy,
-        origin=Origin.of(topics.words, units=units, strata=strata), **tests,
+        coefficients, lower, upper, topics.topic_names, matrix.terms, rows.n_units, drawn,
+        rows.what, equal_weights, errors, replicates, n_failures, level, interval, seed.entropy,
+        p, adjusted_by_term(p), origin=Origin.of(topics.words, units=units, strata=strata), **tests,
     )  # fmt: skip
 
 
@@ -238,19 +250,6 @@ def errors_of(rows: Rows, fit: LeastSquares, moderated: bool) -> HC3 | CR3:
     errors = CR3(fit, rows.unit, rows.strata, rows.unit_names, shares)
     errors.check()
     return errors
-
-
-def _ends(
-    interval: str, errors: RobustErrors, coefficients: Array, replicates: Array | None, level: float
-) -> tuple[Array, Array]:
-    """Return the ends of intervals (T, P)."""
-    along = np.eye(coefficients.shape[1])
-    if replicates is None:
-        margins, _ = errors.of_sums(along, level)
-        return coefficients - margins, coefficients + margins
-    return interval_ends(
-        interval, replicates, coefficients, level, lambda: errors.acceleration(along)
-    )
 
 
 def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: str) -> None:

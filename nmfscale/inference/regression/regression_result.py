@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
 
 from ...counts.names import name_array, shown
 from ...models.tables import Columns, frame_of, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import percentile, spread
+from ..quantiles import t_quantile
 from ..results.files import Result
 from ..results.origin import Origin
+from .covariates import INTERCEPT
+from .one_way import pvalues
 from .robust import RobustErrors
 
 Array = NDArray[Any]
@@ -32,18 +36,27 @@ class ProportionRegression(Result):
     std_error : ndarray of shape (T, P)
         Robust standard errors, HC3, or CR3 by units; with bootstrap intervals, those of the
         replicates.
-    pvalue, pvalue_maxt, qvalue : ndarray of shape (T, P) or None
-        p-value of each topic and term; adjusted for all topics of a term by the maximum of the
-        statistics, step down; and adjusted by Benjamini and Hochberg. NaN for the terms in
-        `untested`. None with n_permutations=0.
+    pvalue : ndarray of shape (T, P) or None
+        p-value of the t-test that a coefficient is 0, with the error of its interval: at most
+        1 - `level` if and only if the interval excludes 0. NaN for terms that do not vary within
+        strata. None with bootstrap intervals.
+    qvalue : ndarray of shape (T, P) or None
+        The same, adjusted for all topics of a term by Benjamini and Hochberg.
+    pvalue_permutation, pvalue_maxt : ndarray of shape (T, P) or None
+        p-value of each topic and term by permutations or sign flips, which needs no assumption on
+        the form of distributions; and adjusted for all topics of a term by the maximum of the
+        statistics, step down. They may differ from `pvalue`, and contradict intervals. NaN for the
+        terms in `untested`. None with n_permutations=0.
     untested : dict
-        Terms without a p-value, and the reason: the intercept; terms without which the model has no
-        constant; and terms that do not vary within strata.
+        Terms that permutations do not test, and the reason: the intercept; terms without which the
+        model has no constant; and terms that do not vary within strata.
     covariates : tuple
         Covariates of several terms, for example labels of several levels, that were tested as a
         whole.
-    covariate_pvalue, covariate_pvalue_maxt, covariate_qvalue : ndarray of shape (T, C) or None
-        The same p-values for each of these C covariates.
+    covariate_pvalue_permutation, covariate_pvalue_maxt : ndarray of shape (T, C) or None
+        The same p-values of permutations for each of these C covariates.
+    covariate_qvalue : ndarray of shape (T, C) or None
+        The former adjusted for all topics by Benjamini and Hochberg.
     topic_names, terms : tuple
         Names.
     n_units : int
@@ -84,13 +97,13 @@ class ProportionRegression(Result):
     Tables of :meth:`columns` and :meth:`to_frame`:
 
     - By default a row for each topic and term: ``topic``, ``term``, ``coefficient``, ``lower``,
-      ``upper``, ``std_error`` and, where terms were tested, ``pvalue``, ``pvalue_maxt`` and
-      ``qvalue``.
-    - Given the name of a term, its rows without ``term``, sorted by p-value, or by decreasing
-      coefficient if there are no p-values.
+      ``upper``, ``std_error``, ``pvalue`` and ``qvalue`` (not with bootstrap intervals), and
+      ``pvalue_permutation`` and ``pvalue_maxt`` (not with n_permutations=0).
+    - Given the name of a term, its rows without ``term``, sorted by the first of these p-values, or
+      by decreasing size of the coefficient if there are none.
     - "covariates", a row for each topic and covariate of several terms, with tests of whether the
-      topic depends on the covariate at all: ``topic``, ``covariate``, ``pvalue``, ``pvalue_maxt``
-      and ``qvalue``.
+      topic depends on the covariate at all: ``topic``, ``covariate``, ``pvalue_permutation``,
+      ``pvalue_maxt`` and ``qvalue``.
     """
 
     coefficients: Array
@@ -109,11 +122,12 @@ class ProportionRegression(Result):
     interval: str
     random_state: int | Sequence[int] | None
     pvalue: Array | None = None
-    pvalue_maxt: Array | None = None
     qvalue: Array | None = None
+    pvalue_permutation: Array | None = None
+    pvalue_maxt: Array | None = None
     untested: dict[Any, str] = field(default_factory=dict)
     covariates: tuple[Any, ...] = ()
-    covariate_pvalue: Array | None = None
+    covariate_pvalue_permutation: Array | None = None
     covariate_pvalue_maxt: Array | None = None
     covariate_qvalue: Array | None = None
     test: str | None = None
@@ -144,14 +158,16 @@ class ProportionRegression(Result):
             {"topic": self.topic_names}, {"term": self.terms},
             {
                 "coefficient": self.coefficients, "lower": self.lower, "upper": self.upper,
-                "std_error": self.std_error, **self._pvalues(),
+                "std_error": self.std_error,
+                **self._there("pvalue", "qvalue", "pvalue_permutation", "pvalue_maxt"),
             },
         )  # fmt: skip
         if what is None:
             return columns
         self._refuse_unknown(what)
         j, T = self.terms.index(what), len(self.topic_names)
-        p = np.zeros(T) if self.pvalue is None else self.pvalue[:, j]
+        tests = list(self._there("pvalue", "pvalue_permutation").values())
+        p = tests[0][:, j] if tests else np.zeros(T)
         places = np.lexsort((-np.abs(self.coefficients[:, j]), p)) * len(self.terms) + j
         del columns["term"]
         return {name: column[places] for name, column in columns.items()}
@@ -162,13 +178,16 @@ class ProportionRegression(Result):
                 "no covariate of several terms was tested: those are labels of more than two "
                 "levels; the tests of single terms are in the table of all terms."
             )
-        values = self._pvalues("covariate_")
+        values = {
+            name: getattr(self, f"covariate_{name}")
+            for name in ("pvalue_permutation", "pvalue_maxt", "qvalue")
+        }
         return tidy_columns({"topic": self.topic_names}, {"covariate": self.covariates}, values)
 
-    def _pvalues(self, of: str = "") -> dict[str, Array]:
-        """Return p-values of terms, or of covariates; none if nothing was tested."""
-        names = ("pvalue", "pvalue_maxt", "qvalue")
-        return {} if self.test is None else {name: getattr(self, of + name) for name in names}
+    def _there(self, *names: str) -> dict[str, Array]:
+        """Return these p-values, without those that were not computed."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def combine(self, weights: Mapping[Any, float]) -> Any:
         """Return a weighted sum of coefficients of each topic, with intervals.
@@ -184,8 +203,9 @@ class ProportionRegression(Result):
         Returns
         -------
         pandas.DataFrame
-            A row for each topic: ``topic``, ``value``, ``lower``, ``upper`` and ``std_error``.
-            Intervals are of `level`: by Student's t, or from percentiles of the replicates.
+            A row for each topic: ``topic``, ``value``, ``lower``, ``upper``, ``std_error`` and
+            ``pvalue``, of the test that the sum is 0 (NaN if one of the terms has none). Intervals
+            are of `level`, by Student's t; or from percentiles of the replicates, without p-value.
 
         Raises
         ------
@@ -202,15 +222,17 @@ class ProportionRegression(Result):
             along[self.terms.index(term)] = weight
         values = (self.coefficients * along).sum(axis=-1)
         if self.replicates is None:
-            of_sum = self.errors.of_sums(along[:, None], self.level)
-            margins, errors = (column[:, 0] for column in of_sum)
-            lower, upper = values - margins, values + margins
+            tested = t_tests(self.errors, values[:, None], along[:, None], self.level)
+            lower, upper, errors, p = (column[:, 0] for column in tested)
+            if self.pvalue is not None and np.isnan(self.pvalue[:, along != 0]).any():
+                p = np.full(len(p), np.nan)
         else:
             replicates = (self.replicates * along).sum(axis=-1)
             errors, (lower, upper) = spread(replicates), percentile(replicates, self.level)
+            p = None
         return frame_of({
             "topic": name_array(self.topic_names), "value": values, "lower": lower,
-            "upper": upper, "std_error": errors,
+            "upper": upper, "std_error": errors, **({} if p is None else {"pvalue": p}),
         })  # fmt: skip
 
     def _refuse_unknown(self, term: Any) -> None:
@@ -230,11 +252,37 @@ class ProportionRegression(Result):
         if self.units == "units":
             size += " by their samples" if self.rows == "samples" else ""
             size += counted_once(self.equal_weights, self.units)
-        if self.qvalue is None:
-            return f"<ProportionRegression: {size}, {self.interval} intervals>"
-        tested = np.isfinite(self.qvalue)
-        n_below = np.count_nonzero(self.qvalue[tested] <= 0.05)
-        return (
-            f"<ProportionRegression: {size}, {n_below} of {np.count_nonzero(tested)} coefficients "
-            f"with q <= 0.05 of {self.n_labellings:,} {self.test}>"
-        )
+        tests, p, what = "", self.qvalue, "q <= 0.05"
+        if p is None:
+            p, what = self.pvalue_maxt, "max-T p <= 0.05"
+        if p is not None:
+            slopes = p[:, [name != INTERCEPT for name in self.terms]]
+            n_tested = np.count_nonzero(np.isfinite(slopes))
+            tests = f", {np.count_nonzero(slopes <= 0.05)} of {n_tested} coefficients with {what}"
+        if self.test is not None:
+            tests += f"; {self.n_labellings:,} {self.test}"
+        return f"<ProportionRegression: {size}, {self.interval} intervals{tests}>"
+
+
+def t_tests(
+    errors: RobustErrors, values: Array, along: Array, level: float
+) -> tuple[Array, Array, Array, Array]:
+    """Return ends of intervals, standard errors and p-values (T, k) of sums of coefficients.
+
+    `values` (T, k) are the sums, `along` (P, k) their weights. p is at most 1 - level if and only
+    if the interval excludes 0.
+    """
+    of_sums, freedom = errors.of_sums(along)
+    margins = of_sums * t_quantile(freedom, level)
+    p = pvalues(values**2, of_sums**2, np.array(1.0), freedom)
+    return values - margins, values + margins, of_sums, p
+
+
+def adjusted_by_term(p: Array | None) -> Array | None:
+    """Return p-values (T, P) adjusted for all topics of each term, by Benjamini and Hochberg."""
+    if p is None:
+        return None
+    adjusted, tested = np.full(p.shape, np.nan), np.isfinite(p).all(axis=0)
+    if tested.any():
+        adjusted[:, tested] = false_discovery_control(p[:, tested], axis=0)
+    return adjusted

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from ...counts.names import shown
 from ...kernels import decompositions, dense
 from ..intervals import acceleration_of
-from ..quantiles import t_quantile
 from .least_squares import LeastSquares
 
 Array = NDArray[Any]
@@ -76,14 +75,13 @@ class RobustErrors:
         """Return the weight of the pooled variance in moderated variances, for each unit."""
         raise NotImplementedError
 
-    def of_sums(self, along: Array, level: float) -> tuple[Array, Array]:
-        """Return half-widths, by Student's t, and standard errors (T, k) of sums.
+    def of_sums(self, along: Array) -> tuple[Array, Array]:
+        """Return standard errors (T, k) and degrees of freedom (k,) of sums.
 
         `along` (P, k) are their weights.
         """
         errors = np.stack([self.standard_errors(weights) for weights in along.T], axis=1)
-        freedom = np.array([self.freedom(weights) for weights in along.T])
-        return errors * t_quantile(freedom, level), errors
+        return errors, np.array([max(1.0, self.freedom(weights)) for weights in along.T])
 
     def acceleration(self, along: Array) -> Array:
         """Return the acceleration (T, k) of BCa intervals of sums with weights (P, k)."""

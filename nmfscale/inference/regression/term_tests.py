@@ -21,7 +21,7 @@ from .robust import CR3, HC3
 Array = NDArray[Any]
 
 
-PVALUES = "pvalue", "pvalue_maxt", "qvalue"
+PVALUES = "pvalue_permutation", "pvalue_maxt"
 
 
 class TermTests:
@@ -34,23 +34,15 @@ class TermTests:
         self.n, self.matrix, self.interrupted = n, matrix, False
         permuted = rows.are_units and rows.weights is None
         several = matrix.several_terms()
-        self.untested = _untested(rows, matrix.terms, permuted)
+        self.untested = _untested(rows, matrix.terms)
         singles = [j for j, name in enumerate(matrix.terms) if name not in self.untested]
         blocks = {
             name: columns
             for name, columns in several.items()
-            if set(columns) <= set(singles) and _can_move(rows, columns, permuted)
+            if set(columns) <= set(singles) and _varies(rows, columns)
         }
         if not singles:
             self._refuse(drawn, rows)
-        strata = [name for name, why in self.untested.items() if why == _IN_STRATA]
-        if strata:
-            warn_caller(
-                f"{len(strata)} of {len(matrix.terms)} terms, such as {strata[0]!r}, do not vary "
-                "within strata: permutations within strata cannot test them, and they have no "
-                "p-values. To test them leave strata= out, and make strata a covariate if "
-                "proportions differ between them."
-            )
         self.covariates = tuple(blocks)
         tested = (*((j,) for j in singles), *map(tuple, blocks.values()))
         self.singles = singles
@@ -67,7 +59,7 @@ class TermTests:
             self.n_all = self.task.n_all()
             self.smallest = max(1 / self.n_all, 1e-300) if rows.n_units < 1000 else 1e-300
         self.exact = self.n_all is not None and self.n_all <= n
-        warn_few_labellings([self.smallest], 1 - level, ["a coefficient of 0"], drawn)
+        warn_few_labellings([self.smallest], 1 - level, ["permutations of any term"], drawn)
 
     def _refuse(self, drawn: str, rows: Rows) -> None:
         if any(why == _IN_STRATA for why in self.untested.values()):
@@ -78,14 +70,14 @@ class TermTests:
             )
         raise ValueError(
             "no term can be tested, as none leaves a constant in the model: pass intercept=True, "
-            "or n_permutations=0 for coefficients without p-values."
+            "or n_permutations=0 for t-tests alone."
         )
 
     def run(self, **job: Unpack[JobOptions]) -> dict[str, Any]:
         """Run the permutations or sign flips; return fields of a ProportionRegression.
 
-        p-values are unadjusted, adjusted by max-T, and adjusted by Benjamini and Hochberg; NaN
-        where a term was not tested.
+        p-values are unadjusted and adjusted by max-T, NaN where a term was not tested; for
+        covariates also adjusted by Benjamini and Hochberg.
         """
         task = self.task
         if self.exact:
@@ -102,15 +94,16 @@ class TermTests:
         order = np.argsort(-task.observed, axis=1, kind="stable")
         rising = np.maximum.accumulate(np.take_along_axis(p[1], order, axis=1), axis=1)
         np.put_along_axis(p[1], order, rising, axis=1)
-        pvalues = np.stack([p[0], np.maximum(p[1], p[0]), false_discovery_control(p[0], axis=1)])
-        pvalues = pvalues.transpose(0, 2, 1)
-        of_terms = np.full((3, pvalues.shape[1], len(self.matrix.terms)), np.nan)
+        pvalues = np.stack([p[0], np.maximum(p[1], p[0])]).transpose(0, 2, 1)
+        adjusted = false_discovery_control(p[0], axis=1).T
+        of_terms = np.full((2, pvalues.shape[1], len(self.matrix.terms)), np.nan)
         of_terms[:, :, self.singles] = pvalues[:, :, : len(self.singles)]
         of_covariates = pvalues[:, :, len(self.singles) :]
         smallest = self.smallest if self.exact else max(self.smallest, 1 / (self.n + 1))
         return {
             **dict(zip(PVALUES, of_terms, strict=True)),
             **{f"covariate_{name}": p for name, p in zip(PVALUES, of_covariates, strict=True)},
+            "covariate_qvalue": adjusted[:, len(self.singles) :],
             "covariates": self.covariates, "untested": self.untested, "test": task.name,
             "n_labellings": self.n, "exact": self.exact, "smallest_pvalue": smallest,
             "interrupted": self.interrupted,
@@ -122,7 +115,7 @@ _NO_CONSTANT = "without it no constant is left in the model"
 _IN_STRATA = "it does not vary within strata"
 
 
-def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, str]:
+def _untested(rows: Rows, terms: tuple[Any, ...]) -> dict[Any, str]:
     """Return the terms that have no test, with the reasons.
 
     Residuals of a model without constant do not have mean zero, so permuting them is no valid test.
@@ -137,13 +130,32 @@ def _untested(rows: Rows, terms: tuple[Any, ...], permuted: bool) -> dict[Any, s
     for j, name in enumerate(terms):
         if not (has_constant and away[j] < 1e-7):
             reasons[name] = _CONSTANT if name == INTERCEPT else _NO_CONSTANT
-        elif not _can_move(rows, [j], permuted):
+        elif not _varies(rows, [j]):
             reasons[name] = _IN_STRATA
     return reasons
 
 
-def _can_move(rows: Rows, columns: list[int], permuted: bool) -> bool:
-    """Return whether permutations within strata can test all of these columns."""
-    if not permuted or len(rows.strata) == 2:
-        return True
-    return rows.known_within_strata(columns)
+def same_in_strata(rows: Rows, terms: tuple[Any, ...]) -> Array:
+    """Return a mask (P,) of terms that do not vary within strata.
+
+    Errors within strata do not tell how far strata differ, and nothing can be permuted.
+    """
+    return np.array([not _varies(rows, [j]) for j in range(len(terms))])
+
+
+def warn_of_same_in_strata(rows: Rows, terms: tuple[Any, ...], same: Array) -> None:
+    """Warn of covariates that do not vary within strata."""
+    names = [terms[j] for j in np.flatnonzero(same) if np.ptp(rows.X[:, j]) > 0]
+    if names:
+        warn_caller(
+            f"{len(names)} of {len(terms)} terms, such as {names[0]!r}, do not vary within strata: "
+            "what varies within strata cannot test them, and they have no p-values. Their "
+            "intervals take differences between strata for effects. To test them leave strata= "
+            "out, and make strata a covariate if proportions differ between them."
+        )
+    return same
+
+
+def _varies(rows: Rows, columns: list[int]) -> bool:
+    """Return whether all of these columns vary within strata, if there are several."""
+    return len(rows.strata) == 2 or rows.known_within_strata(columns)
