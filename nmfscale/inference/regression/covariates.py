@@ -34,12 +34,16 @@ class DesignMatrix:
     references: dict[str, Array] = field(default_factory=dict)
     covariates: tuple[Any, ...] = ()
 
-    def several_terms(self) -> dict[Any, list[int]]:
-        """Return the columns of each covariate that has several, by its name."""
+    def columns(self) -> dict[Any, list[int]]:
+        """Return the columns of each covariate, by its name."""
         of: dict[Any, list[int]] = {}
         for j, name in enumerate(self.covariates):
             of.setdefault(name, []).append(j)
-        return {name: columns for name, columns in of.items() if len(columns) > 1}
+        return of
+
+    def several_terms(self) -> dict[Any, list[int]]:
+        """Return the columns of each covariate that has several, by its name."""
+        return {name: columns for name, columns in self.columns().items() if len(columns) > 1}
 
     def check_rank(self, kept: Array, what: str) -> None:
         """Refuse terms whose coefficients these rows do not determine."""

@@ -15,21 +15,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...counts.argument_types import check_option
-from ...counts.names import shown
 from ...counts.warn import warn_caller
-from ...kernels.functions import power
 from ...models.pipelines import FittedModel, refuse_swapped
 from ..design.equal_weights import EqualWeights
-from ..design.groups import Design, Labels, checked_design, warn_of_samples_as_units
+from ..design.groups import Labels, checked_design, warn_of_samples_as_units
 from ..design.loadings import Scale, topics_of_samples
-from ..groups.bootstrap import warn_of_few_units
 from ..intervals import RobustInterval, check_interval, interval_ends
 from ..job import JobOptions, job_options, part_of_job
 from ..replicates.replicates import check_positive
 from ..results.origin import Origin
-from .covariates import DesignMatrix, design_matrix
-from .effects import FEW, bootstrap_part, job_seed
+from .covariates import design_matrix
+from .effects import bootstrap_part, job_seed
 from .least_squares import CoefficientsTask, LeastSquares
+from .levels import check_levels, warn_of_levels
 from .moderation import shares_of
 from .regression_result import ProportionRegression, adjusted_by_term, t_tests
 from .regression_rows import Rows
@@ -37,13 +35,6 @@ from .robust import CR3, HC3
 from .term_tests import TermTests, same_in_strata, warn_of_same_in_strata
 
 Array = NDArray[Any]
-# Coverage of the intervals of differences between two groups in simulations.
-_COVERED = {
-    "t": "88% of the cases with 5 a group and 95% with 10 or more",
-    "percentile": "76% of the cases with 3 a group, 90% with 10, 92% with 20 to 40, 94% with 100",
-}
-_COVERED["bca"] = _COVERED["percentile"]
-
 
 @job_options
 def regress_proportions(
@@ -211,7 +202,8 @@ def regress_proportions(
     warn_of_samples_as_units(design)
     rows = Rows.of(topics, matrix, design, equal_weights)
     drawn = "samples" if units is None else "units"
-    _check_levels(matrix, design, drawn, interval)
+    check_levels(matrix, design, drawn, interval)
+    warn_of_levels(topics, rows, matrix, drawn)
     fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
     errors = errors_of(rows, fit, moderated)
     test = TermTests(rows, errors, matrix, n_permutations, level, drawn) if n_permutations else None
@@ -220,12 +212,13 @@ def regress_proportions(
         warn_of_same_in_strata(rows, matrix.terms, same)
     coefficients, n_failures = np.ascontiguousarray(fit.coefficients.T), 0
     lower, upper, _, p = t_tests(errors, coefficients, np.eye(len(matrix.terms)), level)
-    p, replicates = np.where(same, np.nan, p), None
+    pvalue: Array | None = np.where(same, np.nan, p)
+    replicates = None
     job["random_state"] = seed = job_seed(job)
     if interval != "t":
         task = CoefficientsTask(fit, rows.unit, rows.strata)
         drawn_fits = bootstrap_part(task, n_replicates, job)
-        replicates, p = drawn_fits["coefficients"][~drawn_fits["singular"]], None
+        replicates, pvalue = drawn_fits["coefficients"][~drawn_fits["singular"]], None
         n_failures = len(drawn_fits) - len(replicates)
         _warn_of_failures(len(drawn_fits), len(replicates))
         lower, upper = interval_ends(
@@ -238,7 +231,7 @@ def regress_proportions(
     return ProportionRegression(
         coefficients, lower, upper, topics.topic_names, matrix.terms, rows.n_units, drawn,
         rows.what, equal_weights, errors, replicates, n_failures, level, interval, seed.entropy,
-        p, adjusted_by_term(p), origin=Origin.of(topics.words, units=units, strata=strata), **tests,
+        pvalue, adjusted_by_term(pvalue), origin=Origin.of(topics.words, units=units, strata=strata), **tests,
     )  # fmt: skip
 
 
@@ -250,40 +243,6 @@ def errors_of(rows: Rows, fit: LeastSquares, moderated: bool) -> HC3 | CR3:
     errors = CR3(fit, rows.unit, rows.strata, rows.unit_names, shares)
     errors.check()
     return errors
-
-
-def _check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: str) -> None:
-    """Warn of levels that few units have, and refuse levels that most replicates would lack.
-
-    For a term with two values, the units of the rarer value are counted. For other terms, all units
-    are.
-    """
-    stratum, units_of_level = design.strata.codes, {}
-    size, kept = design.strata.sizes, 1.0
-    for name, column in [
-        *zip(matrix.terms, matrix.values.T, strict=True),
-        *matrix.references.items(),
-    ]:
-        values = np.unique(column)
-        if values.size > 2:
-            units_of_level[name] = design.n_units
-        for value in values[: 2 * (values.size == 2)]:
-            has = np.zeros(design.n_units, bool)
-            has[design.of_sample[column == value]] = True
-            units_of_level[name] = min(units_of_level.get(name, design.n_units), int(has.sum()))
-            n_having = np.bincount(stratum[has], minlength=size.size)
-            kept *= float(1 - np.prod(power(1 - n_having / size, size)))
-    names, n_units = tuple(units_of_level), np.array(list(units_of_level.values()), np.int64)
-    if kept < 0.5 and interval != "t":
-        least = int(n_units.argmin())
-        raise ValueError(
-            f"levels are in so few {drawn}, the fewest {shown(names[least])} with "
-            f"{n_units[least]}, that {1 - kept:.0%} of the replicates would not determine the "
-            "coefficients: pass interval='t', join levels, or leave covariates out."
-        )
-    warn_of_few_units(
-        n_units, names, drawn, _COVERED[interval], "terms and references", FEW[interval]
-    )
 
 
 def _refuse_other_order(loadings: Any, covariates: Any) -> None:

@@ -153,7 +153,6 @@ def warn_of_same_in_strata(rows: Rows, terms: tuple[Any, ...], same: Array) -> N
             "intervals take differences between strata for effects. To test them leave strata= "
             "out, and make strata a covariate if proportions differ between them."
         )
-    return same
 
 
 def _varies(rows: Rows, columns: list[int]) -> bool:
