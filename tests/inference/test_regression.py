@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import warnings
 from itertools import permutations
 
 import numpy as np
@@ -17,7 +18,7 @@ from oracle import (
     satterthwaite,
 )
 
-from nmfscale import group_effects, regress_proportions
+from nmfscale import TopicModel, group_effects, regress_proportions
 from nmfscale.inference.regression.coefficient_tests import FreedmanLane, SignFlips
 from nmfscale.inference.regression.least_squares import CoefficientsTask, LeastSquares
 from nmfscale.inference.regression.moderation import shares_of
@@ -393,6 +394,55 @@ def test_a_unit_that_determines_a_coefficient_alone_is_named():
     x = np.where(units == "c", rng.normal(size=40), 0.0)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="without unit 'c' the coeff"):
         regress_proportions(rng.dirichlet(np.ones(3), 40), {"x": x}, units=units)
+
+
+def warnings_of(rows, covariates, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        regress_proportions(rows, covariates, n_permutations=0, **options)
+    return [str(warning.message) for warning in caught]
+
+
+def test_levels_that_differ_in_spread_are_warned_of():
+    rng, labels = np.random.default_rng(0), np.repeat(list("abc"), [40, 40, 60])
+    tables = {"label": {"g": labels, "x": rng.normal(size=140)}, "number": {"g": labels == "c"}}
+    for what, covariates in tables.items():
+        level = {"label": "'g.T.c.'", "number": "'g = 1'"}[what]
+        wide = np.where(labels == "c", 2, 40)[:, None]
+        texts = warnings_of(rng.gamma(np.ones(4) * wide), covariates)
+        (text,) = [text for text in texts if "varies more" in text]
+        assert re.search(f"topic [0-3] varies more in group {level} than in group '", text)
+        assert "and of 3 more topics" in text
+        texts = warnings_of(rng.gamma(np.full((140, 4), 2.0)), covariates)
+        assert not any("varies more" in text for text in texts)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_topics_of_few_units_are_warned_of(within):
+    rng, units = np.random.default_rng(0), np.repeat(np.arange(60), 2)
+    x = rng.normal(size=120) if within else rng.normal(size=60)[units]
+    rows = rng.dirichlet(np.ones(3), 120)
+    assert not any("some topics" in text for text in warnings_of(rows, {"x": x}, units=units))
+    rows[units % 15 > 0, 2] = 0
+    (text,) = [text for text in warnings_of(rows, {"x": x}, units=units) if "some topics" in text]
+    assert "topic 2 in 4 of 60 units. With fewer" in text
+    labels = np.where(units < 30, "east", "west")
+    texts = warnings_of(rows, {"x": units, "region": labels}, units=units)
+    (text,) = [text for text in texts if "some topics" in text]
+    assert "topic 2 in 2 of 30 units of group 'region[T.west]'" in text
+
+
+def test_unequal_depth_along_covariates_is_warned_of():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=120)
+    for depths, warned in [(np.where(x > 0, 400, 20), True), (np.full(120, 20), False)]:
+        shares = rng.dirichlet(np.ones(30), 2)
+        X = rng.poisson(depths[:, None] * rng.dirichlet(np.ones(2), 120) @ shares)
+        model = TopicModel(2, max_iter=5, tol=0, random_state=0).fit(X)
+        for covariates, level in [({"x": x}, "x <= "), ({"up": x > 0}, "up = 0")]:
+            texts = [text for text in warnings_of(model, covariates) if "counts on average" in text]
+            assert len(texts) == warned
+            assert not warned or f"samples of group '{level}" in texts[0]
 
 
 @few

@@ -234,7 +234,8 @@ def _with_them(kept: Array, labels: Labels, left: Labels, are_units: bool) -> st
 def warn_of_rare_topics(rows: Array, groups: Labels, names: tuple[Any, ...], units: str) -> None:
     """Warn of topics that fewer than `FEW_UNITS` units of a group, and less than half, have.
 
-    `rows` (n, T) are topics of units, `units` is what these are called.
+    `rows` (n, T) are topics of units, `units` is what these are called. The name of a group of all
+    units is None.
     """
     has = np.zeros((len(groups.names), rows.shape[1]), np.int64)
     np.add.at(has, groups.codes, rows > PRESENT * rows.sum(axis=1, keepdims=True))
@@ -243,8 +244,8 @@ def warn_of_rare_topics(rows: Array, groups: Labels, names: tuple[Any, ...], uni
         return
     order = np.argsort(has[tuple(rare.T)], kind="stable")
     texts = [
-        f"topic {shown(names[t])} in {has[r, t]:,} of {groups.sizes[r]:,} {units} of group "
-        f"{shown(groups.names[r])}"
+        f"topic {shown(names[t])} in {has[r, t]:,} of {groups.sizes[r]:,} {units}"
+        + ("" if groups.names[r] is None else f" of group {shown(groups.names[r])}")
         for r, t in rare[order[:3]].tolist()
     ]
     more = f"; and {len(rare) - 3:,} more" if len(rare) > 3 else ""

@@ -36,6 +36,7 @@ from .term_tests import TermTests, same_in_strata, warn_of_same_in_strata
 
 Array = NDArray[Any]
 
+
 @job_options
 def regress_proportions(
     model: FittedModel | ArrayLike,
@@ -123,9 +124,11 @@ def regress_proportions(
     Warns
     -----
     UserWarning
-        If samples without any topic are left out, a level is in few units, terms do not vary within
-        strata, there are too few units for any coefficient to be significant, or replicates lack a
-        level.
+        If samples without any topic are left out, a level is in few units, fewer than 10 units (of
+        a level, and less than half) have a topic, a topic varies more at one level than at another,
+        samples have few counts at low values of a covariate and more at high values, terms do not
+        vary within strata, there are too few units for any permutation p-value to be small, or
+        replicates lack a level.
 
     Notes
     -----
@@ -231,7 +234,8 @@ def regress_proportions(
     return ProportionRegression(
         coefficients, lower, upper, topics.topic_names, matrix.terms, rows.n_units, drawn,
         rows.what, equal_weights, errors, replicates, n_failures, level, interval, seed.entropy,
-        pvalue, adjusted_by_term(pvalue), origin=Origin.of(topics.words, units=units, strata=strata), **tests,
+        pvalue, adjusted_by_term(pvalue),
+        origin=Origin.of(topics.words, units=units, strata=strata), **tests,
     )  # fmt: skip
 
 
