@@ -186,7 +186,7 @@ def regress_proportions(
     >>> of_region[["topic", "coefficient", "lower", "upper", "pvalue"]]
        topic  coefficient  lower  upper  pvalue
     0      2         0.17   0.09   0.24    0.00
-    1      0        -0.09  -0.16  -0.02    0.01
+    1      0        -0.09  -0.16  -0.02    0.02
     2      1        -0.08  -0.16  -0.00    0.04
     """
     check_interval(level, interval, RobustInterval)
