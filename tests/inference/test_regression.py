@@ -515,6 +515,16 @@ def test_sums_of_coefficients_are_coefficients_of_another_reference(data):
         found.combine({"ages": 1})
 
 
+def test_sums_of_topics_are_sums_of_coefficients(data):
+    loadings, covariates, units = data
+    args = {"units": units, "n_permutations": 0, "random_state": 0}
+    parts = regress_proportions(loadings, covariates, **args)
+    sums = regress_proportions(loadings, covariates, topic_sums={"both": [0, 2]}, **args)
+    assert sums.topic_names == ("both", 1, 3)
+    both = parts.coefficients[0] + parts.coefficients[2]
+    np.testing.assert_allclose(sums.coefficients[0], both, rtol=1e-9, atol=1e-12)
+
+
 def test_a_known_effect_is_found(data):
     _, covariates, units = data
     rng = np.random.default_rng(4)
