@@ -35,6 +35,7 @@ def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
     if left_out:
         log(f"warning: {left_out}: they are left out.")
+    _say_that_groups_are_amounts(arguments, labels["groups"])
     if covariates := getattr(arguments, "covariates", None):
         labels["covariates"] = _covariates(covariates, labels["kept"], names_of_samples, obs)
     if set(specs) == {"groups"}:
@@ -71,7 +72,8 @@ def as_numbers(values: Any) -> Any:
         numbers = np.array([float(value) for value in values])
     except ValueError:
         return values
-    return numbers.astype(np.int64) if (numbers == np.rint(numbers)).all() else numbers
+    whole = (numbers == np.rint(numbers)) & (np.abs(numbers) < 2**53)
+    return numbers.astype(np.int64) if whole.all() else numbers
 
 
 def _covariates(specs: list[str], kept: Any, names: Any, obs: Any) -> dict[str, Any]:
@@ -118,6 +120,20 @@ def _say_what_may_be_units(arguments: argparse.Namespace, labels: dict[str, Any]
         path, column = file_and_column(arguments.groups)
         of, where = ("obs", "") if column is None else (path, f"{path}:")
         log(f"columns of {of} that may be units: {', '.join(columns)}; --units {where}COLUMN")
+
+
+def _say_that_groups_are_amounts(arguments: argparse.Namespace, groups: Any) -> None:
+    """Warn of numbers, such as ages, each of which is taken for a group of its own."""
+    import numpy as np
+
+    from ..inference.design.groups import numbers_that_are_amounts
+
+    amounts = numbers_that_are_amounts(np.unique(as_numbers(groups)).tolist())
+    if amounts and getattr(arguments, "statistic", None) != "trend":
+        log(
+            f"warning: {arguments.groups} has {amounts}: each is taken for a group of its own. If "
+            "they are amounts, bin them, or test a trend by nmfscale test --statistic trend."
+        )
 
 
 def _unlabelled(source: Any, missing: Any, names: Any) -> str:

@@ -324,6 +324,16 @@ def test_covariates_trends_and_sums_of_topics(folder, model, tmp_path, capsys):
     assert "--topic-sum two: NAME=TOPIC,TOPIC is needed" in said
 
 
+def test_ages_as_groups_are_warned_of(folder, tmp_path, capsys):
+    for first, step, warned in [(20, 3, True), (0, 1, False)]:
+        path = tmp_path / "ages.txt"
+        path.write_text("".join(f"{first + step * (i % 7)}\n" for i in range(N)))
+        for more in [], ["--statistic", "trend"]:
+            run("test", folder / "model.h5", "--groups", path, "--permutations", 9, *QUICK, *more)
+            text = capsys.readouterr().err
+            assert ("7 different numbers, such as 20, 23" in text) == (warned and not more)
+
+
 def test_labels_that_do_not_fit(folder, tmp_path, capsys):
     (tmp_path / "few.txt").write_text("a\n" * 59)
     test = ["test", folder / "model.h5", *QUICK, "--groups", tmp_path / "few.txt"]

@@ -156,16 +156,24 @@ def groups_of_samples(values: Any, n_samples: int, sample_names: Any = None) -> 
     return labels
 
 
-def _refuse_amounts(labels: Labels) -> None:
-    numbers = [label for label in labels.names if isinstance(label, (int, float))]
-    if len(numbers) <= _FEW_NUMBERS or len(numbers) < len(labels.names):
-        return
+def numbers_that_are_amounts(names: Sequence[Any]) -> str:
+    """Return a text on labels that are rather amounts, such as ages; "" if they are not."""
+    numbers = [label for label in names if isinstance(label, (int, float))]
+    if len(numbers) <= _FEW_NUMBERS or len(numbers) < len(names):
+        return ""
     if min(numbers) in (0, 1) and max(numbers) - min(numbers) == len(numbers) - 1:
+        return ""
+    return f"{len(numbers):,} different numbers, such as {such_as(sorted(numbers))}"
+
+
+def _refuse_amounts(labels: Labels) -> None:
+    amounts = numbers_that_are_amounts(labels.names)
+    if not amounts:
         return
     raise ValueError(
-        f"groups has {len(numbers):,} different numbers, such as {such_as(sorted(numbers))}: test "
-        "how proportions change with a number by regress_proportions, or bin the numbers. If each "
-        "number is a group of its own, pass them as texts or as a Categorical."
+        f"groups has {amounts}: test how proportions change with a number by regress_proportions, "
+        "or bin the numbers. If each number is a group of its own, pass them as texts or as a "
+        "Categorical."
     )
 
 
