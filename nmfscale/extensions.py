@@ -52,7 +52,7 @@ from .methods.projection.transform import LogMu, LogShares, projection, projecti
 from .methods.rows_pass import LaneBlocks, RowsPass
 from .methods.slices import sliced_counts
 from .methods.topics.merging import merged_factors
-from .models.arguments.fit_options import FitOptions
+from .models.arguments.fit_options import FitKeywords, FitOptions, with_options
 from .models.arguments.parameters import estimator
 from .models.arguments.validation import checked_array
 from .models.base import CountModel
@@ -60,11 +60,11 @@ from .models.fitted import Fitted
 
 __all__ = [
     "LANES", "LEAST", "MINVAL", "SUM_GRADIENT", "Block", "ColumnStep", "CountMatrix", "CountModel",
-    "DeclaredMethod", "Executor", "FitOptions", "Fitted", "LaneBlocks", "LocalExecutor", "LogMu",
-    "LogShares", "Method", "Needs", "Panel", "Part", "RowArrays", "RowProblem", "RowsPass",
-    "SellBlock", "Step", "SumColumns", "Sums", "Values", "aligned_copy", "aligned_empty",
-    "cached_property", "checked_array", "count_constants", "decompositions", "dense", "estimator",
-    "from_lanes", "functions", "lanes_of", "merged_factors", "of_features", "of_samples",
-    "per_lane", "projection", "projection_needs", "row_stride", "rows_of_sums", "sliced_counts",
-    "solve_rows", "sum_lanes", "to_lanes", "update_rows",
+    "DeclaredMethod", "Executor", "FitKeywords", "FitOptions", "Fitted", "LaneBlocks",
+    "LocalExecutor", "LogMu", "LogShares", "Method", "Needs", "Panel", "Part", "RowArrays",
+    "RowProblem", "RowsPass", "SellBlock", "Step", "SumColumns", "Sums", "Values", "aligned_copy",
+    "aligned_empty", "cached_property", "checked_array", "count_constants", "decompositions",
+    "dense", "estimator", "from_lanes", "functions", "lanes_of", "merged_factors", "of_features",
+    "of_samples", "per_lane", "projection", "projection_needs", "row_stride", "rows_of_sums",
+    "sliced_counts", "solve_rows", "sum_lanes", "to_lanes", "update_rows", "with_options",
 ]  # fmt: skip

@@ -12,14 +12,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Call: TypeAlias = Callable[[Callable[..., Any], BoundArguments, Any], Any]
 
 
+def passed_on(function: Callable[..., Any], bound: BoundArguments, options: Any) -> Any:
+    """Call a function with its arguments and options."""
+    return function(*bound.args, **bound.kwargs, **options)
+
+
 def takes_options(
-    options: type, defaults: Mapping[str, Any], call: Call
-) -> Callable[[Function], Function]:
+    options: type, defaults: Mapping[str, Any], call: Call = passed_on,
+    rest: Parameter | None = None,
+) -> Callable[[Function], Function]:  # fmt: skip
     """Return a decorator of functions with ``**name: Unpack[options]``; `options` is a TypedDict.
 
     In `inspect.signature`, and so in ``help()`` and the docs, the options are parameters with these
     defaults, after the parameters of the function. An unknown keyword argument raises a TypeError
     that names the function.
+
+    `rest` is the parameter for options without a default value, such as ``**source``: the function
+    gets them, and all unknown keyword arguments, as they are passed.
     """
     types = options.__annotations__
     added = [
@@ -35,10 +44,12 @@ def takes_options(
         own = [
             parameter
             for parameter in whole.parameters.values()
-            if f"{options.__name__}]" not in str(parameter.annotation)
+            if parameter.kind is not Parameter.VAR_KEYWORD
+            or options.__name__ not in str(parameter.annotation)
         ]
-        rest = [parameter for parameter in own if parameter.kind is Parameter.VAR_KEYWORD]
-        named = [parameter for parameter in own if parameter not in rest]
+        own += [] if rest is None else [rest]
+        further = [parameter for parameter in own if parameter.kind is Parameter.VAR_KEYWORD]
+        named = [parameter for parameter in own if parameter not in further]
         bare = whole.replace(parameters=own)
 
         @wraps(function)
@@ -51,7 +62,7 @@ def takes_options(
             return call(function, bound, chosen)
 
         changed: Any = called
-        changed.__signature__ = whole.replace(parameters=[*named, *added, *rest])
+        changed.__signature__ = whole.replace(parameters=[*named, *added, *further])
         return cast(Function, changed)
 
     return decorated

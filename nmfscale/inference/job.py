@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from ..counts.argument_types import Client, PathLike, SeedLike
 from ..counts.names import shown
-from ..counts.signatures import takes_options
+from ..counts.signatures import passed_on, takes_options
 
 
 class RunOptions(TypedDict, total=False):
@@ -37,10 +37,6 @@ _OF_JOB: JobOptions = {
 }  # fmt: skip
 
 
-def _run(function: Callable[..., Any], bound: BoundArguments, options: RunOptions) -> Any:
-    return function(*bound.args, **bound.kwargs, **options)
-
-
 def _run_job(function: Callable[..., Any], bound: BoundArguments, options: JobOptions) -> Any:
     """Refuse to resume without a folder, and an invalid number of seconds between checkpoints."""
     if options["resume"] and options["checkpoint"] is None:
@@ -48,11 +44,11 @@ def _run_job(function: Callable[..., Any], bound: BoundArguments, options: JobOp
     every = options["checkpoint_every"]
     if not isinstance(every, Real) or not float(every) >= 0:
         raise ValueError(f"checkpoint_every={shown(every)}: seconds, at least 0, are needed.")
-    return _run(function, bound, options)
+    return passed_on(function, bound, options)
 
 
 # Decorators of functions with ``**job: Unpack[...]``, which then has all options.
-run_options = takes_options(RunOptions, _OF_RUN, _run)
+run_options = takes_options(RunOptions, _OF_RUN)
 job_options = takes_options(JobOptions, _OF_JOB, _run_job)
 
 

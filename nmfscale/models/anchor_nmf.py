@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Integral
@@ -22,8 +21,7 @@ from ..methods.anchors.search import AnchorSearch, anchor_loadings, anchor_needs
 from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import Finish, RowsPass
 from ..methods.weights.weighting import CountWeighting, Weights, weights_of
-from ..readers.options import SourceOptions
-from .arguments.fit_options import FitOptions
+from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.validation import checked_anchors, checked_array
 from .base import CountModel
@@ -173,18 +171,9 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         """Maximum number of iterations: one for each anchor."""
         return self.n_components
 
+    @with_options(FitKeywords)
     def fit(
-        self,
-        X: CountsLike,
-        y: ArrayLike | None = None,
-        *,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        resume: bool = False,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        self, X: CountsLike, y: ArrayLike | None = None, **options: Unpack[FitKeywords]
     ) -> Self:
         """Fit the model.
 
@@ -228,8 +217,7 @@ obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
         >>> AnchorNMF(n_components=2, anchors=[1]).fit(X).anchors_
         array([1, 0])
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self.run_fit(X, options)
+        self.run_fit(X, FitOptions.of(options))
         return self
 
     def fit_counts(self, X: CountsLike, options: FitOptions) -> tuple[CountMatrix, Fitted]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ..counts.argument_types import Client, CountsLike, FloatType, WeightsLike
+from ..counts.argument_types import CountsLike, FloatType, WeightsLike
 from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
@@ -24,9 +23,8 @@ from ..methods.poisson.solvers import SOLVERS, Solver, method_of, poisson_needs,
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
-from ..readers.options import SourceOptions
 from .arguments.entry_weights import is_nan, observed_counts
-from .arguments.fit_options import FitOptions
+from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.penalty import SparsityPenalty, check_solver, penalty_of
 from .arguments.validation import (
@@ -78,6 +76,7 @@ class CountFactorization(HeldFactors):
     method_class = FactorModel
     parameters_of_topics = "prior_factors", "prior_loadings"
 
+    @with_options(FitKeywords)
     def fit(
         self,
         X: CountsLike,
@@ -93,13 +92,7 @@ class CountFactorization(HeldFactors):
         measured: ArrayLike | None = None,
         batch: ArrayLike | None = None,
         data_weights: WeightsLike | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        resume: bool = False,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[FitKeywords],
     ) -> Self:
         """Fit the model.
 
@@ -221,12 +214,11 @@ class CountFactorization(HeldFactors):
         >>> model.fit(X, components=H, fixed_topics=[True, False]).components_[0]
         array([2., 0., 1., 0.])
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self.run_fit(
-            X, options, loadings=loadings, components=components, row_weights=row_weights,
-            size_factors=size_factors, fixed_topics=fixed_topics, fixed_features=fixed_features,
-            fixed_samples=fixed_samples, measured=measured, batch=batch,
-            data_weights=data_weights,
+            X, FitOptions.of(options), loadings=loadings, components=components,
+            row_weights=row_weights, size_factors=size_factors, fixed_topics=fixed_topics,
+            fixed_features=fixed_features, fixed_samples=fixed_samples, measured=measured,
+            batch=batch, data_weights=data_weights,
         )  # fmt: skip
         return self
 

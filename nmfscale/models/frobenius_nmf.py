@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from numbers import Real
 from typing import Any, ClassVar, Literal, Self, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
-from ..counts.argument_types import Client, CountsLike, RandomStateLike
+from ..counts.argument_types import CountsLike
 from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
-from ..engine import progress
 from ..engine.protocol import Executor
 from ..methods.frobenius.completion import squares_of_errors
 from ..methods.frobenius.descent import (
@@ -38,15 +34,12 @@ from ..methods.weights.weighting import (
     sum_of_squares,
     weights_of,
 )
-from ..readers.options import SourceOptions
 from ..readers.streams.columns import leave_out
-from ..readers.streams.matching import Missing
-from .arguments.fit_options import FitOptions
+from .arguments.fit_options import FitKeywords, FitOptions, ScoreOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.validation import checked_array
 from .base import CountModel
 from .fitted import Fitted
-from .transform import check_completion
 
 Array = NDArray[Any]
 
@@ -188,6 +181,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     array_axes: ClassVar[dict[str, str]] = {"idf_": "m"}
     gain_tol = 0.0  # `tol` is the only tolerance
 
+    @with_options(FitKeywords)
     def fit(
         self,
         X: CountsLike,
@@ -195,13 +189,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        resume: bool = False,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[FitKeywords],
     ) -> Self:
         """Fit the model.
 
@@ -250,8 +238,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> further.fit(X, components=model.components_).loss_ < model.loss_
         True
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self.run_fit(X, options, loadings=loadings, components=components)
+        self.run_fit(X, FitOptions.of(options), loadings=loadings, components=components)
         return self
 
     def fit_counts(
@@ -353,18 +340,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     ) -> RowsPass:
         return self._pass(counts, gathered=gathered)
 
+    @with_options(ScoreOptions)
     def score(
-        self,
-        X: CountsLike,
-        y: ArrayLike | None = None,
-        *,
-        completion: float | None = None,
-        random_state: RandomStateLike | None = None,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        self, X: CountsLike, y: ArrayLike | None = None, **options: Unpack[ScoreOptions]
     ) -> float:
         """Return the share of the sum of squares of the weighted counts that is explained.
 
@@ -411,18 +389,12 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> search.fit(X).best_params_
         {'alpha_W': 0.01}
         """
-        check_is_fitted(self)
-        check_completion(completion)
-        reading = {"layer": layer, "raw": raw, **source}
-        model, counts, client = self._arranged(X, missing, client, reading)
-        square = sum_of_squares(counts, model.weighting)
-        if not square:
-            return 0.0
-        with progress.shown(self.verbose, "score", counts.shape[0]):
-            if completion is not None:
-                return model._completion(counts, completion, check_random_state(random_state))
-            explained = model._pass(counts, gathered=False, explained=True)
-            return math.fsum(explained.gather(**self.where_to_run(client))) / square
+        return self._score(X, options)
+
+    def _whole_score(self, counts: CountMatrix, client: Any) -> float:
+        square = sum_of_squares(counts, self.weighting)
+        explained = self._pass(counts, gathered=False, explained=True)
+        return math.fsum(explained.gather(**self.where_to_run(client))) / square if square else 0.0
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         weights = Weights(None, self.idf_, self.weighting != "counts")

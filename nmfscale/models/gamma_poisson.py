@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self, TypeAlias, Unpack, get_args
@@ -24,8 +23,7 @@ from ..methods.variational.gamma_poisson import (
     gamma_inference,
 )
 from ..methods.variational.posteriors import Inference, inference_needs
-from ..readers.options import SourceOptions
-from .arguments.fit_options import FitOptions
+from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.validation import (
     LEAST_PRIOR,
@@ -218,6 +216,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     }
     why_not_merged = "the posterior of a sum of loadings with rates of their own is no Gamma"
 
+    @with_options(FitKeywords)
     def fit(
         self,
         X: CountsLike,
@@ -225,13 +224,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        resume: bool = False,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[FitKeywords],
     ) -> Self:
         """Fit the model.
 
@@ -274,8 +267,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> one.fit(X, components=one.components_shape_).elbo_ > before
         True
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self.run_fit(X, options, loadings=loadings, components=components)
+        self.run_fit(X, FitOptions.of(options), loadings=loadings, components=components)
         return self
 
     def _check_priors(self) -> tuple[Array, Array | None]:

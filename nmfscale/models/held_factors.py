@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
-from ..counts.argument_types import Client, CountsLike, RandomStateLike, WeightsLike
+from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
 from ..kernels.functions import exp
@@ -19,9 +20,13 @@ from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import RowsPass
 from ..methods.weights.measured import Measured
 from ..methods.weights.poisson_weights import PoissonWeights
-from ..readers.options import SourceOptions
-from ..readers.streams.matching import Missing
 from .arguments.entry_weights import observed_counts
+from .arguments.fit_options import (
+    EntryOptions,
+    EntrySampleOptions,
+    EntryScoreOptions,
+    with_options,
+)
 from .arguments.measured_entries import (
     check_missing_entries,
     has_samples_of_fit,
@@ -38,20 +43,16 @@ class HeldFactors(CountModel):
 
     prior_loadings: Any
 
+    _of_entries = frozenset(EntryOptions.__annotations__)
+
+    @with_options(EntrySampleOptions)
     def transform(
         self,
         X: CountsLike,
         out: str | os.PathLike[str] | None = None,
         *,
         size_factors: ArrayLike | None = None,
-        measured: ArrayLike | None = None,
-        batch: ArrayLike | None = None,
-        data_weights: WeightsLike | None = None,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[EntrySampleOptions],
     ) -> Array:
         """Return the loadings of old or new samples, with the factors held fixed.
 
@@ -141,31 +142,15 @@ class HeldFactors(CountModel):
         ...     bool((written == model.transform(X)).all())
         True
         """
-        entry_options = {"measured": measured, "batch": batch, "data_weights": data_weights}
         if size_factors is None and not self.loadings_are_proportions:
             self._warn_of_sizes("loadings are amounts of the counts and not those of loadings_")
         elif size_factors is None and self.prior_loadings is not None:
             self._warn_of_sizes("the prior has a different weight in the proportions")
-        reading = {"layer": layer, "raw": raw, **source}
-        return self._transform(
-            X, out, missing, client, reading, entry_options, size_factors=size_factors
-        )
+        return self._transform(X, out, options, size_factors=size_factors)
 
+    @with_options(EntryScoreOptions)
     def score(
-        self,
-        X: CountsLike,
-        y: ArrayLike | None = None,
-        *,
-        completion: float | None = None,
-        random_state: RandomStateLike | None = None,
-        measured: ArrayLike | None = None,
-        batch: ArrayLike | None = None,
-        data_weights: WeightsLike | None = None,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        self, X: CountsLike, y: ArrayLike | None = None, **options: Unpack[EntryScoreOptions]
     ) -> float:
         """Return the mean log-probability of a count under the model: see :meth:`LDA.score`.
 
@@ -196,26 +181,10 @@ class HeldFactors(CountModel):
         >>> round(model.score(X), 2), round(model.perplexity(X), 2)
         (-0.88, 2.4)
         """
-        entry_options = {"measured": measured, "batch": batch, "data_weights": data_weights}
-        self._warn_of_score()
-        reading = {"layer": layer, "raw": raw, **source}
-        return self._score(X, completion, random_state, missing, client, reading, entry_options)
+        return self._score(X, options)
 
-    def perplexity(
-        self,
-        X: CountsLike,
-        *,
-        completion: float | None = None,
-        random_state: RandomStateLike | None = None,
-        measured: ArrayLike | None = None,
-        batch: ArrayLike | None = None,
-        data_weights: WeightsLike | None = None,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
-    ) -> float:
+    @with_options(EntryScoreOptions)
+    def perplexity(self, X: CountsLike, **options: Unpack[EntryScoreOptions]) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
         Parameters
@@ -237,11 +206,11 @@ class HeldFactors(CountModel):
         ValueError, MemoryLimitError, ClusterError
             As in :meth:`score`.
         """
-        entry_options = {"measured": measured, "batch": batch, "data_weights": data_weights}
+        return float(exp(-self._score(X, options)))
+
+    def _score(self, X: Any, options: Mapping[str, Any]) -> float:
         self._warn_of_score()
-        reading = {"layer": layer, "raw": raw, **source}
-        score = self._score(X, completion, random_state, missing, client, reading, entry_options)
-        return float(exp(-score))
+        return super()._score(X, options)
 
     def _warn_of_sizes(self, effect: str) -> None:
         """Warn if the fit had sizes of samples, and new samples have none."""

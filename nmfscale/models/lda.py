@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from numbers import Integral, Real
@@ -12,15 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ..counts.argument_types import Client, CountsLike
+from ..counts.argument_types import CountsLike
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.variational import collapsed, lda
 from ..methods.variational.collapsed import CollapsedLDA
 from ..methods.variational.held_out import HeldOut, ValidatedCollapsedLDA
 from ..methods.variational.lda import VariationalLDA
-from ..readers.options import SourceOptions
-from .arguments.fit_options import FitOptions
+from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.held_out import HeldOutSamples
 from .arguments.parameters import estimator
 from .arguments.validation import checked_posteriors, dirichlet_priors, prior_of_topics
@@ -252,6 +250,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             return ValidatedCollapsedLDA
         return CollapsedLDA if self._collapsed else self._mean_field
 
+    @with_options(FitKeywords)
     def fit(
         self,
         X: CountsLike,
@@ -259,13 +258,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        resume: bool = False,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[FitKeywords],
     ) -> Self:
         """Fit the model.
 
@@ -311,8 +304,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> bool(other.elbo_ > one.elbo_)
         True
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
-        self.run_fit(X, options, loadings=loadings, components=components)
+        self.run_fit(X, FitOptions.of(options), loadings=loadings, components=components)
         return self
 
     def _priors(self) -> tuple[Array, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from numbers import Real
 from typing import Any, ClassVar, Literal, Self, TypeAlias, Unpack, get_args
 
@@ -26,8 +25,7 @@ from ..methods.variational.noisy_topics import (
     noise_of,
     noisy_topic_needs,
 )
-from ..readers.options import SourceOptions
-from .arguments.fit_options import FitOptions
+from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.validation import LEAST_PRIOR, checked_mask, checked_size, checked_start
 from .base import CountModel
@@ -174,6 +172,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     }
     why_not_merged = "the noise of a mean of several topics is not Gamma"
 
+    @with_options(FitKeywords)
     def fit(
         self,
         X: CountsLike,
@@ -183,13 +182,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         mu: ArrayLike | None = None,
         fixed_samples: ArrayLike | None = None,
         fixed_features: ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        resume: bool = False,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[FitKeywords],
     ) -> Self:
         """Fit the model.
 
@@ -243,9 +236,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> bool((model.loadings_ == truth.L).all())
         True
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self.run_fit(
-            X, options, loadings=loadings, mu=mu, fixed_samples=fixed_samples,
+            X, FitOptions.of(options), loadings=loadings, mu=mu, fixed_samples=fixed_samples,
             fixed_features=fixed_features,
         )  # fmt: skip
         return self

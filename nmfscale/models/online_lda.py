@@ -13,7 +13,7 @@ from ..kernels.functions import power
 from ..methods.variational import lda
 from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
-from ..readers.options import SourceOptions
+from .arguments.fit_options import ReadingOptions, with_options
 from .arguments.parameters import check_values
 from .arguments.validation import prior_of_topics
 from .lda_topics import FixedTopicsLDA
@@ -47,10 +47,8 @@ class OnlineLDA(FixedTopicsLDA):
     total_samples: float
 
     @available_if(_takes_batches)
-    def partial_fit(
-        self, X: Any, y: Any = None, *, layer: str | None = None, raw: bool = False,
-        **source: Unpack[SourceOptions],
-    ) -> Self:  # fmt: skip
+    @with_options(ReadingOptions)
+    def partial_fit(self, X: Any, y: Any = None, **options: Unpack[ReadingOptions]) -> Self:
         """Update the topics with one batch of new samples (online variational inference).
 
         A fit to all samples at once reaches a higher ELBO in less time, even from a file larger
@@ -90,8 +88,7 @@ class OnlineLDA(FixedTopicsLDA):
         check_values(self)
         first = not hasattr(self, "components_")
         with self._all_or_nothing():
-            reading = {"layer": layer, "raw": raw, **source}
-            counts = self._counts(X, reading, reset=first)
+            counts = self._counts(X, options, reset=first)
             if first:
                 (alpha, eta), dtype = self._priors(), self.fit_dtype()
                 eta = prior_of_topics(eta, counts, len(alpha))

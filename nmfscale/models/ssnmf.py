@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self, TypeAlias, Unpack, get_args
 
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ..counts.argument_types import Client, CountsLike, WeightsLike
+from ..counts.argument_types import CountsLike, WeightsLike
 from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
@@ -21,9 +20,9 @@ from ..methods.ssnmf.labels import Supervision
 from ..methods.ssnmf.multiplicative import RelativeError, SemiSupervised, Start
 from ..methods.topics.merging import averaged, merged_factors
 from ..methods.weights.entries import constant_of
-from ..readers.options import SOURCE, SourceOptions
+from ..readers.options import SOURCE
 from .arguments.entry_weights import is_nan, weighted_entries
-from .arguments.fit_options import FitOptions
+from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.targets import hold_out, supervision_of
 from .arguments.validation import checked_array
@@ -195,6 +194,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "class_prior_": "c",
     }
 
+    @with_options(FitKeywords)
     def fit(
         self,
         X: CountsLike,
@@ -205,13 +205,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
         target_components: ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        checkpoint_every: float = 60.0,
-        resume: bool = False,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[FitKeywords],
     ) -> Self:
         """Fit the model.
 
@@ -267,9 +261,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> model.fit(X, Y).predict([[0, 2, 0, 4]]).round(1).tolist()
         [[0.0, 2.0]]
         """
-        options = FitOptions(checkpoint, checkpoint_every, resume, client, layer, raw, dict(source))
         self.run_fit(
-            X, options, y=y, label_weights=label_weights, data_weights=data_weights,
+            X, FitOptions.of(options), y=y, label_weights=label_weights, data_weights=data_weights,
             start=(loadings, components, target_components),
         )  # fmt: skip
         return self

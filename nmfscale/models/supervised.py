@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeAlias, Unpack
 
 import numpy as np
@@ -12,16 +13,15 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from ..counts.argument_types import Client, CountsLike, WeightsLike
+from ..counts.argument_types import CountsLike
 from ..counts.base import CountMatrix
 from ..counts.names import of_samples, shown
 from ..counts.warn import warn_caller
 from ..methods.rows_pass import RowsPass
 from ..methods.ssnmf.labels import predicted
 from ..methods.ssnmf.steps import Losses, representation, representation_needs
-from ..readers.options import SourceOptions
-from ..readers.streams.matching import Missing
 from .arguments.entry_weights import weighted_entries
+from .arguments.fit_options import WeightedSampleOptions, with_options
 from .arguments.measured_entries import check_missing_entries
 from .arguments.targets import unlabelled
 from .base import CountModel
@@ -135,6 +135,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
     losses: LossNames | tuple[Loss, Loss]
     transform_iter: int
 
+    _of_entries = frozenset({"data_weights"})
     # weights of the entries of the counts that a copy is for
     _data_weights: Any = None
 
@@ -142,17 +143,12 @@ class SupervisedModel(ClassifierMixin, CountModel):
     def _pair(self) -> Losses:
         return _pair_of(self.losses)
 
+    @with_options(WeightedSampleOptions)
     def transform(
         self,
         X: CountsLike,
         out: str | os.PathLike[str] | None = None,
-        *,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        data_weights: WeightsLike | None = None,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[WeightedSampleOptions],
     ) -> Array:
         """Return the loadings of old or new samples, from their data alone.
 
@@ -185,11 +181,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, MemoryLimitError, FileNotFoundError, ClusterError
             As in :meth:`PoissonNMF.transform`.
         """
-        entry_options, reading = (
-            {"data_weights": data_weights},
-            {"layer": layer, "raw": raw, **source},
-        )
-        return self._transform(X, out, missing, client, reading, entry_options)
+        return self._transform(X, out, options)
 
     def _knowing(
         self, counts: CountMatrix, entry_options: dict[str, Any]
@@ -221,17 +213,8 @@ class SupervisedModel(ClassifierMixin, CountModel):
             less_one,
         )
 
-    def predict(
-        self,
-        X: CountsLike,
-        *,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        data_weights: WeightsLike | None = None,
-        **source: Unpack[SourceOptions],
-    ) -> Array:
+    @with_options(WeightedSampleOptions)
+    def predict(self, X: CountsLike, **options: Unpack[WeightedSampleOptions]) -> Array:
         """Predict labels, or targets, of samples.
 
         Parameters
@@ -255,21 +238,11 @@ class SupervisedModel(ClassifierMixin, CountModel):
             If samples have loadings that are all zero, such as those without counts: they get the
             most frequent class, and the warning names them.
         """
-        reading = {"layer": layer, "raw": raw, **source}
-        model, counts, client = self._to_predict(X, missing, client, reading, data_weights)
+        model, counts, client = self._to_predict(X, options)
         return model._labels_of(counts, client)
 
-    def predict_proba(
-        self,
-        X: CountsLike,
-        *,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        data_weights: WeightsLike | None = None,
-        **source: Unpack[SourceOptions],
-    ) -> Array:
+    @with_options(WeightedSampleOptions)
+    def predict_proba(self, X: CountsLike, **options: Unpack[WeightedSampleOptions]) -> Array:
         """Return the share of each class in the predicted labels ``S B^T`` of samples.
 
         Parameters
@@ -295,18 +268,10 @@ class SupervisedModel(ClassifierMixin, CountModel):
         check_is_fitted(self)
         if not hasattr(self, "classes_"):
             raise ValueError("this SSNMF was fitted to targets, which have no probabilities.")
-        reading = {"layer": layer, "raw": raw, **source}
-        model, counts, client = self._to_predict(X, missing, client, reading, data_weights)
+        model, counts, client = self._to_predict(X, options)
         return model._predicted(counts, client)
 
-    def _to_predict(
-        self,
-        X: Any,
-        missing: Missing | None,
-        client: Any,
-        reading: dict[str, Any],
-        data_weights: Any,
-    ) -> tuple[Self, CountMatrix, Any]:
+    def _to_predict(self, X: Any, options: Mapping[str, Any]) -> tuple[Self, CountMatrix, Any]:
         """Return the result of `_arranged`, if the model can predict."""
         check_is_fitted(self)
         if not len(self.target_components_):
@@ -314,7 +279,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
                 "this SSNMF was fitted without labels, so that it cannot predict any: give y to "
                 "fit, with a label for some samples at least."
             )
-        return self._arranged(X, missing, client, reading, {"data_weights": data_weights})
+        return self._arranged(X, options)
 
     def _labels_of(self, counts: CountMatrix, client: Any) -> Array:
         """Predict labels, or targets, of new counts."""
@@ -343,18 +308,14 @@ class SupervisedModel(ClassifierMixin, CountModel):
             )
         return np.asarray(predictions / total[:, None])
 
+    @with_options(WeightedSampleOptions)
     def score(  # type: ignore[override]
         self,
         X: CountsLike,
         y: ArrayLike,
         *,
         sample_weight: ArrayLike | None = None,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        data_weights: WeightsLike | None = None,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[WeightedSampleOptions],
     ) -> float:
         """Return the accuracy of predicted labels, or R^2 of predicted targets.
 
@@ -377,8 +338,7 @@ class SupervisedModel(ClassifierMixin, CountModel):
         ValueError, ClusterError
             As in :meth:`predict`.
         """
-        reading = {"layer": layer, "raw": raw, **source}
-        model, counts, client = self._to_predict(X, missing, client, reading, data_weights)
+        model, counts, client = self._to_predict(X, options)
         y = of_samples(y, counts, "y")
         sample_weight = of_samples(sample_weight, counts, "sample_weight")
         predictions = model._labels_of(counts, client)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from numbers import Real
 from pathlib import Path
@@ -20,7 +20,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from ..counts.argument_types import Client, CountsLike, RandomStateLike
+from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
 from ..counts.foreign import imported_pandas
 from ..counts.names import shown
@@ -36,8 +36,7 @@ from ..methods.projection.transform import write_array
 from ..methods.weights.measured import Measured
 from ..methods.weights.poisson_weights import PoissonWeights
 from ..readers.open import as_counts
-from ..readers.options import SourceOptions
-from ..readers.streams.matching import Missing
+from .arguments.fit_options import SampleOptions, ScoreOptions, with_options
 from .arguments.inputs import CountInputs, with_names
 from .arguments.validation import npy_target
 from .hooks import LoadingsHooks
@@ -70,16 +69,12 @@ class RowsTransformer(
     # scikit-learn would treat it as metadata that pipelines route.
     __metadata_request__transform = {"out": UNUSED}
 
+    @with_options(SampleOptions)
     def transform(
         self,
         X: CountsLike,
         out: str | os.PathLike[str] | None = None,
-        *,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        **options: Unpack[SampleOptions],
     ) -> Array:
         """Return the loadings of old or new samples, with the topics held fixed.
 
@@ -117,20 +112,19 @@ class RowsTransformer(
         >>> LDA(n_components=2, random_state=0).fit(X).transform(X).sum(axis=1).round(6)
         array([1., 1., 1., 1.])
         """
-        reading = {"layer": layer, "raw": raw, **source}
-        return self._transform(X, out, missing, client, reading)
+        return self._transform(X, out, options)
 
     def _transform(
-        self, X: Any, out: str | os.PathLike[str] | None, missing: Missing | None, client: Any,
-        reading: dict[str, Any], entry_options: dict[str, Any] | None = None, **arguments: Any,
+        self, X: Any, out: str | os.PathLike[str] | None, options: Mapping[str, Any],
+        **arguments: Any,
     ) -> Array:  # fmt: skip
         check_is_fitted(self)
         target = None if out is None else npy_target(out)
-        model, counts, client = self._arranged(X, missing, client, reading, entry_options)
+        model, counts, client = self._arranged(X, options)
         warn_of_empty_samples(counts, "loadings")
         with progress.shown(self.verbose, "transform", counts.shape[0]):
             loadings = model._loadings(counts, target, client=client, **arguments)
-        return self._with_index(loadings, with_names(X, counts, reading), counts)
+        return self._with_index(loadings, with_names(X, counts, options), counts)
 
     def _with_index(self, loadings: Array, X: Any, counts: CountMatrix) -> Any:
         """Return loadings with the index of X, in the container that scikit-learn was set to.
@@ -183,18 +177,9 @@ class RowsTransformer(
         """Return the loadings, fitted to the seen counts, that score the held-out counts."""
         return self._loadings(counts, dtype=np.float64)
 
+    @with_options(ScoreOptions)
     def score(
-        self,
-        X: CountsLike,
-        y: ArrayLike | None = None,
-        *,
-        completion: float | None = None,
-        random_state: RandomStateLike | None = None,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
+        self, X: CountsLike, y: ArrayLike | None = None, **options: Unpack[ScoreOptions]
     ) -> float:
         """Return the mean log-probability of a count under the model.
 
@@ -267,23 +252,25 @@ class RowsTransformer(
         >>> model.score(X, completion=0.5, random_state=0) < 0
         True
         """
-        reading = {"layer": layer, "raw": raw, **source}
-        return self._score(X, completion, random_state, missing, client, reading)
+        return self._score(X, options)
 
-    def _score(
-        self, X: Any, completion: float | None, random_state: Any, missing: Any, client: Any,
-        reading: dict[str, Any], entry_options: dict[str, Any] | None = None,
-    ) -> float:  # fmt: skip
+    def _score(self, X: Any, options: Mapping[str, Any]) -> float:
+        others = dict(options)
+        completion, random_state = others.pop("completion"), others.pop("random_state")
         check_is_fitted(self)
         check_completion(completion)
-        model, counts, client = self._arranged(X, missing, client, reading, entry_options)
+        model, counts, client = self._arranged(X, others)
         if completion is None and counts.total == 0:
             return 0.0
         with progress.shown(self.verbose, "score", counts.shape[0]):
             if completion is not None:
                 return model._completion(counts, completion, check_random_state(random_state))
-            counts = model._weighted(counts)
-            return model.log_probability(counts, client) / counts.total
+            return model._whole_score(counts, client)
+
+    def _whole_score(self, counts: CountMatrix, client: Any) -> float:
+        """Return the score of counts that are not all 0, with loadings fitted to them."""
+        counts = self._weighted(counts)
+        return self.log_probability(counts, client) / counts.total
 
     def _completion(self, counts: CountMatrix, share: float, rng: Any) -> float:
         logs: list[float] = []
@@ -318,18 +305,8 @@ class RowsTransformer(
                 model._measured = self._measured.rows(rows.first + np.flatnonzero(filled))
             yield model, model.completion_loadings(as_counts(seen[filled])), held[filled]
 
-    def perplexity(
-        self,
-        X: CountsLike,
-        *,
-        completion: float | None = None,
-        random_state: RandomStateLike | None = None,
-        missing: Missing | None = None,
-        client: Client | None = None,
-        layer: str | None = None,
-        raw: bool = False,
-        **source: Unpack[SourceOptions],
-    ) -> float:
+    @with_options(ScoreOptions)
+    def perplexity(self, X: CountsLike, **options: Unpack[ScoreOptions]) -> float:
         """Return ``exp(-score(X))``, the perplexity of a count; lower is better: see :meth:`score`.
 
         Parameters
@@ -349,9 +326,7 @@ class RowsTransformer(
         ValueError, MemoryLimitError, ClusterError
             As in :meth:`transform`.
         """
-        reading = {"layer": layer, "raw": raw, **source}
-        score = self._score(X, completion, random_state, missing, client, reading)
-        return float(exp(-score))
+        return float(exp(-self._score(X, options)))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return expected counts, ``X @ components_``, from loadings.

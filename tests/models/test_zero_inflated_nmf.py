@@ -1,5 +1,8 @@
 """The worked example of CONTRIBUTING, which is a model of another package: all that it can do."""
 
+from inspect import signature
+from typing import Unpack
+
 import numpy as np
 import pytest
 from clusters import WALL, within
@@ -10,7 +13,7 @@ from zero_inflated_nmf import ZeroInflatedNMF
 
 import nmfscale
 from nmfscale.errors import ConvergenceWarning, MemoryLimitError
-from nmfscale.extensions import CountModel
+from nmfscale.extensions import CountModel, FitKeywords, FitOptions, with_options
 from nmfscale.testing import check_model, model_checks
 
 NAME = "ZeroInflatedNMF"
@@ -46,6 +49,25 @@ def test_check_model_runs_all_checks_and_tells_which_it_left_out():
 def test_the_contract_on_a_cluster(name, tmp_path, client):
     checks = model_checks(ZeroInflatedNMF(3), client=client)
     within(WALL, lambda: checks[name](tmp_path))
+
+
+def test_fit_may_take_the_arguments_of_all_models_as_one(tmp_path):
+    class Short(ZeroInflatedNMF):
+        @with_options(FitKeywords)
+        def fit(self, X, y=None, *, loadings=None, **options: Unpack[FitKeywords]):
+            start = {"loadings": loadings, "components": None, "dropout": None}
+            self.run_fit(X, FitOptions.of(options), **start)
+            return self
+
+    shown, whole = (signature(model.fit).parameters for model in (Short, ZeroInflatedNMF))
+    names = [name for name in whole if name not in ("components", "dropout")]
+    assert [*shown] == [*names, "source"]
+    assert all(shown[name].default == whole[name].default for name in shown.keys() & whole.keys())
+    X, model = np.eye(6, dtype=int) + 1, Short(2, max_iter=2, tol=0, random_state=0)
+    model.fit(X, checkpoint=tmp_path, checkpoint_every=0, feature_names=list("abcdef"))
+    assert [*model.feature_names_in_] == list("abcdef") and any(tmp_path.iterdir())
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mu'; arguments of fit are"):
+        model.fit(X, mu=1)
 
 
 # Faulty models ---------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import signature
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,13 @@ class CountInputs:
     n_components: int
     n_threads: int | None
 
+    # arguments of methods for new samples on what was measured
+    _of_entries: ClassVar[frozenset[str]] = frozenset()
     # mask of the features of the fit in a restricted copy
     _features: Array | None = None
     _taken: Any
 
-    def _counts(self, X: Any, reading: dict[str, Any], *, reset: bool) -> CountMatrix:
+    def _counts(self, X: Any, reading: Mapping[str, Any], *, reset: bool) -> CountMatrix:
         """Return counts in this process; with `reset` the model takes their names and totals.
 
         `reading` holds the options of `as_counts` that say what to read.
@@ -75,7 +78,7 @@ class CountInputs:
         self.sample_totals_ = np.array(counts.row_totals, np.float64)
         self.feature_totals_ = np.array(counts.column_totals, np.float64)
 
-    def _check_reading(self, reading: dict[str, Any]) -> None:
+    def _check_reading(self, reading: Mapping[str, Any]) -> None:
         """Refuse an unknown option of those that say what to read."""
         model: Any = self
         check_source(
@@ -83,25 +86,24 @@ class CountInputs:
             [name for name in signature(model.fit).parameters if name not in _NOT_LISTED],
         )  # fmt: skip
 
-    def _read(self, X: Any, reading: dict[str, Any], in_memory: bool = True) -> CountMatrix:
+    def _read(self, X: Any, reading: Mapping[str, Any], in_memory: bool = True) -> CountMatrix:
         return open_counts(
             X, integer=cast(Any, self.integer), subject=type(self).__name__,
             in_memory=in_memory and self.memory_limit is None, memory_limit=self.memory_limit,
             **reading,
         )  # fmt: skip
 
-    def _arranged(
-        self, X: Any, missing: str | None, client: Any, reading: dict[str, Any],
-        entry_options: dict[str, Any] | None = None,
-    ) -> tuple[Self, CountMatrix, Any]:  # fmt: skip
+    def _arranged(self, X: Any, options: Mapping[str, Any]) -> tuple[Self, CountMatrix, Any]:
         """Return counts of samples with the features of the model that is returned, and the client.
 
         The model is this one or, with ``missing="restrict"``, a copy with the features that `X`
-        has. `entry_options` holds further arguments on what was measured, which the copy keeps.
+        has. The copy keeps the options on what was measured.
         """
+        reading = dict(options)
+        missing, client = reading.pop("missing"), reading.pop("client")
+        entry_options = {name: reading.pop(name) for name in self._of_entries}
         self._check_reading(reading)
         check_missing(missing)
-        entry_options = entry_options or {}
         weights = entry_options.get("data_weights")
         counts, client = self._read_for(X, client, reading | {"nan": is_nan(weights)})
         weights = given_weights(counts, weights)
@@ -157,7 +159,7 @@ class CountInputs:
         return resolve_threads(self.n_threads, counts.nnz * self.n_components)
 
 
-def with_names(X: Any, counts: CountMatrix, reading: dict[str, Any]) -> Any:
+def with_names(X: Any, counts: CountMatrix, reading: Mapping[str, Any]) -> Any:
     """Return X, or its counts if options have changed its names or chosen a part of it."""
     changed = (*NAMES, *MASKS)
     return counts if any(reading.get(name) is not None for name in changed) else X
