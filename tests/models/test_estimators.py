@@ -140,7 +140,7 @@ def test_dtype(model):
             {"penalty": SparsityPenalty(0.5)},
             r"penalty=SparsityPenalty\(weight=0.5\) cannot be combined with solver='auto'",
         ),
-        ({"penalty": 0.5}, "'penalty' parameter of .*SparsityPenalty.* Got 0.5"),
+        ({"penalty": 0.5}, "penalty=0.5 of .*experimental.SparsityPenalty"),
         ({"penalty": SparsityPenalty(0.5, on="topics")}, "'on' parameter of SparsityPenalty"),
         ({"penalty": SparsityPenalty(1, exponent=1.5)}, "'exponent' parameter of Sparsity.* 1.5"),
         ({"penalty": SparsityPenalty(-1)}, "'weight' parameter of SparsityPenalty"),
