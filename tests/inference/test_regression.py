@@ -432,6 +432,18 @@ def test_topics_of_few_units_are_warned_of(within):
     assert "topic 2 in 2 of 30 units of group 'region[T.west]'" in text
 
 
+def test_strata_that_may_be_units_are_warned_of():
+    rng, strata = np.random.default_rng(0), np.repeat(np.arange(30), 8)
+    rows, x = rng.dirichlet(np.ones(3), 240), rng.normal(size=240)
+    pairs = np.arange(240) // 2
+    for covariates, of, warned in [
+        ({"x": x}, strata, True), ({"g": np.arange(240) % 2 == 0}, strata, True),
+        ({"g": np.arange(240) % 2 == 0}, pairs, False),
+    ]:  # fmt: skip
+        texts = warnings_of(rows, covariates, strata=of)
+        assert any("strata= is given without units=" in text for text in texts) == warned
+
+
 def test_unequal_depth_along_covariates_is_warned_of():
     rng = np.random.default_rng(0)
     x = rng.normal(size=120)

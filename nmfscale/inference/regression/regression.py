@@ -27,7 +27,7 @@ from ..results.origin import Origin
 from .covariates import design_matrix
 from .effects import bootstrap_part, job_seed
 from .least_squares import CoefficientsTask, LeastSquares
-from .levels import check_levels, warn_of_levels
+from .levels import check_levels, levels_of, warn_of_levels
 from .moderation import shares_of
 from .regression_result import ProportionRegression, adjusted_by_term, t_tests
 from .regression_rows import Rows
@@ -206,7 +206,8 @@ def regress_proportions(
     matrix = design_matrix(covariates, len(topics), names, intercept, sample_names)
     one = Labels(np.zeros(len(topics), np.int64), (None,))
     design = checked_design(one, units, strata, nested=False, sample_names=sample_names)
-    warn_of_samples_as_units(design)
+    in_strata = None if strata is None else next(levels_of(matrix, matrix.values, True), None)
+    warn_of_samples_as_units(design, in_strata)
     rows = Rows.of(topics, matrix, design, equal_weights)
     drawn = "samples" if units is None else "units"
     check_levels(matrix, design, drawn, interval)
