@@ -12,7 +12,6 @@ import subprocess
 import sys
 from glob import glob
 from multiprocessing.pool import ThreadPool
-from sysconfig import get_platform
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -36,11 +35,8 @@ COMPILE_ARGS = [
 ]
 
 # The compiler takes most of the time of an installation: benchmarks/README.md has the seconds, and
-# what was tried. Processors without AVX2 are rare, so that their level is only compiled quickly; so
-# are modules that call kernels but have no loops over numbers.
+# what was tried. Modules that call kernels but have no loops over numbers are compiled quickly.
 OPTIMISATION = dict.fromkeys(["levels", "operands", "targets", "_memoryviews"], "-O1")
-if get_platform().endswith("x86_64"):
-    OPTIMISATION["slices_baseline"] = "-O1"
 
 # Modules import what Cython generates for memoryviews from here, else each would compile it.
 MEMORYVIEWS = "nmfscale.kernels._memoryviews"
