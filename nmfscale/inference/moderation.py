@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.functions import digamma, exp, log, trigamma
+from .quantiles import trigamma_inverse
 
 Array = NDArray[Any]
 # Variances below this share of their median are raised to it: their logarithms would be outliers.
 _LEAST_SHARE = 1e-5
-# The inverse of the trigamma function is searched between these logarithms.
-_LOW, _HIGH, _BISECTIONS = -20.0, 30.0, 100
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class VariancePrior:
         excess = float(logs.var(ddof=1) - trigamma(half).mean())
         if excess <= 0:
             return cls(float(exp(mean)), math.inf)
-        of_prior = _trigamma_inverse(excess)
+        of_prior = trigamma_inverse(excess)
         return cls(float(exp(mean + digamma(of_prior) - log(of_prior))), 2 * of_prior)
 
     def moderated(self, variances: Array, freedom: Array) -> tuple[Array, Array]:
@@ -60,15 +59,3 @@ class VariancePrior:
         else:
             values = (self.freedom * self.scale + freedom * variances) / (self.freedom + freedom)
         return values, np.minimum(freedom + self.freedom, freedom.sum())
-
-
-def _trigamma_inverse(value: float) -> float:
-    """Return x with trigamma(x) = value; the function falls."""
-    low, high = _LOW, _HIGH
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if trigamma(exp(middle)) > value:
-            low = middle
-        else:
-            high = middle
-    return float(exp(high))

@@ -1,4 +1,4 @@
-"""Normal, t and beta distributions, with the same bits on every processor.
+"""Normal, t and beta distributions and an inverse of trigamma, the same bits on every processor.
 
 They come from series and continued fractions, evaluated in a fixed order; SciPy's last bits depend
 on the processor.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..kernels.functions import exp, log, log_gamma
+from ..kernels.functions import exp, log, log_gamma, trigamma
 
 Array = NDArray[Any]
 
@@ -23,6 +23,8 @@ _MOST_TERMS = 10_000
 _POINTS = 256
 # From here on, the tail is a continued fraction, of this many terms.
 _NEAR, _FRACTIONS = 3.0, 100
+# The inverse of the trigamma function is searched between these logarithms.
+_LOW, _HIGH, _BISECTIONS = -20.0, 30.0, 100
 
 
 def normal_cdf(x: ArrayLike) -> Array:
@@ -168,3 +170,15 @@ def _fraction(x: Array, a: Array, b: Array) -> Array:
 
 def _not_zero(x: Array) -> Array:
     return np.where(np.abs(x) > 1e-300, x, 1e-300)
+
+
+def trigamma_inverse(value: float) -> float:
+    """Return x with trigamma(x) = value; the function falls."""
+    low, high = _LOW, _HIGH
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if trigamma(exp(middle)) > value:
+            low = middle
+        else:
+            high = middle
+    return float(exp(high))

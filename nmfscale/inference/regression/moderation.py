@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.functions import digamma, exp, log, trigamma
-from ..quantiles import f_tail
+from ..quantiles import f_tail, trigamma_inverse
 
 Array = NDArray[Any]
 # Fewer topics do not show how far their variances are from what is expected.
@@ -48,7 +48,7 @@ class Moderation:
         logs = log(ratios[there])
         spread = float(((logs - logs.mean()) ** 2).sum()) / (n - 3)
         beyond = spread - float(trigamma(freedom / 2))
-        return cls(2 * _inverse_trigamma(beyond) if beyond > 0 else np.inf, shares)
+        return cls(2 * trigamma_inverse(beyond) if beyond > 0 else np.inf, shares)
 
     def __call__(self, variances: Array, freedom: Array) -> tuple[Array, Array]:
         """Return moderated variances and their degrees of freedom (T, k).
@@ -90,14 +90,3 @@ def _mean_log(freedom: Array) -> Array:
     """Return the mean of the logarithm of a chi-square variable over its degrees of freedom."""
     means: Array = digamma(freedom / 2) - log(freedom / 2)
     return means
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Return x with trigamma(x) = value, by bisection of its logarithm."""
-    low, high = _LEAST / 2, _MOST / 2
-    for _ in range(100):
-        middle = float(np.sqrt(low * high))
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if float(trigamma(middle)) > value else (low, middle)
-    return high
