@@ -35,6 +35,7 @@ RUNS = """
     convergence.py --smoke
     optima.py --smoke
     calibration.py --smoke
+    designs.py --smoke
     calibration_features.py --smoke
     ssnmf_dense.py --smoke
     ssnmf.py --smoke

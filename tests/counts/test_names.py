@@ -125,8 +125,10 @@ def test_names_are_those_of_counts_tables_and_models():
             "entries: None is not a feature",
         ),
         (
-            lambda m, X: nmfscale.permutation_test(m, [np.int64(1), np.str_("a")], units=[1, 1]),
-            "unit 1 has samples in groups 1 and 'a'",
+            lambda m, X: nmfscale.permutation_test(
+                m, ["b", "c"], units=[1, 1], strata=[np.int64(1), np.str_("a")]
+            ),
+            "unit 1 has samples in strata 1 and 'a'",
         ),
     ],
 )

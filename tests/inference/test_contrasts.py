@@ -41,7 +41,7 @@ def units_of(rows, groups, strata=None, subjects=None):
     n = len(rows)
     strata = np.zeros(n, np.int64) if strata is None else strata
     labels, names = checked_labels(groups, n, "groups"), tuple(range(rows.shape[1]))
-    return Units(rows, labels, strata, np.ones(n), None, names, subjects)
+    return Units(rows, labels, strata, np.ones(n), None, names, np.arange(n), subjects)
 
 
 @few

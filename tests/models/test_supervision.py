@@ -93,6 +93,7 @@ def test_variances_that_make_no_sense_are_refused(losses, given, message):
         supervision_from_variances(losses, **given)
 
 
+@pytest.mark.filterwarnings("ignore:SSNMF was fitted with data_weights=")  # scored without
 def test_the_weight_is_found_by_validation():
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 60)
