@@ -122,7 +122,9 @@ def confounded(rng: np.random.Generator, shift: float, sizes: list[list[int]]) -
 def sparse(rng: np.random.Generator, shift: float, sizes: tuple[int, int]) -> Cells:
     """Draw units of which 4% have much of the first topic in one group, and 24% some in another."""
     has = [rng.random(size) < share for size, share in zip(sizes, (0.04, 0.24), strict=True)]
-    amounts = [np.where(h, amount, 0.0) for h, amount in zip(has, (0.45 * shift, 0.075), strict=True)]
+    amounts = [
+        np.where(h, amount, 0.0) for h, amount in zip(has, (0.45 * shift, 0.075), strict=True)
+    ]
     first = np.concatenate(amounts)[:, None]
     rest = dirichlet(rng, np.full(N_TOPICS - 1, 2.0), len(first))
     rows = np.hstack([first, (1 - first) * rest])
