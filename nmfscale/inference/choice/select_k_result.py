@@ -43,7 +43,8 @@ class SelectK(Result):
         Mean log-probability of a count that was fitted, which always rises with the number.
     similarities : tuple of ndarray of shape (n_splits, n_pairs, K)
         For each number of topics, each split and each pair of its folds, the similarities of the
-        matched topics by lift, corrected for the noise of their counts: see :func:`nmfscale.select_k`.
+        matched topics by lift, corrected for the noise of their counts: see
+        :func:`nmfscale.select_k`.
     chosen : ndarray of shape (n_splits,), int
         The number of topics that each split alone would recommend, 0 if none.
     excess_variance : tuple of float or None
