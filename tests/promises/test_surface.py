@@ -164,6 +164,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore:the proportion of topic .* varies more in group")
 @pytest.mark.filterwarnings("ignore:one unit has most of topics")
 @pytest.mark.parametrize(
     ("name", "least"),
