@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,12 @@ from numpy.typing import ArrayLike
 
 from ..annotated.counts import counts_of, of_fit, selected
 from ..annotated.keys import KEY
-from ..annotated.places import annotated, column, writable
-from ..annotated.scheme import entry_of, keep_result, read_model
+from ..annotated.places import annotated, writable
+from ..annotated.scheme import entry_of, read_model
 from ..counts.argument_types import AnnDataLike, Topic
 from ..inference.features.conditions import condition_features as compare_groups
 from ..inference.features.pseudobulk import pseudobulk as sum_units
-from .groups import topics_of
-
-# The names here of arguments of the functions of arrays.
-_ARGUMENTS = {"groups": "groupby"}
+from .groups import check_groupby, columns_of, keep_with_names, some_of, topics_of
 
 
 def pseudobulk(
@@ -137,15 +133,12 @@ def condition_features(
     >>> changes.compared, changes.reference
     (('treated',), 'control')
     """
-    if not isinstance(groupby, str):
-        raise TypeError(f"groupby is a {type(groupby).__name__}: a column of adata.obs is needed.")
+    check_groupby(groupby)
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     labels = {"groups": groupby, "units": units, "strata": strata}
-    names: Any = {name: choice for name, choice in labels.items() if isinstance(choice, str)}
     arguments, options = _of_fit(adata, whole, key, layer, raw, labels, options)
     result = compare_groups(**arguments, **options)
-    result = replace(result, origin=replace(result.origin, **names))
-    keep_result(adata, key, result, "condition_features", groupby)
+    keep_with_names(adata, key, result, "condition_features", labels)
     return returned
 
 
@@ -161,12 +154,9 @@ def _of_fit(
     model, counts = read_model(adata, key), counts_of(adata, **chosen)
     obs = np.isin(np.asarray(counts.sample_names), model.sample_names_)
     var = np.isin(np.asarray(counts.feature_names), model.feature_names_in_)
-    of_samples = {
-        name: column(adata, choice, _ARGUMENTS.get(name, name), whole=whole)
-        for name, choice in labels.items() if choice is not None
-    }  # fmt: skip
+    of_samples = columns_of(adata, labels, whole)
     if not obs.all():
-        of_samples = {name: np.asarray(values, object)[obs] for name, values in of_samples.items()}
+        of_samples = some_of(of_samples, obs)
     counts = selected(counts, None if obs.all() else obs, var if var.any() else None)
     names = {"topic_names": topics_of(adata, key)}
     return {"model": model, "X": counts, **of_samples}, names | options

@@ -237,29 +237,44 @@ def _of_groups(
     mask_obs: Any, key: str, mod: str | None, copy: bool, options: dict[str, Any],
 ) -> Any:  # fmt: skip
     """Call a function of groups with columns of obs, and keep its result."""
-    if not isinstance(groupby, str):
-        raise TypeError(f"groupby is a {type(groupby).__name__}: a column of adata.obs is needed.")
+    check_groupby(groupby)
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     if "topic_names" in signature(function).parameters:
         options = {"topic_names": topics_of(adata, key)} | options
     choices = {"groups": groupby, "units": units, "strata": strata}
-    names = {argument: choice for argument, choice in choices.items() if isinstance(choice, str)}
-    labels = {
-        argument: column(adata, choice, _ARGUMENTS.get(argument, argument), whole=whole)
-        for argument, choice in choices.items() if choice is not None
-    }  # fmt: skip
+    labels = columns_of(adata, choices, whole)
     if "covariates" in options:
         options = options | {"covariates": _table(adata, options["covariates"], whole)}
     model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs, whole=whole)[0]
     if obs is not None:
         model = topics_of_samples(model, options.get("scale", "proportions"), warn=False).of(obs)
-        labels = {argument: _some(values, obs) for argument, values in labels.items()}
+        labels = {argument: some_of(values, obs) for argument, values in labels.items()}
         if "covariates" in options:
-            options["covariates"] = _some(options["covariates"], obs)
+            options["covariates"] = some_of(options["covariates"], obs)
     result = function(model, **labels, **options)
-    result = replace(result, origin=replace(result.origin, **names))
-    keep_result(adata, key, result, name, groupby)
+    keep_with_names(adata, key, result, name, choices)
     return returned
+
+
+def check_groupby(groupby: Any) -> None:
+    """Refuse groups that are not the name of a column, under which the result is kept."""
+    if not isinstance(groupby, str):
+        raise TypeError(f"groupby is a {type(groupby).__name__}: a column of adata.obs is needed.")
+
+
+def columns_of(adata: Any, choices: dict[str, Any], whole: Any) -> dict[str, Any]:
+    """Return the labels of observations, by argument, for names of columns or labels."""
+    return {
+        argument: column(adata, choice, _ARGUMENTS.get(argument, argument), whole=whole)
+        for argument, choice in choices.items() if choice is not None
+    }  # fmt: skip
+
+
+def keep_with_names(adata: Any, key: str, result: Any, name: str, choices: dict[str, Any]) -> None:
+    """Keep a result of groups, which says from which columns it was made."""
+    names = {argument: choice for argument, choice in choices.items() if isinstance(choice, str)}
+    result = replace(result, origin=replace(result.origin, **names))
+    keep_result(adata, key, result, name, choices["groups"])
 
 
 def _table(adata: Any, covariates: Any, whole: Any) -> Any:
@@ -270,10 +285,10 @@ def _table(adata: Any, covariates: Any, whole: Any) -> Any:
     return {name: column(adata, name, "covariates", whole=whole) for name in names}
 
 
-def _some(values: Any, obs: Any) -> Any:
+def some_of(values: Any, obs: Any) -> Any:
     """Return the labels or covariates of some observations."""
     if isinstance(values, dict):
-        return {name: _some(column_of_obs, obs) for name, column_of_obs in values.items()}
+        return {name: some_of(column_of_obs, obs) for name, column_of_obs in values.items()}
     if hasattr(values, "iloc"):  # categories keep their order
         return values.iloc[np.arange(len(values))[obs]]
     return np.asarray(values, object)[obs]

@@ -142,3 +142,18 @@ def test_refusals(model, arguments, message):
     X, units = arguments.pop("X", SMALL), arguments.pop("units", DONORS)
     with pytest.raises((ValueError, nmfscale.errors.MemoryLimitError), match=message):
         pseudobulk(model, X, units=units, **arguments)
+
+
+def test_categories_keep_their_order_for_a_fit_to_some_observations():
+    """The reference of condition_features is the first category, not the first in the alphabet."""
+    anndata, pd = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    X, _ = nmfscale.datasets.simulate_topic_counts(160, 50, 2, random_state=0)
+    adata = anndata.AnnData(X.toarray())
+    adata.obs["donor"] = np.repeat([f"donor {i}" for i in range(16)], 10)
+    of_donors = np.repeat(["untreated", "drug"], 80)
+    adata.obs["condition"] = pd.Categorical(of_donors, ["untreated", "drug"])
+    adata.obs["kept"] = np.arange(160) % 5 > 0
+    nmfscale.tl.topics(adata, 2, mask_obs="kept", random_state=0)
+    nmfscale.tl.condition_features(adata, "condition", units="donor")
+    changes = nmfscale.get.result(adata, "condition_features")
+    assert changes.reference == "untreated" and changes.origin.groups == "condition"
