@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..annotated.scheme import entry_of, read_model
 from ..counts.argument_types import AnnDataLike, Topic
 from ..inference.features.conditions import condition_features as compare_groups
 from ..inference.features.pseudobulk import pseudobulk as sum_units
-from .groups import check_groupby, columns_of, keep_with_names, some_of, topics_of
+from .groups import check_groupby, columns_of, keep_with_names, some_of, table_of, topics_of
 
 
 def pseudobulk(
@@ -85,6 +86,7 @@ def condition_features(
     *,
     units: ArrayLike | None = None,
     strata: ArrayLike | None = None,
+    covariates: str | Sequence[str] | ArrayLike | None = None,
     layer: str | None = None,
     raw: bool | None = None,
     key: str = KEY,
@@ -100,6 +102,8 @@ def condition_features(
         Object with a fit by :func:`topics` or loadings by :func:`transform`.
     groupby, units, strata
         As in :func:`permutation_test`.
+    covariates : str, sequence of str, or table of shape (n_obs, n_covariates), optional
+        Columns of ``adata.obs`` by which units differ, such as ``["age", "batch"]``.
     layer, raw
         As in :func:`differential_features`.
     key, mod, copy
@@ -136,7 +140,7 @@ def condition_features(
     check_groupby(groupby)
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     labels = {"groups": groupby, "units": units, "strata": strata}
-    arguments, options = _of_fit(adata, whole, key, layer, raw, labels, options)
+    arguments, options = _of_fit(adata, whole, key, layer, raw, labels, options, covariates)
     result = compare_groups(**arguments, **options)
     keep_with_names(adata, key, result, "condition_features", labels)
     return returned
@@ -144,7 +148,7 @@ def condition_features(
 
 def _of_fit(
     adata: Any, whole: Any, key: str, layer: str | None, raw: bool | None, labels: dict[str, Any],
-    options: dict[str, Any],
+    options: dict[str, Any], covariates: Any = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the model of a fit, the counts and labels of its observations, and all options.
 
@@ -155,6 +159,8 @@ def _of_fit(
     obs = np.isin(np.asarray(counts.sample_names), model.sample_names_)
     var = np.isin(np.asarray(counts.feature_names), model.feature_names_in_)
     of_samples = columns_of(adata, labels, whole)
+    if covariates is not None:
+        of_samples["covariates"] = table_of(adata, covariates, whole)
     if not obs.all():
         of_samples = some_of(of_samples, obs)
     counts = selected(counts, None if obs.all() else obs, var if var.any() else None)

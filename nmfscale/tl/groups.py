@@ -244,7 +244,7 @@ def _of_groups(
     choices = {"groups": groupby, "units": units, "strata": strata}
     labels = columns_of(adata, choices, whole)
     if "covariates" in options:
-        options = options | {"covariates": _table(adata, options["covariates"], whole)}
+        options = options | {"covariates": table_of(adata, options["covariates"], whole)}
     model, obs = read_model(adata, key, every=True), masks_of(adata, mask_obs, whole=whole)[0]
     if obs is not None:
         model = topics_of_samples(model, options.get("scale", "proportions"), warn=False).of(obs)
@@ -277,7 +277,7 @@ def keep_with_names(adata: Any, key: str, result: Any, name: str, choices: dict[
     keep_result(adata, key, result, name, choices["groups"])
 
 
-def _table(adata: Any, covariates: Any, whole: Any) -> Any:
+def table_of(adata: Any, covariates: Any, whole: Any) -> Any:
     """Return covariates that are given by names of columns of obs, as columns by name."""
     names = [covariates] if isinstance(covariates, str) else covariates
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_fits import X as SMALL
 
 import nmfscale
-from nmfscale import PoissonNMF, TopicModel, pseudobulk, write_store
+from nmfscale import PoissonNMF, TopicModel, condition_features, pseudobulk, write_store
 
 N, M = SMALL.shape
 K = 3
@@ -157,3 +157,50 @@ def test_categories_keep_their_order_for_a_fit_to_some_observations():
     nmfscale.tl.condition_features(adata, "condition", units="donor")
     changes = nmfscale.get.result(adata, "condition_features")
     assert changes.reference == "untreated" and changes.origin.groups == "condition"
+
+
+def test_condition_features_takes_a_saved_pseudobulk_in_place_of_counts(model, tmp_path):
+    """Crossed donors, wells added up to donors, and the order of the groups."""
+    pd = pytest.importorskip("pandas")
+    condition = pd.Categorical(np.where(np.arange(N) % 8 < 4, "none", "drug"), ["none", "drug"])
+    wells = np.arange(N) % 16
+    whole = condition_features(model, SMALL, condition, units=DONORS, min_count=1)
+    pseudobulk(model, SMALL, units=DONORS, groups=condition).save(tmp_path / "donors.h5")
+    loaded = nmfscale.load_result(tmp_path / "donors.h5")
+    of_wells = pseudobulk(model, SMALL, units=wells, groups=condition)
+    donors = DONORS[:16][list(of_wells.unit_names)]
+    assert whole.reference == "none" and whole.paired and whole.tested.any()
+    for again in (
+        condition_features(model, loaded, min_count=1),
+        condition_features(model, loaded, loaded.groups, reference="none", min_count=1),
+        condition_features(model, of_wells, units=donors, min_count=1),
+    ):
+        assert (again.compared, again.paired, again.units) == (("drug",), True, "units")
+        assert_allclose(again.lfc, whole.lfc, rtol=1e-9, atol=1e-12)
+    single = pseudobulk(model, SMALL, units=wells)
+    with pytest.raises(ValueError, match="a Pseudobulk without groups: pass groups"):
+        condition_features(model, single)
+    with pytest.raises(ValueError, match="it was made with another model"):
+        condition_features(TopicModel(2, random_state=0).fit(SMALL), loaded)
+    dose, age = np.arange(16) % 2, 30.0 + np.arange(16) ** 2
+    one, other = (
+        condition_features(
+            model, X, dose[at], strata=at % 4 > 1, covariates={"age": age[at]}, **how
+        )
+        for X, at, how in ((SMALL, wells, {"units": wells}), (single, np.arange(16), {}))
+    )
+    assert_allclose(one.lfc, other.lfc, rtol=1e-6, atol=1e-9)
+
+
+def test_covariates_are_columns_of_an_object_and_results_are_those_of_arrays(model):
+    anndata = pytest.importorskip("anndata")
+    adata = anndata.AnnData(SMALL.astype(float))
+    wells = np.arange(N) % 16
+    adata.obs["well"], adata.obs["dose"], adata.obs["age"] = wells.astype(str), wells % 2, wells**2
+    nmfscale.tl.topics(adata, 2, random_state=0)
+    nmfscale.tl.condition_features(adata, "dose", units="well", covariates=["age"])
+    kept = nmfscale.get.result(adata, "condition_features")
+    of_arrays = condition_features(
+        nmfscale.get.model(adata), adata, wells % 2, units=wells, covariates={"age": wells**2}
+    )
+    assert_allclose(kept.lfc, of_arrays.lfc, rtol=1e-7, atol=1e-9)

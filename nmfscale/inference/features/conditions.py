@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...counts.argument_types import Client, CountsLike, check_option
+from ...counts.argument_types import CountsLike, check_option
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...engine.threads import single_blas_thread
 from ...models.pipelines import FittedModel
 from ..design.groups import Design, Labels, warn_of_samples_as_units
 from ..intervals import RobustInterval, check_interval
+from ..job import RunOptions, run_options
 from ..regression.covariates import design_matrix
-from ..results.origin import Origin
 from .conditions_result import ConditionFeatures
 from .conditions_tests import compare_within
-from .pseudobulk import counts_of_units
+from .pseudobulk import counts_of_units, units_of_pseudobulk
 from .pseudobulk_result import Pseudobulk
 
 Array = NDArray[Any]
@@ -27,10 +27,11 @@ Normalization: TypeAlias = Literal["median-ratio", "total"]
 _FEW = 4
 
 
+@run_options
 def condition_features(
     model: FittedModel,
-    X: CountsLike,
-    groups: ArrayLike,
+    X: CountsLike | Pseudobulk,
+    groups: ArrayLike | None = None,
     *,
     units: ArrayLike | None = None,
     strata: ArrayLike | None = None,
@@ -42,10 +43,9 @@ def condition_features(
     topic_names: ArrayLike | None = None,
     memory_limit: int | float | str | None = None,
     n_threads: int | None = None,
-    client: Client | None = None,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[RunOptions],
 ) -> ConditionFeatures:
     """Test which features differ between groups, such as conditions, within each topic.
 
@@ -56,14 +56,19 @@ def condition_features(
 
     Parameters
     ----------
-    model, X
+    model
         As in :func:`pseudobulk`.
-    groups : array-like of shape (n_samples,)
-        Label of the group of each sample, such as its condition.
+    X : counts of shape (n_samples, n_features), or Pseudobulk
+        Counts, as in :func:`pseudobulk`; or its result for `model`, also from a file, so that
+        counts are read only once. The units of that result then take the place of samples: they
+        have the labels and covariates.
+    groups : array-like of shape (n_samples,), optional
+        Label of the group of each sample, such as its condition; by default those of a Pseudobulk.
     units : array-like of shape (n_samples,), optional
-        Label of the sampling unit of each sample, such as its donor; by default samples are units.
-        If units have samples in several groups, groups are compared within units, as in a paired
-        test: then units with samples in a single group do not contribute.
+        Label of the sampling unit of each sample, such as its donor; by default samples are units,
+        and a Pseudobulk keeps its units. If units have samples in several groups, groups are
+        compared within units, as in a paired test: then units with samples in a single group do not
+        contribute.
     strata : array-like of shape (n_samples,), optional
         Label of the stratum of each sample, such as its batch: groups are compared within strata.
     covariates : DataFrame, dict or array-like of shape (n_samples, n_covariates), optional
@@ -83,7 +88,7 @@ def condition_features(
         Nominal coverage of the intervals.
     topic_names : sequence of str, optional
         Names of topics; by default those of the model, or numbers.
-    memory_limit, n_threads, client, verbose, layer, raw
+    memory_limit, n_threads, layer, raw, client, verbose
         As in :func:`pseudobulk`.
 
     Returns
@@ -158,11 +163,16 @@ def condition_features(
     check_option("normalize", normalize, Normalization)
     if not np.isfinite(min_count) or min_count <= 0:
         raise ValueError(f"min_count={shown(min_count)}: a positive number is needed.")
-    options: Any = {
-        "memory_limit": memory_limit, "n_threads": n_threads, "client": client, "verbose": verbose,
-        "layer": layer, "raw": raw,
-    }  # fmt: skip
-    bulk, design, names = counts_of_units(model, X, units, groups, strata, topic_names, **options)
+    choice = units, groups, strata, topic_names
+    if isinstance(X, Pseudobulk):
+        bulk, design, names = units_of_pseudobulk(model, X, *choice)
+    elif groups is None:
+        raise ValueError("groups is needed: a label for each sample, such as its condition.")
+    else:
+        bulk, design, names = counts_of_units(
+            model, X, *choice, job, memory_limit=memory_limit, n_threads=n_threads, layer=layer,
+            raw=raw,
+        )  # fmt: skip
     labels = design.groups
     assert labels is not None
     of_reference = _number_of_reference(reference, labels)
@@ -170,9 +180,8 @@ def condition_features(
     fixed = _fixed_columns(design, covariates, names)
     with single_blas_thread():
         return _compared(
-            bulk, design, labels, fixed, of_reference, normalize, float(min_count), float(level),
-            Origin.of(bulk.origin.topic_words, groups=groups, units=units, strata=strata),
-        )  # fmt: skip
+            bulk, design, labels, fixed, of_reference, normalize, float(min_count), float(level)
+        )
 
 
 # Designs ---------------------------------------------------------------------------------------
@@ -223,7 +232,7 @@ def _fixed_columns(design: Design, covariates: Any, sample_names: Any) -> Array:
 
 def _compared(
     bulk: Pseudobulk, design: Design, labels: Labels, fixed: Array, reference: int,
-    normalize: str, min_count: float, level: float, origin: Origin,
+    normalize: str, min_count: float, level: float,
 ) -> ConditionFeatures:  # fmt: skip
     """Return the comparisons of all groups with the reference, within all topics."""
     _, K, m = bulk.counts.shape
@@ -256,7 +265,7 @@ def _compared(
         feature_names=bulk.feature_names, topic_names=bulk.topic_names,
         units="samples" if design.unit_names is None else "units",
         paired=design.subjects is not None, normalize=normalize, min_count=min_count,
-        level=level, origin=origin,
+        level=level, origin=bulk.origin,
     )  # fmt: skip
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ...counts.argument_types import Client, CountsLike
+from ...counts.argument_types import CountsLike
 from ...counts.base import CountMatrix
 from ...counts.names import name_array
 from ...engine.local import LocalExecutor
@@ -32,11 +32,12 @@ from ...models.arguments.measured_entries import (
     rows_of_fit,
 )
 from ...models.arguments.names import default_missing, feature_names_of, matched_counts
-from ...models.pipelines import FittedModel, model_and_input, refuse_swapped
+from ...models.pipelines import FittedModel, model_and_input, model_of, refuse_swapped
 from ...terminal import progress_bar
 from ..design.fit_counts import loadings_of_counts
 from ..design.groups import Design, Labels, checked_design, checked_labels
-from ..design.loadings import SampleTopics, topics_of_samples
+from ..design.loadings import SampleTopics, checked_names, topics_of_samples
+from ..job import RunOptions, run_options
 from ..replicates.shared_fits import counts_of_job
 from ..results.origin import Origin
 from .pseudobulk_result import Pseudobulk
@@ -45,6 +46,7 @@ Array = NDArray[Any]
 _HINT = "It is one pass over the counts: call the function again."
 
 
+@run_options
 def pseudobulk(
     model: FittedModel,
     X: CountsLike,
@@ -54,18 +56,17 @@ def pseudobulk(
     topic_names: ArrayLike | None = None,
     memory_limit: int | float | str | None = None,
     n_threads: int | None = None,
-    client: Client | None = None,
-    verbose: int = 0,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[RunOptions],
 ) -> Pseudobulk:
     """Sum the counts of each unit, such as a donor, topic by topic.
 
     Each count is split among the topics by the probability that it comes from them, and the parts
     are added up over the samples of a unit. So there is a table of counts of units and features for
     each topic, as pseudobulk counts of a cell type: samples need not belong to one topic each.
-    Programs for bulk counts, such as edgeR, DESeq2 and pydeseq2, take these tables. The tests of
-    :func:`condition_features` are made from them.
+    Programs for bulk counts, such as edgeR, DESeq2 and pydeseq2, take these tables. So does
+    :func:`condition_features`, in place of the counts of samples.
 
     Parameters
     ----------
@@ -86,13 +87,13 @@ def pseudobulk(
         As in :class:`nmfscale.PoissonNMF`. With a limit, files are read in pieces.
     n_threads
         As in :class:`nmfscale.PoissonNMF`.
+    layer, raw
+        As in :meth:`nmfscale.PoissonNMF.fit`.
     client
         As in :meth:`nmfscale.PoissonNMF.fit`. Panels of features are the tasks of a cluster.
         Results are the same to the bit everywhere.
     verbose : int, default=0
         1 shows a progress bar.
-    layer, raw
-        As in :meth:`nmfscale.PoissonNMF.fit`.
 
     Returns
     -------
@@ -140,20 +141,20 @@ def pseudobulk(
     1  ann      1         30         10.8  3235.5
     2  ann      2         30         11.5  3591.7
     """
-    options: Any = {
-        "memory_limit": memory_limit, "n_threads": n_threads, "client": client, "verbose": verbose,
-        "layer": layer, "raw": raw,
-    }  # fmt: skip
-    return counts_of_units(model, X, units, groups, None, topic_names, **options)[0]
+    result, _, _ = counts_of_units(
+        model, X, units, groups, None, topic_names, job, memory_limit=memory_limit,
+        n_threads=n_threads, layer=layer, raw=raw,
+    )  # fmt: skip
+    return result
 
 
 def counts_of_units(
-    model: Any, X: Any, units: Any, groups: Any, strata: Any, topic_names: Any, *,
-    memory_limit: Any, client: Any, layer: str | None, raw: bool, **how: Any,
+    model: Any, X: Any, units: Any, groups: Any, strata: Any, topic_names: Any, job: RunOptions,
+    *, memory_limit: Any, n_threads: int | None, layer: str | None, raw: bool,
 ) -> tuple[Pseudobulk, Design, Array | None]:  # fmt: skip
     """Return the pseudobulk counts, the design of their units, and the names of the samples."""
     refuse_swapped(model, X, "the counts")
-    client = resolve_client(client)
+    client = resolve_client(job["client"])
     model, X = model_and_input(model, X)
     check_is_fitted(model, "components_")
     counts = counts_of_job(X, memory_limit, client, layer=layer, raw=raw)
@@ -166,15 +167,61 @@ def counts_of_units(
     shares = proportions(topics.rows)
     F = np.asarray(model.components_, np.float64)
     F = (F / np.maximum(F.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
-    values = _expected(counts, shares, F, design, memory_limit=memory_limit, client=client, **how)
+    values = _expected(
+        counts, shares, F, design, memory_limit=memory_limit, n_threads=n_threads, client=client,
+        verbose=job["verbose"],
+    )  # fmt: skip
     sizes, features = _sizes(topics, design, measured)
-    of_units = design.groups
     result = Pseudobulk(
         values, sizes, features, _sums(design, shares), np.bincount(design.of_sample),
-        _unit_names(design, names),
-        None if groups is None or of_units is None else of_units.labels(),
-        _constant(design, counts.obs), topics.topic_names,
-        feature_names_of(model, counts), Origin.of(topics.words, units=units, groups=groups),
+        _unit_names(design, names), obs=_constant(design, counts.obs),
+        topic_names=topics.topic_names, feature_names=feature_names_of(model, counts),
+        origin=Origin.of(topics.words, units=units, groups=groups, strata=strata),
+        **_groups_of(design, groups),
+    )  # fmt: skip
+    return result, design, names
+
+
+def units_of_pseudobulk(
+    model: Any, bulk: Pseudobulk, units: Any, groups: Any, strata: Any, topic_names: Any
+) -> tuple[Pseudobulk, Design, Array | None]:
+    """Return what `counts_of_units` returns, for counts that are those of units already.
+
+    These units have the labels that samples have otherwise. Those that have the same unit and group
+    are added up.
+    """
+    shape = bulk.counts.shape[1:]
+    if np.shape(model_of(model).components_) != shape:
+        raise ValueError(
+            f"X is a Pseudobulk of {shape[0]:,} topics and {shape[1]:,} features, and the model "
+            f"has other ones: it was made with another model."
+        )
+    if groups is None and bulk.groups is None:
+        raise ValueError(
+            "X is a Pseudobulk without groups: pass groups, a label for each of its units, or make "
+            "it by pseudobulk(..., groups=...)."
+        )
+    labels = Origin.of(None, units=units, groups=groups, strata=strata)
+    n, names = len(bulk.counts), _unique_names(bulk.unit_names)
+    if groups is None:
+        assert bulk.groups is not None and bulk.group_names is not None
+        codes = [bulk.group_names.index(group) for group in bulk.groups]
+        of_units = Labels(np.array(codes, np.int64), bulk.group_names)
+    else:
+        of_units = checked_labels(groups, n, "groups", names, "X")
+    if units is None and bulk.origin.units is not None:
+        units = bulk.unit_names
+    design = checked_design(of_units, units, strata, sample_names=names, subject="X")
+    of_names = {name: value for name, value in vars(labels).items() if value is not None}
+    topics = bulk.topic_names
+    if topic_names is not None:
+        topics = checked_names(topic_names, len(topics), "topic_names")
+    sums = design.sum_over_units
+    result = replace(
+        bulk, counts=sums(bulk.counts), sizes=np.stack([sums(of_batch) for of_batch in bulk.sizes]),
+        proportions=sums(bulk.proportions), n_samples=sums(bulk.n_samples),
+        unit_names=_unit_names(design, names), obs=_constant(design, bulk.obs), topic_names=topics,
+        origin=replace(bulk.origin, **of_names), **_groups_of(design, of_units),
     )  # fmt: skip
     return result, design, names
 
@@ -228,6 +275,19 @@ def _unit_names(design: Design, sample_names: Any) -> tuple[Any, ...]:
     if design.unit_names is not None:
         return design.unit_names
     return tuple(range(design.n_units) if sample_names is None else name_array(sample_names))
+
+
+def _unique_names(names: tuple[Any, ...]) -> Array | None:
+    """Return the names of units as those of samples, None if several have the same."""
+    return name_array(names) if len(set(names)) == len(names) else None
+
+
+def _groups_of(design: Design, groups: Any) -> dict[str, Any]:
+    """Return the group of each unit and the order of groups, as fields of the result."""
+    of_units = None if groups is None else design.groups
+    if of_units is None:
+        return {"groups": None, "group_names": None}
+    return {"groups": of_units.labels(), "group_names": of_units.names}
 
 
 def _sums(design: Design, rows: Array) -> Array:

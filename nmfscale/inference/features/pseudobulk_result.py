@@ -40,6 +40,8 @@ class Pseudobulk(Result):
         Labels of the units.
     groups : tuple or None
         The group of each unit, if units were split by group.
+    group_names : tuple or None
+        Labels of the groups, in their order.
     obs : dict of str to ndarray of shape (U,)
         Columns of ``obs`` of the counts that have a single value in each unit.
     topic_names : tuple
@@ -64,6 +66,7 @@ class Pseudobulk(Result):
     n_samples: Array
     unit_names: tuple[Any, ...]
     groups: tuple[Any, ...] | None
+    group_names: tuple[Any, ...] | None
     obs: dict[str, Array]
     topic_names: tuple[Any, ...]
     feature_names: NDArray[Any] | None
