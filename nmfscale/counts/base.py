@@ -82,8 +82,8 @@ class CountMatrix(ABC):
     first_fraction : str, optional
         Position and value of the first count that is not an integer.
     measured : tuple of two ndarrays, optional
-        Which features were measured in which batches of samples, (n_batches, n_features), bool, and
-        the batch of each sample, (n_samples,), a number of a row; None means everything. Set by an
+        Which features were measured in which panels of samples, (n_panels, n_features), bool, and
+        the panel of each sample, (n_samples,), a number of a row; None means everything. Set by an
         outer join of files with different features. Other entries are missing, not counts of 0.
     of_text : bool, default=False
         Whether features are words, so that other texts may have a different vocabulary: a word

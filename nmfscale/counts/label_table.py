@@ -150,39 +150,39 @@ def part_of_measured(
     """Return which of some features were measured; columns -1 are features of known counts 0."""
     if measured is None:
         return None
-    features, batch = measured
-    kept, batch = np.unique(taken(batch, rows), return_inverse=True)
+    features, panel = measured
+    kept, panel = np.unique(taken(panel, rows), return_inverse=True)
     features = features[kept]
     if columns is not None:
         features = features[:, columns] | (np.asarray(columns) < 0)
-    return None if features.all() else (features, batch)
+    return None if features.all() else (features, panel)
 
 
 class MeasuredOfSamples:
     """The attribute `measured` of counts, checked where it is set; see `CountMatrix`."""
 
     def __get__(self, counts: Any, owner: Any = None) -> Any:
-        """Return the mask (n_batches, m) and the batch (n,) of each sample, or None."""
+        """Return the mask (n_panels, m) and the panel (n,) of each sample, or None."""
         return self if counts is None else counts.__dict__["_measured"]
 
     def __set__(self, counts: Any, measured: Any) -> None:
-        """Check the mask and the batches; batches are numbers of rows of the mask."""
+        """Check the mask and the panels; panels are numbers of rows of the mask."""
         if measured is not None:
-            features, batch = (np.asarray(values) for values in measured)
+            features, panel = (np.asarray(values) for values in measured)
             n, m = counts.shape
             if features.dtype != bool or features.ndim != 2 or features.shape[1] != m:
                 raise ValueError(
                     f"measured: the mask is {features.dtype} of shape {features.shape}: booleans "
-                    f"of shape (n_batches, {m:,}) are needed, a row for each batch."
+                    f"of shape (n_panels, {m:,}) are needed, a row for each panel."
                 )
-            numbers = batch.dtype.kind in "iu" and batch.shape == (n,)
-            if not numbers or (n and not 0 <= batch.min() <= batch.max() < len(features)):
+            numbers = panel.dtype.kind in "iu" and panel.shape == (n,)
+            if not numbers or (n and not 0 <= panel.min() <= panel.max() < len(features)):
                 raise ValueError(
-                    f"measured: batches are {batch.dtype} of shape {batch.shape}: for each of the "
+                    f"measured: panels are {panel.dtype} of shape {panel.shape}: for each of the "
                     f"{n:,} samples, the number of its row of the mask, 0 to {len(features) - 1}, "
                     "is needed."
                 )
-            measured = features, batch
+            measured = features, panel
         counts.__dict__["_measured"] = measured
 
 

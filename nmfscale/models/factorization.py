@@ -90,7 +90,7 @@ class CountFactorization(HeldFactors):
         fixed_features: ArrayLike | None = None,
         fixed_samples: ArrayLike | None = None,
         measured: ArrayLike | None = None,
-        batch: ArrayLike | None = None,
+        panel: ArrayLike | None = None,
         data_weights: WeightsLike | None = None,
         **options: Unpack[FitKeywords],
     ) -> Self:
@@ -121,17 +121,17 @@ class CountFactorization(HeldFactors):
             Features whose columns of `components` stay as given.
         fixed_samples : array-like of bool of shape (n_samples,), default=None
             Samples whose rows of `loadings` stay as given.
-        measured : array-like of bool of shape (n_batches, n_features), default=None
-            Which features were measured in each batch of samples, for example if donors with
+        measured : array-like of bool of shape (n_panels, n_features), default=None
+            Which features were measured in each panel of samples, for example if donors with
             different gene panels were combined by an outer join. Entries of unmeasured features are
             not part of the likelihood: they are missing, not 0. Rows are in the sorted order of the
-            labels in `batch`, or are matched by the index of a DataFrame or the keys of a dict of
+            labels in `panel`, or are matched by the index of a DataFrame or the keys of a dict of
             rows. By default everything was measured, except what an outer join of files says (see
             :func:`concat`). Not available with solver="joint-em", nor with
             starts that use all entries, "topic-score" and "nndsvd"; "auto" is then a random start,
             preferably the best of several (`n_init`).
-        batch : array-like of shape (n_samples,), default=None
-            Label of the batch of each sample; None if `measured` has a single row for all samples.
+        panel : array-like of shape (n_samples,), default=None
+            Label of the panel of each sample; None if `measured` has a single row for all samples.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
             Non-negative weight of each entry in the log-likelihood, ``sum_ij w_ij log p(x_ij)``: an
             entry of weight 2 counts like two equal entries, and one of weight 0 is missing, so that
@@ -218,7 +218,7 @@ class CountFactorization(HeldFactors):
             X, FitOptions.of(options), loadings=loadings, components=components,
             row_weights=row_weights, size_factors=size_factors, fixed_topics=fixed_topics,
             fixed_features=fixed_features, fixed_samples=fixed_samples, measured=measured,
-            batch=batch, data_weights=data_weights,
+            panel=panel, data_weights=data_weights,
         )  # fmt: skip
         return self
 
@@ -235,7 +235,7 @@ class CountFactorization(HeldFactors):
         fixed_features: ArrayLike | None,
         fixed_samples: ArrayLike | None,
         measured: ArrayLike | None,
-        batch: ArrayLike | None,
+        panel: ArrayLike | None,
         data_weights: WeightsLike | None,
     ) -> tuple[CountMatrix, Fitted]:
         penalty = penalty_of(self.penalty)
@@ -257,9 +257,9 @@ class CountFactorization(HeldFactors):
             samples=fixed_samples, prior_factors=self.prior_factors,
             prior_loadings=self.prior_loadings,
         )  # fmt: skip
-        if measured is None and batch is None and counts.measured is not None:
-            measured, batch = counts.measured  # of an outer join
-        seen = measured_features(counts, measured, batch)
+        if measured is None and panel is None and counts.measured is not None:
+            measured, panel = counts.measured  # of an outer join
+        seen = measured_features(counts, measured, panel)
         used, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
             self._check_start(F, "data_weights")
@@ -309,7 +309,7 @@ class CountFactorization(HeldFactors):
         self.fixed_topics_ = constraints.topics
         self.fixed_features_ = constraints.features
         self.fixed_samples_ = constraints.samples
-        self.measured_, self.batch_ = constraints.measured, constraints.groups
+        self.measured_, self.panel_ = constraints.measured, constraints.groups
 
     def needs_of_fit(
         self, counts: CountMatrix, n_components: int, dtype: FloatType, n_threads: int, **needs: Any

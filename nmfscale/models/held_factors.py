@@ -71,7 +71,7 @@ class HeldFactors(CountModel):
         size_factors : array-like of shape (n_samples,), default=None
             Known sizes of samples, as in :meth:`fit`. By default samples have size 1, with a
             warning if the fit had sizes: loadings are then those of ``loadings_`` times the sizes.
-        measured, batch
+        measured, panel
             Which features of the fit were measured in which samples of `X`, as in :meth:`fit`.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
             Weights of the entries of `X`, as in :meth:`fit`, with a column for each of its
@@ -158,7 +158,7 @@ class HeldFactors(CountModel):
         ----------
         X, y, completion, random_state, missing, client, layer, raw, **source
             As in :meth:`LDA.score`.
-        measured, batch, data_weights
+        measured, panel, data_weights
             As in :meth:`transform`. Probabilities of a count refer to the features that were
             measured in its sample. With weights of entries, the mean is over the counts times their
             weights, and ``p_ij = w_ij mu_ij / sum_j w_ij mu_ij``.
@@ -191,7 +191,7 @@ class HeldFactors(CountModel):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, measured, batch, data_weights, missing, client, layer, raw
+        completion, random_state, measured, panel, data_weights, missing, client, layer, raw
             As in :meth:`score`.
         **source
             As in :meth:`score`.
@@ -233,14 +233,14 @@ class HeldFactors(CountModel):
     def _knowing(
         self, counts: CountMatrix, entry_options: dict[str, Any]
     ) -> tuple[Self, CountMatrix]:
-        measured, batch = entry_options.get("measured"), entry_options.get("batch")
+        measured, panel = entry_options.get("measured"), entry_options.get("panel")
         of_fit = getattr(self, "measured_", None)
         data_weights = entry_options.get("data_weights")
-        if measured is None and batch is None and data_weights is None:
-            measured, batch = measured_counts(self, counts).measured or (None, None)
-        elif measured is None and batch is None and counts.measured is not None:
-            measured, batch = counts.measured
-        seen = measured_features(counts, measured, batch)
+        if measured is None and panel is None and data_weights is None:
+            measured, panel = measured_counts(self, counts).measured or (None, None)
+        elif measured is None and panel is None and counts.measured is not None:
+            measured, panel = counts.measured
+        seen = measured_features(counts, measured, panel)
         counts, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
             return self._with_observed(entries), counts
@@ -251,7 +251,7 @@ class HeldFactors(CountModel):
             warn_caller(
                 f"{type(self).__name__} was fitted with measured=, and nothing says what was "
                 "measured in X: all features are taken as measured in all samples. Pass measured= "
-                "and batch= as to fit, or measured=[True, True, ...] if that is so."
+                "and panel= as to fit, or measured=[True, True, ...] if that is so."
             )
         if seen is None:
             return self, counts

@@ -208,9 +208,9 @@ class PoissonNMF(CountFactorization):
         Arguments of :meth:`fit`, which :func:`bootstrap_fit` uses again.
     has_missing_entries_ : bool
         Whether entries were missing, or had weights other than 1, according to `data_weights`.
-    measured_ : ndarray of shape (n_batches, n_features), bool, or None
-    batch_ : ndarray of shape (n_samples,), int, or None
-        Features of each batch, and the batch number of each sample, if `measured` was passed to
+    measured_ : ndarray of shape (n_panels, n_features), bool, or None
+    panel_ : ndarray of shape (n_samples,), int, or None
+        Features of each panel, and the panel number of each sample, if `measured` was passed to
         :meth:`fit` and is not True everywhere; otherwise None.
     topic_names_ : ndarray of shape (n_components,), object
         Names of topics, if they were set by :meth:`rename_topics`.

@@ -18,8 +18,8 @@ Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
 ``names/sample``       and ``names/feature``, ``names/group``: ``text`` and ``ends`` of the names,
                        if there are names
 ``obs``                columns with a value for each sample: see `nmfscale.storage.label_tables`
-``measured/features``  (n_batches, m) uint8, 1 for the features that were measured in a batch, and
-                       ``measured/batch`` (n,) int64: see `measured` of `CountMatrix`
+``measured/features``  (n_panels, m) uint8, 1 for the features that were measured in a panel, and
+                       ``measured/panel`` (n,) int64: see `measured` of `CountMatrix`
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
                        ``rows_offset``, and ``columns_index`` and so on: see `SellBlock`
 =====================  ==========================================================================
@@ -189,10 +189,10 @@ class StoredCounts(CountMatrix):
             names["obs"] = read_table(file, OBS, n)
         if MEASURED in about["parts"]:
             features = read_checked(file, f"{MEASURED}/features", (None, m), ("uint8",))
-            batch = read_checked(file, f"{MEASURED}/batch", (n,), ("int64",))
-            if batch.size and not 0 <= batch.min() <= batch.max() < len(features):
-                raise damaged(file, f"{MEASURED}/batch has numbers of batches that do not exist")
-            names["measured"] = features.astype(bool), batch
+            panel = read_checked(file, f"{MEASURED}/panel", (n,), ("int64",))
+            if panel.size and not 0 <= panel.min() <= panel.max() < len(features):
+                raise damaged(file, f"{MEASURED}/panel has numbers of panels that do not exist")
+            names["measured"] = features.astype(bool), panel
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"],
             of_text=about.get("of_text", False), **names,

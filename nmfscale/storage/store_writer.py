@@ -83,7 +83,7 @@ def _write(
         parts.append(OBS)
     if counts.measured is not None:
         put(file, f"{MEASURED}/features", counts.measured[0].astype(np.uint8))
-        put(file, f"{MEASURED}/batch", counts.measured[1].astype(np.int64))
+        put(file, f"{MEASURED}/panel", counts.measured[1].astype(np.int64))
         parts.append(MEASURED)
     put_json(file, "about", {
         "shape": [int(size) for size in counts.shape], "nnz": int(counts.nnz),

@@ -403,7 +403,7 @@ def test_wrong_objects(fitted):
         nmfscale.tl.permutation_test(fitted, "donors")
 
 
-def test_batches_and_tables_of_priors_are_kept(tmp_path):
+def test_panels_and_tables_of_priors_are_kept(tmp_path):
     adata = cells()
     adata.obs["panel"] = np.where(np.arange(60) % 2, "one", "two")
     counts = X.toarray()
@@ -413,11 +413,11 @@ def test_batches_and_tables_of_priors_are_kept(tmp_path):
     measured.iloc[0, :10] = False
     prior = pd.DataFrame(np.full((40, 3), 1.1), index=adata.var_names)
     nmfscale.tl.topics(
-        adata, 3, layer="counts", batch="panel", measured=measured, prior_factors=prior, **FIT
+        adata, 3, layer="counts", panel="panel", measured=measured, prior_factors=prior, **FIT
     )
     adata.write_h5ad(tmp_path / "cells.h5ad")
     model = nmfscale.get.model(anndata.read_h5ad(tmp_path / "cells.h5ad"))
-    assert len(set(model.batch_[::2])) == len(set(model.batch_[1::2])) == 1
+    assert len(set(model.panel_[::2])) == len(set(model.panel_[1::2])) == 1
     assert model.measured_.sum() == 70
     assert (np.asarray(model.prior_factors) == 1.1).all() and model.prior_factors.shape == (40, 3)
 

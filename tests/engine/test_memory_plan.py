@@ -94,7 +94,7 @@ ENTRIES = "{'y': y, 'data_weights': np.where((X.toarray() == 0) & (np.arange(m) 
 MISSING = "{'data_weights': sp.csr_array((X.toarray() == 0) & (np.arange(m) < 30))}"
 MEASURED = (
     "{'measured': np.arange(m) > [[-1], [0], [0]], "
-    "'batch': np.where(X[:, [0]].toarray()[:, 0] > 0, 0, 1 + np.arange(n) % 2)}"
+    "'panel': np.where(X[:, [0]].toarray()[:, 0] > 0, 0, 1 + np.arange(n) % 2)}"
 )
 FITS = {
     "PoissonNMF": ("PoissonNMF(K, **how)", "{}"),

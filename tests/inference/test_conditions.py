@@ -156,7 +156,7 @@ def test_unmeasured_features_are_compared_among_the_units_that_measured_them(stu
     measured, batch = np.ones((2, M), bool), (donors % 6 >= 4).astype(int)
     measured[1, :30] = False
     X = np.where(measured[batch], X, 0)
-    model = nmfscale.TopicModel(2, random_state=0).fit(X, measured=measured, batch=batch)
+    model = nmfscale.TopicModel(2, random_state=0).fit(X, measured=measured, panel=batch)
     changes = condition_features(model, X, treated, units=donors, normalize="total")
     some = batch == 0
     bulk = pseudobulk(model, X, units=donors)

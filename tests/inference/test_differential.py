@@ -342,7 +342,7 @@ def test_entries_that_were_not_measured_are_left_out(told):
     X, lacking, batch = complete.copy(), np.arange(60) < 10, np.repeat([0, 1], 120)
     X[:120, lacking] = 0
     measured = np.array([~lacking, np.ones(60, bool)])
-    counts, options = as_counts(X), {"measured": measured, "batch": batch}
+    counts, options = as_counts(X), {"measured": measured, "panel": batch}
     if told == "outer join":  # what concat leaves in its result
         counts.measured, options = (measured, batch), {}
     model = TopicModel(K, random_state=0).fit(counts, **options)

@@ -93,15 +93,15 @@ def test_observations_and_variables_of_a_fit_in_an_object():
     assert_allclose(bulk[bulk.obs.unit == "ben"].X.sum(axis=0), part.sum(axis=0))
 
 
-def test_features_that_a_batch_lacks_are_left_out():
-    batch, measured = np.arange(N) % 2, np.ones((2, M), bool)
+def test_features_that_a_panel_lacks_are_left_out():
+    panel, measured = np.arange(N) % 2, np.ones((2, M), bool)
     measured[1, :20] = False
-    X = np.where(measured[batch], SMALL, 0)
-    fit = PoissonNMF(K, random_state=0).fit(X, measured=measured, batch=batch)
+    X = np.where(measured[panel], SMALL, 0)
+    fit = PoissonNMF(K, random_state=0).fit(X, measured=measured, panel=panel)
     counts = pseudobulk(fit, X, units=np.arange(N) // 30)
     assert_array_equal(counts.measured_everywhere, measured[1])
     amounts = fit.loadings_ * fit.components_.sum(axis=1)
-    assert_allclose(counts.sizes[1, 0], amounts[:30][batch[:30] == 1].sum(axis=0))
+    assert_allclose(counts.sizes[1, 0], amounts[:30][panel[:30] == 1].sum(axis=0))
     assert "20 not measured in all samples" in repr(counts)
     pytest.importorskip("anndata")
     assert counts.to_anndata().shape == (9, M - 20)

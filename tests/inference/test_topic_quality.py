@@ -174,11 +174,11 @@ def test_other_samples_and_models(X, model):
         assert 0 < topic_quality(fit, X).deviance_explained < 1
     # features that were not measured have no part in sums
     half = X.to_numpy() * np.where(np.arange(80)[:, None] < 40, np.arange(30) < 20, True)
-    batch = np.repeat([0, 1], 40)
+    panel = np.repeat([0, 1], 40)
     measured = np.stack([np.arange(30) < 20, np.ones(30, bool)])
-    fit = PoissonNMF(3, random_state=0).fit(half, measured=measured, batch=batch)
+    fit = PoissonNMF(3, random_state=0).fit(half, measured=measured, panel=panel)
     found = topic_quality(fit, half)
-    mu = fit.loadings_ @ fit.components_ * measured[batch]
+    mu = fit.loadings_ @ fit.components_ * measured[panel]
     mu *= half.sum(axis=1, keepdims=True) / mu.sum(axis=1, keepdims=True)
     terms = xlogy(half, half / np.where(half, mu, 1)) - half + mu
     np.testing.assert_allclose(found.feature_deviance, 2 * terms.sum(axis=0), rtol=1e-9)

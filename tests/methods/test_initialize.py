@@ -229,8 +229,8 @@ def test_missing_labels_of_pandas_are_refused():
     X, labels = _counts(4, 5), pd.Series(["a", "b", pd.NA, "c"], dtype="string")
     for call, message in [
         (lambda: PoissonNMF(3, init=labels).fit(X), r"init\[2\] is missing"),
-        (lambda: PoissonNMF(3).fit(X, measured=np.ones((3, 5), bool), batch=labels),
-         r"batch\[2\] is missing"),
+        (lambda: PoissonNMF(3).fit(X, measured=np.ones((3, 5), bool), panel=labels),
+         r"panel\[2\] is missing"),
         (lambda: clustering_score(np.ones((4, 2)), labels), "missing labels.* at sample 2"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):

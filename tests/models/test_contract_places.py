@@ -23,10 +23,10 @@ from nmfscale.testing.case import ModelCase, X, numbers
 N, M = X.shape
 rng = np.random.default_rng(2)
 START = {"loadings": rng.uniform(0.1, 1, (N, 3)), "components": rng.uniform(0.1, 1, (3, M))}
-BATCH = np.resize(["one", "two"], N)
+PANEL = np.resize(["one", "two"], N)
 MEASURED = {
-    "measured": np.array([X[BATCH == name].any(axis=0) for name in ("one", "two")]),
-    "batch": BATCH,
+    "measured": np.array([X[PANEL == name].any(axis=0) for name in ("one", "two")]),
+    "panel": PANEL,
 }
 FIXED = {"fixed_samples": np.arange(N) % 5 == 0, "fixed_features": np.arange(M) % 7 == 0}
 ROW_WEIGHTS = {"row_weights": np.arange(N) % 3 * 0.7}
@@ -247,7 +247,7 @@ def interrupted(function, *args, **options):
 def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
     fits, client, monkeypatch, sees
 ):
-    """What is sent along with each block: priors, sizes, batches, weights of entries."""
+    """What is sent along with each block: priors, sizes, panels, weights of entries."""
     internals.workers_see(monkeypatch, sees, sees)
     rng, groups = np.random.default_rng(0), np.resize([0, 1], len(X))
     there = np.ones((2, X.shape[1]), bool)
@@ -258,17 +258,17 @@ def test_arguments_of_a_transform_have_the_same_numbers_on_a_cluster(
     ssnmf = {
         kind: ModelCase(nmfscale.SSNMF, None, variant={"losses": kind}) for kind in ("FF", "DD")
     }
-    batches = {"measured": there, "batch": groups}
+    panels = {"measured": there, "panel": groups}
     of_weights = {"data_weights": rng.integers(0, 3, X.shape) * 1.0}
     for one, calls in (
-        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, batches, of_weights]),
-        (clone(poisson).set_params(**priors).fit(X), [{}, batches]),
+        (poisson.fit(X), [{"size_factors": 0.5 + rng.random(len(X))}, panels, of_weights]),
+        (clone(poisson).set_params(**priors).fit(X), [{}, panels]),
         *((model.make(max_iter=8).fit(X, LABELS), [of_weights]) for model in ssnmf.values()),
     ):
         for given in calls:
             here = one.transform(counts, **given)
             found = within(WALL, lambda: one.transform(counts, client=client, **given))  # noqa: B023
             assert found.tobytes() == here.tobytes()
-    for given in (batches, of_weights):
+    for given in (panels, of_weights):
         there = within(WALL, lambda: poisson.score(counts, client=client, **given))  # noqa: B023
         assert there == poisson.score(counts, **given)

@@ -1,4 +1,4 @@
-"""Fits in which batches of samples have features of their own: the others are missing, not 0."""
+"""Fits in which panels of samples have features of their own: the others are missing, not 0."""
 
 import internals
 import numpy as np
@@ -12,11 +12,11 @@ from scipy.optimize import linear_sum_assignment
 import nmfscale
 
 N, M, K = 120, 60, 3
-BATCH = np.repeat(["b", "a"], N // 2)
+PANEL = np.repeat(["b", "a"], N // 2)
 MEASURED = np.ones((2, M), bool)
 MEASURED[0, :20] = False  # of "a", whose label comes first
 MEASURED[1, 45:] = False
-MASK = MEASURED[(BATCH == "b").astype(int)]
+MASK = MEASURED[(PANEL == "b").astype(int)]
 SOLVERS = ["auto", "em", "ccd", "scd", "sn", "newton"]
 
 
@@ -28,7 +28,7 @@ def simulated(n=N):
 
 FULL, SHARES = simulated()
 X = FULL * MASK
-GIVEN = {"measured": MEASURED, "batch": BATCH}
+GIVEN = {"measured": MEASURED, "panel": PANEL}
 SHORT = {"random_state": 0, "max_iter": 15, "tol": 0}
 
 
@@ -54,7 +54,7 @@ def test_the_truth_is_found_where_zeros_hide_it():
     masked = nmfscale.TopicModel(K, **how).fit(X, **GIVEN)
     assert error(plain.loadings_) > 0.1
     assert error(masked.loadings_) < 0.03 and error(full.loadings_) < 0.02
-    # sizes are of all features, and comparable between the batches
+    # sizes are of all features, and comparable between the panels
     assert_allclose(masked.size_factors_, 400, rtol=0.5)
     assert masked.size_factors_.sum() > 1.1 * X.sum()
 
@@ -93,13 +93,13 @@ def test_shared_correlations_and_weights_of_samples():
 
 def test_all_measured_is_a_plain_fit():
     plain = nmfscale.PoissonNMF(K, **SHORT).fit(X)
-    for measured, batch in ((np.ones((2, M), bool), BATCH), (np.ones(M, bool), None)):
-        one = nmfscale.PoissonNMF(K, **SHORT).fit(X, measured=measured, batch=batch)
+    for measured, panel in ((np.ones((2, M), bool), PANEL), (np.ones(M, bool), None)):
+        one = nmfscale.PoissonNMF(K, **SHORT).fit(X, measured=measured, panel=panel)
         assert numbers(one) == numbers(plain)
-        assert one.measured_ is None and one.batch_ is None
+        assert one.measured_ is None and one.panel_ is None
 
 
-def test_one_batch_is_a_fit_of_its_features():
+def test_one_panel_is_a_fit_of_its_features():
     features = MEASURED[0]
     L, F = (np.random.default_rng(0).random((size, K)) for size in (N, M))
     how = {"max_iter": 400, "tol": 1e-7}
@@ -119,11 +119,11 @@ def test_loadings_and_scores_of_samples():
     found = one.fit_transform(X, **GIVEN)
     assert_allclose(found, one.loadings_, atol=2e-3)
     assert found.tobytes() == one.transform(X, **GIVEN).tobytes()
-    # a batch is what missing="restrict" makes of its columns
+    # a panel is what missing="restrict" makes of its columns
     names = [f"gene{j}" for j in range(M)]
     one.feature_names_in_ = np.array(names, object)
-    for g, batch in enumerate(["a", "b"]):
-        rows, features = batch == BATCH, np.flatnonzero(MEASURED[g])
+    for g, panel in enumerate(["a", "b"]):
+        rows, features = panel == PANEL, np.flatnonzero(MEASURED[g])
         table = pd.DataFrame(X[rows][:, features], columns=np.array(names)[features])
         with pytest.warns(UserWarning, match="are left out"):
             restricted = one.transform(table, missing="restrict")
@@ -152,12 +152,12 @@ def test_loadings_and_scores_of_samples():
     assert one.score(X[1:], **held_out, measured=[True] * M) == taken_as_zeros
 
 
-def test_topics_without_a_feature_in_a_batch():
+def test_topics_without_a_feature_in_a_panel():
     F = np.zeros((M, 2))
     F[:20, 0], F[20:45, 1] = 1, 1
     model = nmfscale.PoissonNMF(2, max_iter=3, tol=0)
     model.fit(X, components=F.T, fixed_topics=np.ones(2, bool), **GIVEN)
-    unknown = BATCH == "a"
+    unknown = PANEL == "a"
     assert (model.loadings_[unknown, 0] == 0).all() and (model.loadings_[~unknown, 0] > 0).any()
     with pytest.warns(UserWarning, match="left out"):
         loadings = model.transform(X, **GIVEN)
@@ -191,43 +191,43 @@ def test_the_same_bits_everywhere(solver, tmp_path, monkeypatch):
     assert numbers(resumed) == numbers(expected)
     expected.save(tmp_path / "model.h5")
     again = nmfscale.load(tmp_path / "model.h5")
-    assert (again.measured_ == MEASURED).all() and (again.batch_ == (BATCH == "b")).all()
+    assert (again.measured_ == MEASURED).all() and (again.panel_ == (PANEL == "b")).all()
     found = resumed.transform(store, **GIVEN)
     assert found.tobytes() == expected.transform(X, **GIVEN).tobytes()
     with pytest.raises(ValueError, match="fixed parameters, measured features"):
         interrupted(model, X, tmp_path / "state", 9, resume=True)
-        model.fit(X, measured=MEASURED[:, ::-1] | (X.sum(axis=0) > 0), batch=BATCH,
+        model.fit(X, measured=MEASURED[:, ::-1] | (X.sum(axis=0) > 0), panel=PANEL,
                   checkpoint=tmp_path / "state", resume=True)  # fmt: skip
 
 
-def test_batches_and_features_are_matched_by_name():
+def test_panels_and_features_are_matched_by_name():
     names = np.array([f"gene{j}" for j in range(M)])
     cells = np.array([f"cell{i}" for i in range(N)])
     counts = nmfscale.as_counts(pd.DataFrame(X, index=cells, columns=names))
     expected = nmfscale.PoissonNMF(K, **SHORT).fit(counts, **GIVEN)
     measured = pd.DataFrame(MEASURED, index=["a", "b"], columns=names).iloc[::-1, ::-1]
-    batch = pd.Series(BATCH, index=cells).iloc[::-1]
+    panel = pd.Series(PANEL, index=cells).iloc[::-1]
     by_name = {"b": measured.loc["b"], "a": MEASURED[0]}
     for given in (measured, by_name):
-        found = nmfscale.PoissonNMF(K, **SHORT).fit(counts, measured=given, batch=batch)
+        found = nmfscale.PoissonNMF(K, **SHORT).fit(counts, measured=given, panel=panel)
         assert numbers(found) == numbers(expected)
-    with pytest.raises(ValueError, match="measured has no entry for 1 of the 2 batches .*'b'"):
-        nmfscale.PoissonNMF(K).fit(counts, measured={"a": MEASURED[0]}, batch=batch)
-    a = BATCH == "a"
+    with pytest.raises(ValueError, match="measured has no entry for 1 of the 2 panels .*'b'"):
+        nmfscale.PoissonNMF(K).fit(counts, measured={"a": MEASURED[0]}, panel=panel)
+    a = PANEL == "a"
     of_one = [
         nmfscale.PoissonNMF(K, **SHORT).fit(counts, measured=given)
         for given in (MEASURED[0], measured.loc["a"])
         for counts in [nmfscale.as_counts(pd.DataFrame(X[a], columns=names))]
     ]
     assert numbers(of_one[0]) == numbers(of_one[1])
-    with pytest.raises(ValueError, match="measured is a dict by batch: give batch"):
+    with pytest.raises(ValueError, match="measured is a dict by panel: give panel="):
         nmfscale.PoissonNMF(K).fit(counts, measured=by_name)
 
 
 def test_bootstraps_know_what_was_measured():
     model = nmfscale.TopicModel(K, random_state=0, n_init=3).fit(X, **GIVEN)
-    found = nmfscale.bootstrap_fit(model, X, groups=BATCH, n_replicates=8, random_state=0)
-    means = np.array([model.loadings_[batch == BATCH].mean(axis=0) for batch in ("a", "b")])
+    found = nmfscale.bootstrap_fit(model, X, groups=PANEL, n_replicates=8, random_state=0)
+    means = np.array([model.loadings_[panel == PANEL].mean(axis=0) for panel in ("a", "b")])
     drawn = found.group_means.replicates.mean(axis=0)
     assert_allclose(drawn.T if drawn.shape != means.shape else drawn, means, atol=0.06)
     with pytest.raises(ValueError, match="fitted with measured=, .*: use bootstrap_fit"):
@@ -238,15 +238,15 @@ def test_bootstraps_know_what_was_measured():
     ("given", "options", "message"),
     [
         ({"measured": MEASURED}, {}, r"measured is bool of shape \(2, 60\): .*\(1, 60\)"),
-        ({"batch": BATCH}, {}, "needs measured, .* corrects no batch effects"),
-        ({"measured": MEASURED * 1, "batch": BATCH}, {}, "measured is int64 .* booleans"),
-        ({"measured": MEASURED, "batch": BATCH[1:]}, {}, r"batch has shape \(119,\)"),
+        ({"panel": PANEL}, {}, "needs measured, .* corrects no batch effects"),
+        ({"measured": MEASURED * 1, "panel": PANEL}, {}, "measured is int64 .* booleans"),
+        ({"measured": MEASURED, "panel": PANEL[1:]}, {}, r"panel has shape \(119,\)"),
         (
-            {"measured": MEASURED & False, "batch": BATCH},
+            {"measured": MEASURED & False, "panel": PANEL},
             {},
-            "no feature was measured in batch a",
+            "no feature was measured in panel a",
         ),
-        ({"measured": MEASURED[::-1], "batch": BATCH}, {}, "count in sample 0 and feature 1,"),
+        ({"measured": MEASURED[::-1], "panel": PANEL}, {}, "count in sample 0 and feature 1,"),
         (GIVEN, {"solver": "joint-em"}, "measured cannot be combined with solver='joint-em'"),
         (GIVEN, {"init": "topic-score"}, "measured cannot be combined with init='topic-score'"),
     ],

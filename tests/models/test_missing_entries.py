@@ -75,15 +75,15 @@ def test_the_objective_is_that_of_the_weighted_entries(solver, prior):
     assert abs(of_F).max() < 1e-3 * X.sum() / M
 
 
-def test_entries_and_batches_are_the_same_likelihood():
-    batch = np.repeat([0, 1], N // 2)
+def test_entries_and_panels_are_the_same_likelihood():
+    panel = np.repeat([0, 1], N // 2)
     measured = np.arange(M) > np.array([[10], [-1]])
-    seen, how = measured[batch], ONE | {"max_iter": 25, "tol": 0}
+    seen, how = measured[panel], ONE | {"max_iter": 25, "tol": 0}
     weights = np.random.default_rng(1).integers(1, 4, N)
     for n_components in (K, 34):  # 34 topics share correlations
         one, other = (
             nmfscale.PoissonNMF(n_components, **how).fit(X * seen, row_weights=weights, **given)
-            for given in ({"data_weights": seen}, {"measured": measured, "batch": batch})
+            for given in ({"data_weights": seen}, {"measured": measured, "panel": panel})
         )
         assert_allclose(one.loglik_, other.loglik_, rtol=1e-6)
     rows = np.repeat(np.arange(N), weights)

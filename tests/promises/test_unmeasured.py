@@ -63,7 +63,7 @@ class Form:
         options = self.options
         if "measured" in options:
             table = pd.DataFrame(MEASURED, index=["one", "two"], columns=GENES)
-            options = {"batch": "donor", "measured": table}
+            options = {"panel": "donor", "measured": table}
         tl.topics(adata, K, model=clone(MODEL), **START, **options)
         tool(adata, *arguments, **how)
         return adata
@@ -75,7 +75,7 @@ def forms():
     return {
         "complete": Form(COMPLETE),
         "joined": Form(JOINED),
-        "measured": Form(PLAIN, measured=MEASURED, batch=DONOR),
+        "measured": Form(PLAIN, measured=MEASURED, panel=DONOR),
         "data_weights": Form(PLAIN, data_weights=MASK * 1.0),
     }
 
@@ -391,16 +391,16 @@ def test_every_public_function_of_counts_is_asked():
 
 
 def test_counts_take_what_was_measured_from_the_user():
-    counts, batch = counts_of(FULL * MASK), (DONOR == "two").astype(int)
-    counts.measured = MEASURED, batch
+    counts, panel = counts_of(FULL * MASK), (DONOR == "two").astype(int)
+    counts.measured = MEASURED, panel
     np.testing.assert_array_equal(
         clone(MODEL).fit(counts, **START).components_, clone(MODEL).fit(JOINED, **START).components_
     )
     for wrong, message in (
-        ((MEASURED * 1, batch), "the mask is int64 .*: booleans"),
-        ((MEASURED[:, 1:], batch), r"the mask is bool of shape \(2, 49\): .* a row for each batch"),
-        ((MEASURED, DONOR), "batches are <U3 .*: for each of the 160 samples, the number"),
-        ((MEASURED[:1], batch), "the number of its row of the mask, 0 to 0, is needed"),
+        ((MEASURED * 1, panel), "the mask is int64 .*: booleans"),
+        ((MEASURED[:, 1:], panel), r"the mask is bool of shape \(2, 49\): .* a row for each panel"),
+        ((MEASURED, DONOR), "panels are <U3 .*: for each of the 160 samples, the number"),
+        ((MEASURED[:1], panel), "the number of its row of the mask, 0 to 0, is needed"),
     ):
         with pytest.raises(ValueError, match=message):
             counts.measured = wrong

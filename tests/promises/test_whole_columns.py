@@ -37,14 +37,14 @@ HELD = {
     "fixed_features": np.arange(M) % 7 == 0,
     "fixed_samples": np.arange(N) % 5 == 0,
 }
-BATCH = np.arange(N) % 2
+PANEL = np.arange(N) % 2
 MEASURED = np.array([np.ones(M, bool), np.arange(M) > 8])
-SEEN = np.where(MEASURED[BATCH], X, 0)
+SEEN = np.where(MEASURED[PANEL], X, 0)
 GIVEN = {
     "held": (X, HELD, {}),
     "weights that are whole": (X, {"row_weights": np.arange(N) % 3}, {}),
     "priors": (X, {}, {"prior_factors": 1.1, "prior_loadings": (1.2, 0.5)}),
-    "measured": (SEEN, {"batch": BATCH, "measured": MEASURED}, {}),
+    "measured": (SEEN, {"panel": PANEL, "measured": MEASURED}, {}),
 }
 
 

@@ -97,9 +97,9 @@ def test_bits_of_a_fit_are_those_of_the_joined_table(tmp_path):
         np.testing.assert_array_equal(model.components_, one)
     assert model.obs_["patient"][15] == "a"
     measured = np.array([np.isin(ANY, columns) for columns in COLUMNS])
-    batch = np.repeat([0, 1, 2], [15, 7, 18])
-    one = model.set_params(memory_limit=None).fit(table("outer"), measured=measured, batch=batch)
-    loadings, F = one.transform(table("outer"), measured=measured, batch=batch), one.components_
+    panel = np.repeat([0, 1, 2], [15, 7, 18])
+    one = model.set_params(memory_limit=None).fit(table("outer"), measured=measured, panel=panel)
+    loadings, F = one.transform(table("outer"), measured=measured, panel=panel), one.components_
     store = nmfscale.write_store(given, tmp_path / "all.nmf", join="outer")
     for source in (given, store, as_counts(store, mask_obs=np.ones(40, bool))):
         how = {"join": "outer"} if source is given else {}

@@ -258,7 +258,7 @@ class QualityTask(ReplicateTask):
         rows = slice(number * self.n_rows, min((number + 1) * self.n_rows, counts.shape[0]))
         totals = counts.row_totals[rows]
         measured = self.measured.rows(rows)
-        where = {"batch": measured.groups, "measured": measured.features}
+        where = {"panel": measured.groups, "measured": measured.features}
         deviance = ResidualDeviance(self.L[rows], self.F, totals, rows.start, **where)
         ones = np.ones((len(totals), 1))
         null = ResidualDeviance(ones, self.overall[:, None], totals, rows.start, **where)

@@ -63,14 +63,14 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     if of_fit is not None:  # files of earlier versions have none
         check_totals_of_fit(counts.row_totals, of_fit[rows], "sample")
         check_totals_of_fit(counts.column_totals, model.feature_totals_, "feature")
-    weights, batch = getattr(model, "row_weights_", None), getattr(model, "batch_", None)
+    weights, panel = getattr(model, "row_weights_", None), getattr(model, "panel_", None)
     fixed = {name: getattr(model, f"{name}_", None) for name in _FIXED}
     if fixed["fixed_samples"] is not None:
         fixed["fixed_samples"] = fixed["fixed_samples"][rows]
     # samples without names must be in the order of the fit
     names = of_model if counts.sample_names is None else counts.sample_names
-    if batch is not None:
-        fixed |= {"measured": model.measured_, "batch": batch[rows]}
+    if panel is not None:
+        fixed |= {"measured": model.measured_, "panel": panel[rows]}
     counts = measured_counts(model, counts)
     _check_measured(counts, fixed)
     return counts, GivenToFit(
@@ -111,7 +111,7 @@ def counts_and_topics(model: Any, X: Any, **part: Any) -> tuple[CountMatrix, Sam
 def _check_measured(counts: CountMatrix, of_fit: dict[str, Any]) -> None:
     """Refuse counts that carry other measured entries than the fit was told."""
     measured = Measured.of(counts)
-    told = Measured(of_fit["batch"], of_fit["measured"]) if "measured" in of_fit else None
+    told = Measured(of_fit["panel"], of_fit["measured"]) if "measured" in of_fit else None
     if measured is not None and not measured.same_entries(told):
         raise ValueError(
             f"X has {measured.n_missing:,} entries that were not measured, as an outer join says, "

@@ -152,7 +152,7 @@ def median_ratios(counts: Array, sizes: Array) -> Array:
 
 
 def _patterns(bulk: Pseudobulk, k: int) -> Iterator[tuple[Array, Array]]:
-    """Yield features that the same batches measured, most first, and their sizes of units (U,)."""
+    """Yield features that the same panels measured, most first, and their sizes of units (U,)."""
     m = bulk.counts.shape[2]
     if bulk.measured is None:
         yield np.arange(m), bulk.sizes[0, :, k]

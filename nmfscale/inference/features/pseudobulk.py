@@ -319,9 +319,9 @@ def _equal(one: Array, other: Array) -> bool:
 def _sizes(
     topics: SampleTopics, design: Design, measured: Measured | None
 ) -> tuple[Array, Array | None]:
-    """Return the expected counts (B, n_units, K) of topics in the batches, and what they measured.
+    """Return the expected counts (B, n_units, K) of topics in the panels, and what they measured.
 
-    Batches are those with different measured features; without these there is one.
+    Panels are those with different measured features; without these there is one.
     """
     if measured is None:
         return _sums(design, topics.rows)[None], None

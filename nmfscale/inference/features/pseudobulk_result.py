@@ -28,10 +28,10 @@ class Pseudobulk(Result):
     counts : ndarray of shape (U, K, m)
         Expected counts. Their sums over the topics are the counts of the units.
     sizes : ndarray of shape (B, U, K)
-        Expected counts of all features by the fit, separately for the samples of each batch of
+        Expected counts of all features by the fit, separately for the samples of each panel of
         `measured`: from these a unit has its size for a feature.
     measured : ndarray of bool of shape (B, m), or None
-        Features that were measured in each batch of samples; None if all were, so that B is 1.
+        Features that were measured in each panel of samples; None if all were, so that B is 1.
     proportions : ndarray of shape (U, K)
         Sums of the proportions of the topics: the number of samples, split among the topics.
     n_samples : ndarray of shape (U,), int

@@ -31,10 +31,10 @@ class ResidualDeviance:
         Sums of these rows.
     first : int, default=0
         Number of the first of these rows.
-    batch : ndarray of int of shape (n,), default=None
-        Batch of each sample; None if all features were measured in all samples.
-    measured : ndarray of bool of shape (n_batches, m), default=None
-        Features that were measured in each batch; sums are over these.
+    panel : ndarray of int of shape (n,), default=None
+        Panel of each sample; None if all features were measured in all samples.
+    measured : ndarray of bool of shape (n_panels, m), default=None
+        Features that were measured in each panel; sums are over these.
 
     Attributes
     ----------
@@ -46,22 +46,22 @@ class ResidualDeviance:
 
     def __init__(
         self, L: Array, F: Array, row_totals: Array, first: int = 0,
-        batch: Array | None = None, measured: Array | None = None,
+        panel: Array | None = None, measured: Array | None = None,
     ):  # fmt: skip
         L, F = (np.ascontiguousarray(factor, np.float64) for factor in (L, F))
         self._F = F
-        if batch is None or measured is None:
-            batch, measured = np.zeros(len(L), np.int64), np.ones((1, len(F)), bool)
-        # sums of F over the features of each batch
+        if panel is None or measured is None:
+            panel, measured = np.zeros(len(L), np.int64), np.ones((1, len(F)), bool)
+        # sums of F over the features of each panel
         sums = np.array([F[there].sum(axis=0) for there in measured])
-        sizes = (L * sums[batch]).sum(axis=1)
+        sizes = (L * sums[panel]).sum(axis=1)
         scale = np.divide(row_totals, sizes, out=np.zeros(len(L)), where=sizes > 0)
         self._L = L * scale[:, None]
         self._products = _PRODUCTS // F.shape[1] + 1
         self.of_features = np.zeros(len(F))
         for number, there in enumerate(measured):
-            of_batch = self._L[batch == number].sum(axis=0)
-            self.of_features += there * (F * of_batch).sum(axis=1)
+            of_panel = self._L[panel == number].sum(axis=0)
+            self.of_features += there * (F * of_panel).sum(axis=1)
         self.of_samples = np.where(sizes > 0, 0.0, -row_totals)
         self._first = first
 

@@ -1,6 +1,6 @@
 """Features measured in each sample; unmeasured entries are not part of a likelihood.
 
-Samples form groups, such as batches, and each group has its measured features. The row problem of a
+Samples form groups, such as panels, and each group has its measured features. The row problem of a
 sample of group g is the same as without groups, except that u holds the column sums of F over the
 features of g; the problem of a feature has the column sums of L over the samples of the groups in
 which it was measured. Nothing else changes, because all other terms involve nonzero counts only. So
@@ -69,7 +69,7 @@ class Measured:
                 raise ValueError(
                     f"X has a count in sample {sample} and feature "
                     f"{_name(int(indices[at]), counts.feature_names)}, which was not measured in "
-                    "the batch of this sample, according to measured."
+                    "the panel of this sample, according to measured."
                 )
 
     def clear(self, L: Array, F: Array) -> None:

@@ -56,7 +56,7 @@ class EntryOptions(TypedDict, total=False):
     """What was measured: :meth:`nmfscale.PoissonNMF.transform` documents it."""
 
     measured: ArrayLike | None
-    batch: ArrayLike | None
+    panel: ArrayLike | None
     data_weights: WeightsLike | None
 
 
@@ -109,7 +109,7 @@ _OF_FIT = {
 }
 # Default values, in the order of all signatures.
 _DEFAULTS = {
-    "completion": None, "random_state": None, "measured": None, "batch": None,
+    "completion": None, "random_state": None, "measured": None, "panel": None,
     "data_weights": None, "missing": None, **_OF_FIT,
 }  # fmt: skip
 _SOURCE = Parameter("source", Parameter.VAR_KEYWORD, annotation="Unpack[SourceOptions]")

@@ -36,14 +36,14 @@ def measured_counts(model: Any, counts: CountMatrix) -> CountMatrix:
         return counts
     described = copy.copy(counts)
     described._layout = counts._layout
-    described.measured = model.measured_, model.batch_[rows]
+    described.measured = model.measured_, model.panel_[rows]
     return described
 
 
 def measured_of_fit(model: Any) -> Measured | None:
     """Return what was measured in the samples of a fit, None if that is everything."""
     features = getattr(model, "measured_", None)
-    return None if features is None else Measured(model.batch_, features)
+    return None if features is None else Measured(model.panel_, features)
 
 
 def measured_in(model: Any, counts: CountMatrix) -> Measured | None:
@@ -98,7 +98,7 @@ def refuse_missing_entries(model: Any, counts: CountMatrix) -> None:
         raise ValueError(
             "the model was fitted with data_weights=, which it does not keep, and nothing says "
             "which entries of X are missing: pass data_weights= as to fit, if this function takes "
-            "it; or describe missing features of batches of samples by measured= and batch= of "
+            "it; or describe missing features of panels of samples by measured= and panel= of "
             "fit; or leave out the samples or features with missing entries."
         )
 

@@ -305,57 +305,57 @@ def check_topics_of_priors(topics: Any, prior_factors: Any, prior_loadings: Any)
                 )
 
 
-def measured_features(counts: CountMatrix, measured: Any, batch: Any) -> Measured | None:
+def measured_features(counts: CountMatrix, measured: Any, panel: Any) -> Measured | None:
     """Check which features were measured in which samples; None if all were measured in all."""
     n, m = counts.shape
     if measured is None:
-        if batch is not None:
+        if panel is not None:
             raise ValueError(
-                "batch only says which features were measured in which samples, and needs "
-                "measured, a row of features for each batch. It corrects no batch effects: fit "
+                "panel only says which features were measured in which samples, and needs "
+                "measured, a row of features for each panel. It corrects no batch effects: fit "
                 "each batch and match the topics, or pass batches as strata= of a test."
             )
         return None
-    labels = np.zeros(n, int) if batch is None else _labels(of_samples(batch, counts, "batch"), n)
+    labels = np.zeros(n, int) if panel is None else _labels(of_samples(panel, counts, "panel"), n)
     names, groups = np.unique(labels, return_inverse=True)
     if isinstance(measured, Mapping):
-        if batch is None:
-            raise ValueError("measured is a dict by batch: give batch, the batch of each sample.")
+        if panel is None:
+            raise ValueError("measured is a dict by panel: give panel=, the panel of each sample.")
         measured = {
             name: np.asarray(of_features(row, counts, f"measured[{shown(name)}]"))
             for name, row in measured.items()
         }
     else:
-        axis = min(getattr(measured, "ndim", 2), 2) - 1  # a Series is of one batch
+        axis = min(getattr(measured, "ndim", 2), 2) - 1  # a Series is of one panel
         measured = of_features(measured, counts, "measured", axis=axis)
-    of_batches = isinstance(measured, dict) or hasattr(measured, "columns")
-    if batch is not None and of_batches:
+    of_panels = isinstance(measured, dict) or hasattr(measured, "columns")
+    if panel is not None and of_panels:
         wanted = name_array(names)
-        measured = matched(measured, wanted, "measured", of="batches", subject="batch")
+        measured = matched(measured, wanted, "measured", of="panels", subject="panel")
     mask = np.atleast_2d(np.asarray(measured))
     if mask.dtype != bool or mask.shape != (len(names), m):
         raise ValueError(
             f"measured is {mask.dtype} of shape {mask.shape}: booleans of shape "
-            f"{(len(names), m)} are needed, one row for each of the {len(names):,} batches."
+            f"{(len(names), m)} are needed, one row for each of the {len(names):,} panels."
         )
     nothing = np.flatnonzero(~mask.any(axis=1))
     if nothing.size:
-        raise ValueError(f"measured: no feature was measured in batch {names[nothing[0]]!s}.")
+        raise ValueError(f"measured: no feature was measured in panel {names[nothing[0]]!s}.")
     return None if mask.all() else Measured(groups, mask)
 
 
-def _labels(batch: Any, n_samples: int) -> Array:
+def _labels(panel: Any, n_samples: int) -> Array:
     """Return one label for each sample, as text if types are mixed."""
-    labels = np.asarray(batch)
+    labels = np.asarray(panel)
     if labels.shape != (n_samples,):
         raise ValueError(
-            f"batch has shape {labels.shape}: one label for each of the {n_samples:,} samples is "
+            f"panel has shape {labels.shape}: one label for each of the {n_samples:,} samples is "
             "needed."
         )
     if labels.dtype.kind in "Of":
         missing = [*map(is_missing, labels.tolist())]
         if any(missing):
             raise ValueError(
-                f"batch[{missing.index(True)}] is missing; every sample needs a label."
+                f"panel[{missing.index(True)}] is missing; every sample needs a label."
             )
     return labels.astype(str) if labels.dtype == object else labels

@@ -32,7 +32,7 @@ AXES = {
     "fixed_topics_": "k",
     "fixed_features_": "m",
     "fixed_samples_": "n",
-    "batch_": "n",
+    "panel_": "n",
     "measured_": "bm",
     "topic_names_": "k",
     "history_": "t",

@@ -81,11 +81,11 @@ class JoinedRows(RowStream):
         self.source = {"files": [_origin(part) for part in parts]}
 
     def _measured(self) -> tuple[Array, Array] | None:
-        """Return which features each table has and measured, and the batch of each row."""
-        masks, batches, n_batches = [], [], 0
+        """Return which features each table has and measured, and the panel of each row."""
+        masks, panels, n_panels = [], [], 0
         for part, places in zip(self._parts, self._places, strict=True):
             n, m = part.shape
-            features, batch = part.about.get("measured") or (
+            features, panel = part.about.get("measured") or (
                 np.ones((1, m), bool),
                 np.zeros(n, int),
             )
@@ -93,15 +93,15 @@ class JoinedRows(RowStream):
             mask = np.zeros((len(features), self.shape[1]), bool)
             mask[:, columns[columns >= 0]] = features[:, columns >= 0]
             masks.append(mask)
-            batches.append(batch + n_batches)
-            n_batches += len(features)
+            panels.append(panel + n_panels)
+            n_panels += len(features)
         there = np.concatenate(masks)
         if there.all():
             return None
-        same: dict[bytes, int] = {}  # batches with the same features, in the order of the tables
+        same: dict[bytes, int] = {}  # panels with the same features, in the order of the tables
         new = np.array([same.setdefault(mask.tobytes(), len(same)) for mask in there])
-        firsts = [new.tolist().index(batch) for batch in range(len(same))]
-        return there[firsts], new[np.concatenate(batches)]
+        firsts = [new.tolist().index(panel) for panel in range(len(same))]
+        return there[firsts], new[np.concatenate(panels)]
 
     def nan_entries(self) -> Any:
         """Return a mask (n, m) of NaN, once all rows were read; None if they are refused."""
