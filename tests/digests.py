@@ -163,6 +163,7 @@ def _fits():
         yield poisson, start | {"solver": solver, "prior_factors": 1.1, "prior_loadings": 1.2}, {}
     for solver in ("auto", "em"):
         yield topics, start | {"solver": solver}, ENTRIES
+        yield poisson, start | {"solver": solver}, {"batch": UNITS % 3}
     yield topics, FEW | {"solver": "scd"}, {}
     yield topics, start | {"prior_factors": 1.1}, {}
     yield topics, start | {"solver": "em", "prior_loadings": 1.3}, {}

@@ -47,7 +47,7 @@ _LOCK = ".in-use"
 # Error text for digests that do not match.
 _OTHERS = {
     "counts": "the counts differ",
-    "constraints": "fixed parameters, measured features, weights or priors differ",
+    "constraints": "fixed parameters, measured features, batches, weights or priors differ",
     "start": "the start differs",
     "inputs": "the inputs differ",
 }

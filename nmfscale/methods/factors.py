@@ -33,8 +33,10 @@ class Constraints:
     `topics` (K,) is a mask of topics whose factors are fixed, `features` (m,) and `samples` (n,)
     are masks of fixed rows of F and of L; `factors` (m, K) is F as given, if something is fixed. A
     Gamma prior (Corollary 2) consists of alpha - 1 pseudo-counts and rate beta, arrays (m, K) and
-    (n, K). For `groups` (n,) and `measured` (n_groups, m) see `measured.Measured`. `entries` (n, m)
-    and `entry_constants` are the weights of entries, and the constants of their likelihood: see
+    (n, K). For `groups` (n,) and `measured` (n_groups, m) see `measured.Measured`; `batches`
+    (n_groups,) are the batches of the groups, and `batch_shape` the shape of the prior of their
+    efficiencies, None if it is estimated: see `poisson.efficiencies`. `entries` (n, m) and
+    `entry_constants` are the weights of entries, and the constants of their likelihood: see
     `poisson_weights.PoissonWeights`.
     """
 
@@ -47,6 +49,8 @@ class Constraints:
     prior_loadings: tuple[Array, Array] | None = None
     groups: Array | None = None
     measured: Array | None = None
+    batches: Array | None = None
+    batch_shape: float | None = None
     entries: sp.csr_array | None = None
     entry_constants: tuple[Array, Array] | None = None
 
@@ -61,7 +65,9 @@ class Constraints:
     @property
     def free(self) -> bool:
         """Whether columns may be scaled freely: nothing is fixed and there are no priors."""
-        others = {"weights", "groups", "measured", "entries", "entry_constants"}
+        others = {
+            "weights", "groups", "measured", "batches", "batch_shape", "entries", "entry_constants"
+        }  # fmt: skip
         names = set(self.__dataclass_fields__) - others
         return all(getattr(self, name) is None for name in names)
 
@@ -72,13 +78,13 @@ class Constraints:
 
     @property
     def all_observed(self) -> bool:
-        """Whether all entries are part of the likelihood, with weight 1."""
-        return self.measured is None and self.entries is None
+        """Whether all entries are part of the likelihood, with weight and efficiency 1."""
+        return self.groups is None and self.entries is None
 
     def parts(self) -> list[Array | None]:
         """Return all arrays from which a fit follows, in the order of the fields."""
-        of_entries = "entries", "entry_constants"
-        fields = [getattr(self, n) for n in self.__dataclass_fields__ if n not in of_entries]
+        others = "batch_shape", "entries", "entry_constants"
+        fields = [getattr(self, n) for n in self.__dataclass_fields__ if n not in others]
         arrays = [a for value in fields for a in (value if isinstance(value, tuple) else (value,))]
         if self.entries is None:
             return arrays

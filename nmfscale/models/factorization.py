@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, Unpack, get_args
+from typing import Any, ClassVar, Literal, Self, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,13 +16,15 @@ from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.factors import Constraints
-from ..methods.poisson.objective import FactorModel
+from ..methods.poisson.efficiencies import memory_of_batches
+from ..methods.poisson.objective import BATCH_SHAPE, FactorModel
 from ..methods.poisson.priors import Prior
 from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import SOLVERS, Solver, method_of, poisson_needs, start_of
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
+from .arguments.batches import Batches, batches_of, groups_of
 from .arguments.entry_weights import is_nan, observed_counts
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
@@ -60,6 +62,7 @@ class CountFactorization(HeldFactors):
     prior_factors: Prior | None = None
     prior_loadings: Prior | None = None
     penalty: SparsityPenalty | None = None
+    batch_shape: float | Literal["auto"] = "auto"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -72,6 +75,7 @@ class CountFactorization(HeldFactors):
         "prior_factors": [Interval(Real, 1, None, closed="left"), "array-like", None],
         "prior_loadings": [Interval(Real, 1, None, closed="left"), "array-like", None],
         "penalty": [SparsityPenalty, None],
+        "batch_shape": [Interval(Real, 0, None, closed="both"), StrOptions({"auto"})],
     }
     method_class = FactorModel
     parameters_of_topics = "prior_factors", "prior_loadings"
@@ -91,6 +95,7 @@ class CountFactorization(HeldFactors):
         fixed_samples: ArrayLike | None = None,
         measured: ArrayLike | None = None,
         panel: ArrayLike | None = None,
+        batch: ArrayLike | str | None = None,
         data_weights: WeightsLike | None = None,
         **options: Unpack[FitKeywords],
     ) -> Self:
@@ -132,6 +137,11 @@ class CountFactorization(HeldFactors):
             preferably the best of several (`n_init`).
         panel : array-like of shape (n_samples,), default=None
             Label of the panel of each sample; None if `measured` has a single row for all samples.
+        batch : array-like of shape (n_samples,) or str, default=None
+            Label of the batch of each sample, such as its donor, chemistry or source; or the name
+            of a column of ``obs``. Features then have an efficiency in each batch, see
+            `batch_efficiencies_`. A sample needs a label. Not available with
+            solver="joint-em", nor together with `data_weights`.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
             Non-negative weight of each entry in the log-likelihood, ``sum_ij w_ij log p(x_ij)``: an
             entry of weight 2 counts like two equal entries, and one of weight 0 is missing, so that
@@ -218,7 +228,7 @@ class CountFactorization(HeldFactors):
             X, FitOptions.of(options), loadings=loadings, components=components,
             row_weights=row_weights, size_factors=size_factors, fixed_topics=fixed_topics,
             fixed_features=fixed_features, fixed_samples=fixed_samples, measured=measured,
-            panel=panel, data_weights=data_weights,
+            panel=panel, batch=batch, data_weights=data_weights,
         )  # fmt: skip
         return self
 
@@ -236,6 +246,7 @@ class CountFactorization(HeldFactors):
         fixed_samples: ArrayLike | None,
         measured: ArrayLike | None,
         panel: ArrayLike | None,
+        batch: ArrayLike | str | None,
         data_weights: WeightsLike | None,
     ) -> tuple[CountMatrix, Fitted]:
         penalty = penalty_of(self.penalty)
@@ -272,7 +283,10 @@ class CountFactorization(HeldFactors):
         if seen is not None:
             self._check_start(F, "measured")
             seen.check(counts)
-            constraints = replace(constraints, groups=seen.groups, measured=seen.features)
+        batches = batches_of(counts, batch, self.batch_shape)
+        if batches is not None:
+            self._check_batches(entries is not None)
+        constraints = replace(constraints, **groups_of(seen, batches))
         scaled = ScaledFit(used, L, F, constraints, sizes, self.n_components, self.fit_dtype())
         constraints = scaled.constraints
         self._check_moves(constraints)
@@ -286,13 +300,16 @@ class CountFactorization(HeldFactors):
         )  # fmt: skip
         if entries is not None:
             needs = needs._replace(shared=needs.shared + memory_of_entries(entries.less_one))
+        if batches is not None:
+            more = memory_of_batches(len(batches.labels), used.shape[1])
+            needs = needs._replace(shared=needs.shared + more)
         if self.n_moves:
             needs = needs_of_moves(needs, used, self.n_components, self.fit_dtype())
         fitted = self.fit_blocks(
             used, needs, partial(self._make, scaled=scaled), options,
             parts={"constraints": constraints.parts(), "start": (scaled.L, scaled.F, self.init)},
             weights=constraints.weights, solver=self.solver, extrapolate=self.extrapolate,
-            inner_iter=self.inner_iter,
+            inner_iter=self.inner_iter, **({} if batches is None else batches.about),
             **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
         scaled.finish(fitted.arrays, fitted.history, self.solver, penalty)
@@ -301,7 +318,20 @@ class CountFactorization(HeldFactors):
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
         self.has_missing_entries_ = entries is not None
         self._keep_constraints(constraints)
+        self.measured_ = None if seen is None else seen.features
+        self.panel_ = None if seen is None else seen.groups
+        self._keep_batches(batches, fitted)
         return counts, fitted
+
+    def _keep_batches(self, batches: Batches | None, fitted: Fitted) -> None:
+        """Set the attributes of batches."""
+        self.batches_ = self.batch_ = self.batch_efficiencies_ = self.batch_shape_ = None
+        if batches is None:
+            return
+        self.batches_, self.batch_ = batches.labels, batches.codes
+        ones = np.ones((len(batches.labels), self.components_.shape[1]))
+        self.batch_efficiencies_ = fitted.arrays.get("efficiencies", ones)
+        self.batch_shape_ = float(fitted.arrays.get(BATCH_SHAPE, [np.inf])[0])
 
     def _keep_constraints(self, constraints: Constraints) -> None:
         """Set the attributes of what was fixed, weighted or measured."""
@@ -309,7 +339,6 @@ class CountFactorization(HeldFactors):
         self.fixed_topics_ = constraints.topics
         self.fixed_features_ = constraints.features
         self.fixed_samples_ = constraints.samples
-        self.measured_, self.panel_ = constraints.measured, constraints.groups
 
     def needs_of_fit(
         self, counts: CountMatrix, n_components: int, dtype: FloatType, n_threads: int, **needs: Any
@@ -332,6 +361,20 @@ class CountFactorization(HeldFactors):
             raise ValueError(
                 f"{argument} cannot be combined with init={self.init!r}, which treats unmeasured "
                 "entries as 0: use init='random', or give loadings and components."
+            )
+
+    def _check_batches(self, weighted: bool) -> None:
+        """Refuse what efficiencies of batches cannot be combined with."""
+        if self.solver == "joint-em":
+            raise ValueError(
+                "batch cannot be combined with solver='joint-em', whose factors sum to one over "
+                "all features, which have efficiencies: use 'auto'."
+            )
+        if weighted:
+            raise ValueError(
+                "batch cannot be combined with data_weights, whose sums are those of each entry "
+                "and not of each batch: leave out features or samples with missing entries, or "
+                "say with measured= and panel= which features samples lack."
             )
 
     def _check_moves(self, constraints: Constraints) -> None:

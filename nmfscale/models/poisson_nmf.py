@@ -95,6 +95,11 @@ class PoissonNMF(CountFactorization):
     penalty : SparsityPenalty, default=None
         Penalty that makes the loadings or the components sparse, with solver="joint-em":
         :class:`nmfscale.experimental.SparsityPenalty`. Other solvers refuse it.
+    batch_shape : float or "auto", default="auto"
+        Shape a of the prior of the efficiencies of features in batches, if :meth:`fit` gets
+        `batch`: they have mean 1 and variance 1 / a. "auto" estimates it; without differences
+        between batches it becomes infinite, and all efficiencies 1, as with ``np.inf``. With 0
+        there is no prior.
     integer : {"warn", "allow", "require"}, default="warn"
         How to treat counts that are not whole numbers. "warn": log-normalised values, as after
         ``scanpy.pp.log1p``, are refused, because their exponentials less 1 are multiples of whole
@@ -149,7 +154,9 @@ class PoissonNMF(CountFactorization):
         rises further; those of other moves are left out.
     loglik_ : float
         Poisson log-likelihood of the fit, weighted as it was; with priors, plus the log prior
-        without its constant; minus the `penalty`.
+        without its constant; minus the `penalty`. With batches, the marginal log-likelihood of the
+        counts, for any efficiencies under their prior (see Notes); ``loglik_multinomial`` and
+        ``deviance`` of `history_` are those with `batch_efficiencies_`.
     converged_ : bool
         Whether a stopping rule of convergence ended the fit, `tol` or `gain_tol`: then little is
         left to gain from this start. With ``tol=0`` there is no such rule.
@@ -212,8 +219,31 @@ class PoissonNMF(CountFactorization):
     panel_ : ndarray of shape (n_samples,), int, or None
         Features of each panel, and the panel number of each sample, if `measured` was passed to
         :meth:`fit` and is not True everywhere; otherwise None.
+    batches_ : ndarray of shape (n_batches,), or None
+    batch_ : ndarray of shape (n_samples,), int, or None
+        Labels of the batches, in the order of their categories or sorted, and the number of the
+        batch of each sample; None if `batch` was not passed to :meth:`fit`.
+    batch_efficiencies_ : ndarray of shape (n_batches, n_features), float64, or None
+        Efficiency e_bj of each feature in each batch: the posterior mean, 1 where nothing is known
+        of it. With batch_shape=0, the maximum likelihood estimate; the geometric mean over the
+        batches, weighted by expected counts, is then 1 for each feature.
+    batch_shape_ : float, or None
+        Shape a of their prior, as estimated or given.
     topic_names_ : ndarray of shape (n_components,), object
         Names of topics, if they were set by :meth:`rename_topics`.
+
+    Notes
+    -----
+    With `batch`, the counts of sample i in batch b are modelled as ``x_ij ~ Poisson(e_bj (L
+    F^T)_ij)``, with efficiencies ``e_bj ~ Gamma(a, a)`` of mean 1. They are integrated out: with T
+    the counts of a feature in a batch, and M the sum of ``(L F^T)_ij`` over its samples, the fit
+    maximises
+
+    ``sum_ij (x_ij log (L F^T)_ij - log x_ij!) + sum_bj [log G(a + T) - log G(a) + a log a - (a + T)
+    log(a + M)]``,
+
+    also in a. Efficiencies are the posterior means ``(a + T) / (a + M)``, an EM algorithm. Loadings
+    and components are those of efficiencies of 1, comparable between batches.
 
     References
     ----------

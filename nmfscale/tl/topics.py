@@ -24,7 +24,9 @@ from ..models.registry import model_named
 
 Array = NDArray[Any]
 # Arguments of `fit` with a value for each sample, which may be names of columns of obs.
-_OF_SAMPLES = {"y", "panel", "row_weights", "size_factors", "fixed_samples", "label_weights"}
+_OF_SAMPLES = {
+    "y", "panel", "batch", "row_weights", "size_factors", "fixed_samples", "label_weights",
+}  # fmt: skip
 _ENTRIES = "data_weights"
 _CHOICE = ("layer", "raw")
 

@@ -28,6 +28,7 @@ MEASURED = {
     "measured": np.array([X[PANEL == name].any(axis=0) for name in ("one", "two")]),
     "panel": PANEL,
 }
+BATCH = {"batch": np.arange(N) // 2 % 3}
 FIXED = {"fixed_samples": np.arange(N) % 5 == 0, "fixed_features": np.arange(M) % 7 == 0}
 ROW_WEIGHTS = {"row_weights": np.arange(N) % 3 * 0.7}
 HELD = START | FIXED | ROW_WEIGHTS | {"size_factors": rng.uniform(0.5, 2, N)}
@@ -46,11 +47,11 @@ SPARSE, SPARSE_COMPONENTS = (
 # Sets that make tasks of their own: other steps of workers, or other arrays sent to them.
 OPTIONS = {
     nmfscale.PoissonNMF: [
-        EM | HELD, EM | MEASURED | PRIORS,
+        EM | HELD, EM | MEASURED | PRIORS | BATCH,
         SPARSE, SPARSE_COMPONENTS | ROW_WEIGHTS,
         {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
-        PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1}, MEASURED | PRIORS | ROW_WEIGHTS,
-        ENTRIES | PRIORS | ROW_WEIGHTS,
+        PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1},
+        MEASURED | PRIORS | ROW_WEIGHTS | BATCH, ENTRIES | PRIORS | ROW_WEIGHTS,
     ],
     nmfscale.TopicModel: [
         {"init": "clusters", "dtype": "float32"}, {"prior_factors": 1.1, "n_components": 1},

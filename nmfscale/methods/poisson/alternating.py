@@ -22,8 +22,10 @@ import numpy as np
 from ... import kernels
 from ...engine.protocol import Executor, Values
 from ..factors import MINVAL, Array, Factor, aligned_copy
+from .efficiencies import ADAPT_EVERY, BatchEfficiencies
 from .objective import FactorModel
 from .row_update import EM, RowUpdate
+from .scales import scale_features
 from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
 
 PLAIN_EVERY = 20
@@ -99,6 +101,8 @@ class Alternating(FactorModel):
         self.beta = self.beta_accepted = BETA
         self.beta_max = BETA_MAX
         self._stand_at("best")
+        if isinstance(state.efficiencies, BatchEfficiencies):
+            state.efficiencies.estimate(state.F)
         seen, terms = state.update_rows(EM, None, reports=("loglik_start",))
         self.at = self.objective.at(state, seen, terms)
         self.last_loglik, self.accepted = self.at["loglik"], True
@@ -121,6 +125,16 @@ class Alternating(FactorModel):
             self._extrapolated_step()
         else:
             self._plain_step()
+        if self.constraints.batches is not None and iteration % ADAPT_EVERY == 0:
+            self._adapt()
+
+    def _adapt(self, n_steps: int = 2) -> None:
+        """Estimate the shape of the prior of efficiencies of batches, at the best point."""
+        efficiencies = self.state.efficiencies
+        if isinstance(efficiencies, BatchEfficiencies):
+            self._stand_at("best")
+            gain = efficiencies.estimate(self.state.F, n_steps)
+            self.at = self.at | {"loglik": self.at["loglik"] + gain}
 
     def _plain_step(self) -> None:
         """Take both half-steps from the best point, without extrapolation."""
@@ -169,6 +183,8 @@ class Alternating(FactorModel):
         changes = state.note_rows(sums)
         self.executor.copy(start, "L")
         columns = state.update_columns(self.how, Fn, reports=_ENDS)
+        state.set_factor(Fn)
+        columns = columns._replace(log_mu=columns.log_mu + scale_features(state))
         changes |= state.extrapolate_factor(Fn, self.F[plain], Momentum(), self.F[start])
         ((terms, _),) = self.executor.run(state.sample_terms())
         self.pending = {

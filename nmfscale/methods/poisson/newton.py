@@ -33,9 +33,10 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Constraints, Factor, aligned_copy
+from .efficiencies import ADAPT_EVERY, BatchEfficiencies
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
 from .row_update import EM, SHARED, RowUpdate
-from .scales import scale_of_before, scale_of_means, scale_of_priors
+from .scales import scale_features, scale_of_before, scale_of_means, scale_of_priors
 from .state import PoissonState
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
@@ -232,6 +233,8 @@ class Newton(FactorModel):
     def start(self) -> None:
         """Move to the start."""
         self.state = state = self.make_state(self.begin_dtype)
+        if isinstance(state.efficiencies, BatchEfficiencies):
+            state.efficiencies.estimate(state.F)
         self.executor.copy("L", "before")
         self.executor.copy("L", "best")
         self.best_F = aligned_copy(state.F.values)
@@ -273,10 +276,19 @@ class Newton(FactorModel):
         if ending:
             return
         schedule.count_warmup()
+        self._adapt(iteration)
         late = schedule.settled or iteration >= self.max_iter - 3
         if late and state.dtype != self.dtype:
             self._as_type(self.dtype)
         self._rescale(late)
+
+    def _adapt(self, iteration: int) -> None:
+        """Adapt the scales of features and the prior of efficiencies, if there are batches."""
+        efficiencies = self.state.efficiencies
+        if isinstance(efficiencies, BatchEfficiencies):
+            scale_features(self.state, self.lag_F)
+            if iteration % ADAPT_EVERY == 0:
+                efficiencies.estimate(self.state.F, 2)
 
     def residuals_here(self) -> dict[str, Any]:
         """Return the residuals of the current point; a fit can end only at the best point."""

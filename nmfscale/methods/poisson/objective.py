@@ -19,6 +19,7 @@ from ..factors import (
     sum_lanes,
     weighted_sum,
 )
+from .efficiencies import BatchEfficiencies
 from .row_update import EM, RowUpdate
 from .state import TOTALS, PoissonState, Seen
 from .steps import SAMPLES
@@ -29,6 +30,8 @@ HISTORY = (
     "change_factors", "zeros_loadings", "zeros_factors", "momentum", "bytes_read",
 )  # fmt: skip
 SEEN = ("loglik_start", "kkt_start")
+# Name of the shape of the prior of efficiencies, in a snapshot and a result.
+BATCH_SHAPE = "batch_shape"
 # An iteration falls if it loses more than by rounding.
 FELL = 1e-6
 # Rounding of float32 is then as large as the gain of three late iterations.
@@ -62,15 +65,25 @@ class Objective:
         expected = terms.get("expected")  # of measured entries, if not all were measured
         if expected is None:
             expected = float((state.total_L[:K] * state.total_F[:K]).sum())
-        loss = expected - seen.log_mu
+        log_means, marginal = _terms_of_batches(state, expected)
+        loss = expected - seen.log_mu - log_means
         size_terms = terms["log_sizes"] - expected - self._log_total_factorials
         loglik = -loss - self._log_factorials
+        more = marginal - (log_means - expected)
         return {
-            "loglik": loglik + terms["log_prior"] + state.F.log_prior(),
+            "loglik": loglik + more + terms["log_prior"] + state.F.log_prior(),
             "loglik_multinomial": loglik - size_terms,
             "deviance": 2 * (loss + self._x_log_x - self.total),
             "bytes_read": state.executor.bytes_read,
         }
+
+
+def _terms_of_batches(state: PoissonState, expected: float) -> tuple[float, float]:
+    """Return sum T log e, and what takes the place of -sum mu in the log-likelihood."""
+    efficiencies = state.efficiencies
+    if isinstance(efficiencies, BatchEfficiencies):
+        return efficiencies.terms(state.F)
+    return 0.0, -expected
 
 
 class FactorModel(DeclaredMethod):
@@ -158,21 +171,27 @@ class FactorModel(DeclaredMethod):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the arrays of every snapshot."""
+        of_batches = {} if self.constraints.batches is None else {BATCH_SHAPE: (1,)}
         if not self.keeps_state:
-            return super().shapes()
+            return super().shapes() | of_batches
         rows = len(self.executor.layout.row_order), self.stride
         of_state = {"L": rows, "F": self.shape_of_F} | dict.fromkeys(TOTALS, (self.stride,))
-        return super().shapes() | of_state
+        return super().shapes() | of_state | of_batches
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return numbers and arrays from which `restore` rebuilds the state."""
         numbers, arrays = super().snapshot()
+        efficiencies = self.state.efficiencies
+        if isinstance(efficiencies, BatchEfficiencies):
+            arrays = arrays | {BATCH_SHAPE: np.array([efficiencies.shape])}
         return numbers, arrays | (self.state.state() if self.keeps_state else {})
 
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Restore the state saved by `snapshot`."""
         super().restore(numbers, arrays)
         self.state = self.resumed_state(numbers)
+        if isinstance(self.state.efficiencies, BatchEfficiencies):
+            self.state.efficiencies.shape = float(arrays[BATCH_SHAPE][0])
         if self.keeps_state:
             self.state.restore(arrays)
 
@@ -181,8 +200,19 @@ class FactorModel(DeclaredMethod):
         return self.make_state(self.dtype, begun=True)
 
     def result(self) -> dict[str, Array]:
-        """Return L (n, K) and F (m, K) in the order of the counts."""
-        return {"L": self.plain_rows("L"), "F": self.plain_columns(self.state.F.values)}
+        """Return L (n, K) and F (m, K) in the order of the counts.
+
+        With batches, also return their efficiencies (B, m), and the shape (1,) of the prior.
+        """
+        arrays = {"L": self.plain_rows("L"), "F": self.plain_columns(self.state.F.values)}
+        efficiencies, constraints = self.state.efficiencies, self.constraints
+        if isinstance(efficiencies, BatchEfficiencies):
+            free = constraints.movable and constraints.prior_factors is None
+            of_batches, scales = efficiencies.result(self.state.F, free)
+            arrays["F"] *= self.plain_columns(scales).astype(arrays["F"].dtype)[:, None]
+            arrays["efficiencies"] = np.stack([*map(self.plain_columns, of_batches.T)])
+            arrays[BATCH_SHAPE] = np.array([efficiencies.shape])
+        return arrays
 
     def release(self) -> None:
         """Release the arrays that the executor holds."""

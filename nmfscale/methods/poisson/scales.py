@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
-from ..factors import LEAST, Array, Factor
+from ..factors import LEAST, MINVAL, Array, Factor, at_floor
+from .efficiencies import BatchEfficiencies
 from .state import PoissonState
 
 # Momentum and priors change a scale by at most this factor in an iteration.
@@ -65,6 +66,31 @@ def scale_of_priors(state: PoissonState) -> Array:
     D = np.divide(over, under, out=np.ones(K), where=(over > 0) & (under > 0))
     scale: Array = 1 / np.clip(D, 1 / MOST_SCALE, MOST_SCALE)
     return scale
+
+
+def scale_features(state: PoissonState, lag: Array | None = None) -> float:
+    """Scale the features of F, in place, to their best scales; return the gain of sum x log mu.
+
+    This matters if there are efficiencies of batches, which would otherwise let it change slowly.
+    `lag` (bfloat16, as uint16) is the difference of F from its plain point.
+    """
+    efficiencies, F = state.efficiencies, state.F
+    if not isinstance(efficiencies, BatchEfficiencies) or state.constraints.topics is not None:
+        return 0.0
+    c = np.ones(len(F.values))
+    c[: F.n_rows] = efficiencies.scales(F, F.fixed)
+    floored = at_floor(F.values)
+    F.values *= c.astype(F.values.dtype)[:, None]
+    np.maximum(F.values, MINVAL, out=F.values, where=floored | (F.values < MINVAL))
+    F.values[:, state.n_components :] = 0
+    before = F.values
+    if lag is not None:
+        numbers = (lag.astype(np.uint32) << 16).view(np.float32) * c.astype(np.float32)[:, None]
+        lag[:] = numbers.view(np.uint32) >> 16
+        before = F.values - numbers
+    sums = {"sums": F.column_sums(), "sums_before": replace(F, values=before).column_sums()}
+    state.take_column_sums(sums)
+    return efficiencies.log_gain(c[: F.n_rows])
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from ..slices import sliced_counts
 from ..weights.entries import weightless_columns
 from ..weights.measured import GroupSums, own_totals
 from ..weights.poisson_weights import PoissonWeights, SumsOfEntries, row_inputs, totals_of_columns
+from .efficiencies import efficiencies_of
 from .row_update import SHARED, SHARED_MARGIN, RowUpdate, correlations, room_for_curvature
 from .steps import (
     ColumnSums,
@@ -75,23 +76,12 @@ class PoissonState:
         self.total_L = self.total_L_before = self.total_F = self.total_F_before = np.zeros(0)
         rows, columns = self.layout.row_order, self.layout.column_order
         self.totals = per_lane(counts.row_totals, rows)
-        self.weights = (
-            None
-            if constraints_of_fit.weights is None
-            else per_lane(constraints_of_fit.weights, rows)
-        )
-        self.measured: Array | None = None  # (n_groups, lanes)
-        if constraints_of_fit.measured is not None:
-            self.measured = np.array(
-                [per_lane(mask, columns) for mask in constraints_of_fit.measured]
-            )
+        weights, mask = constraints_of_fit.weights, constraints_of_fit.features
+        self.weights = None if weights is None else per_lane(weights, rows)
         self._put_samples()
+        self.efficiencies = efficiencies_of(constraints_of_fit, executor, len(F))
         values = to_lanes(F, columns, self.stride, dtype, least=MINVAL)
-        fixed = (
-            None
-            if constraints_of_fit.features is None
-            else per_lane(constraints_of_fit.features, columns)
-        )
+        fixed = None if mask is None else per_lane(mask, columns)
         pseudo, rate = self._prior(constraints_of_fit.prior_factors, columns)
         self.F = Factor(values, len(F), self.n_components, fixed, pseudo, rate)
         if L is not None:
@@ -160,9 +150,9 @@ class PoissonState:
 
     def total_of_rows(self) -> Array:
         """Return u, the column sums of F (stride,), or those of each group (n_groups, stride)."""
-        if self.measured is None:
+        if self.efficiencies is None:
             return self.total_F
-        return np.array([self.F.column_sums(mask) for mask in self.measured])
+        return self.efficiencies.totals_of_rows(self.F)
 
     def note_rows(self, of_rows: Values) -> dict[str, float]:
         """Store the column sums of L after an extrapolation; return its columns of the history."""
@@ -189,9 +179,9 @@ class PoissonState:
         return own_totals(own, self.F.prior())
 
     def _totals_of_columns(self, source: str) -> Array:
-        """Return the column sums of L over the samples in which each feature was measured.
+        """Return the column sums of L for each feature: with weights of entries, weighted sums.
 
-        With weights of entries, they are weighted sums.
+        Otherwise they are sums over groups times the efficiencies of the feature in these.
         """
         entries, order = self.constraints.entries, self.layout.column_order
         if entries is not None:
@@ -201,13 +191,9 @@ class PoissonState:
             never = self.total_L if self.F.pseudo is None else np.zeros(self.stride)
             weightless = weightless_columns(entries)
             return totals_of_columns(self.total_L, more, weightless, order, never)
-        assert self.measured is not None
-        step = GroupSums(self.n_components, len(self.measured), source)
-        ((of_rows, _),) = self.executor.run(step)
-        own = np.zeros((len(self.F.values), self.stride))
-        for measured, sums in zip(self.measured, of_rows["sums"], strict=True):
-            own[measured] += sums
-        return np.where(own > 0, own, of_rows["sums"].sum(axis=0))
+        assert self.efficiencies is not None
+        self._sum_groups(source)
+        return self.efficiencies.totals_of_columns(self.F)
 
     def problem_of_F(self, how: RowUpdate, design: Array) -> Any:
         """Return the row problem of F, with column sums of L unless `prior_of_F` has them."""
@@ -340,8 +326,13 @@ class PoissonState:
 
     def note_columns(self, sums: Values) -> dict[str, float]:
         """Store the column sums of F; return the columns of the history on its change."""
-        self.total_F, self.total_F_before = sums["sums"], sums["sums_before"]
+        self.take_column_sums(sums)
         return self._changes(sums, "factors", self.F.n_rows)
+
+    def take_column_sums(self, sums: Values) -> None:
+        """Store the column sums of F, and of its previous plain point."""
+        self.total_F, self.total_F_before = sums["sums"], sums["sums_before"]
+        self._moved()
 
     def extrapolate_factor(
         self, now: Array, before: Array, momentum: Momentum, target: Array
@@ -376,12 +367,24 @@ class PoissonState:
     def set_factor(self, values: Array) -> None:
         """Use this memory for F."""
         self.F = replace(self.F, values=values)
+        self._moved()
+
+    def _moved(self) -> None:
+        if self.efficiencies is not None:
+            self.efficiencies.moved()
 
     def sum_columns(self) -> None:
-        """Compute the column sums of both factors."""
+        """Compute the column sums of both factors, and those of groups."""
         ((of_rows, _),) = self.executor.run(ColumnSums(self.n_components))
+        self._sum_groups()
         self.total_L, self.total_F = of_rows["sums"], self.F.column_sums()
         self.total_L_before, self.total_F_before = self.total_L, self.total_F
+
+    def _sum_groups(self, source: str = "L") -> None:
+        """Compute the column sums of L over groups of samples, if there are groups."""
+        if self.efficiencies is not None:
+            ((of_rows, _),) = self.executor.run(GroupSums(self.efficiencies.n_groups, source))
+            self.efficiencies.take_sums(of_rows["sums"])
 
     def restore_zeros(self) -> None:
         """Set parameters at the floor to zero."""
@@ -440,3 +443,4 @@ class PoissonState:
             self.executor.put("curvature", [arrays[name] for name in stored])
         names = (f"shared_{side}" for side in "LF")
         self._shared = {name[-1]: arrays[name] for name in names if name in arrays}
+        self._sum_groups()

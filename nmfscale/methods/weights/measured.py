@@ -20,7 +20,8 @@ import numpy as np
 from ...counts.base import CountMatrix
 from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
-from ..factors import LEAST, Array, Factor, aligned_copy
+from ...kernels import dense
+from ..factors import LEAST, Array, aligned_copy
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,6 @@ def totals_of_groups(block: Block, totals: Array, dtype: Any) -> Array:
 class GroupSums(Step):
     """Sums the columns of L over each group of samples, weighted if samples have weights."""
 
-    n_components: int
     n_groups: int
     source: str = "L"
 
@@ -162,8 +162,9 @@ class GroupSums(Step):
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the rows of a block."""
-        rows = Factor(block[self.source], block.n_rows, self.n_components)
-        groups, weights = block["groups"], block.get("weights")
-        weights = np.ones(len(groups)) if weights is None else weights
-        of_groups = [rows.column_sums(weights * (groups == g)) for g in range(self.n_groups)]
-        return {"sums": np.array(of_groups)}
+        n, weights = block.n_rows, block.get("weights")
+        L = block[self.source][:n].astype(np.float64)
+        if weights is not None:
+            L *= weights[:n, None]
+        groups = block["groups"][:n].astype(np.int32)
+        return {"sums": dense.sums_of_groups(L, groups, self.n_groups)}

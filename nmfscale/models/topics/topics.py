@@ -34,6 +34,9 @@ AXES = {
     "fixed_samples_": "n",
     "panel_": "n",
     "measured_": "bm",
+    "batch_": "n",
+    "batches_": "g",
+    "batch_efficiencies_": "gm",
     "topic_names_": "k",
     "history_": "t",
 }
