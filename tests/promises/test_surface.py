@@ -128,11 +128,11 @@ def test_page_on_model_files(tmp_path, monkeypatch):
     [
         ("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1),
         ("topic_quality", 1), ("local_optima", 1), ("anndata", 1), ("text", 3),
-        ("semi_supervised", 1), ("your_design", 1),
+        ("semi_supervised", 1), ("your_design", 6),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
-@pytest.mark.filterwarnings("ignore:.* fewer than 20 units")
+@pytest.mark.filterwarnings("ignore:.* fewer than 20 (units|samples)")
 @pytest.mark.filterwarnings("ignore:one unit has most of topics")
 @pytest.mark.filterwarnings("ignore:units= is not given, so that each of 5,15")
 @pytest.mark.filterwarnings("ignore:samples of group 'numpy' have")
