@@ -200,6 +200,7 @@ def _results():
     yield nmfscale.group_effects, (model, GROUPS), tested | resampled
     yield nmfscale.group_effects, (model,), tested | resampled | pairs | {"interval": "bca"}
     yield nmfscale.regress_proportions, (model, WEIGHTS), tested | resampled
+    yield nmfscale.regress_proportions, (model, WEIGHTS), tested | {"strata": strata}
     yield nmfscale.bootstrap_weights, (model, GROUPS), resampled
     yield nmfscale.bootstrap_weights, (model,), resampled | pairs | {"scale": "amounts"}
     yield nmfscale.experimental.correspondence_analysis, (model, GROUPS), {}

@@ -712,29 +712,34 @@ def hc3(X, y):
     return inverse @ (X.T * (e / (1 - h)) ** 2 @ X) @ inverse
 
 
-def cluster_jackknife(X, y, clusters, weights=None):
-    """Return the jackknife covariance of coefficients: squared changes without each cluster."""
+def cluster_jackknife(X, y, clusters, weights=None, factors=1.0):
+    """Return the jackknife covariance of coefficients: squared changes without each cluster.
+
+    `factors` multiply the changes.
+    """
     w = np.sqrt(np.ones(len(y)) if weights is None else weights)
 
     def fitted(rows):
         return np.linalg.lstsq(X[rows] * w[rows, None], y[rows] * w[rows], rcond=None)[0]
 
     whole = fitted(np.arange(len(y)))
-    moves = [fitted(np.flatnonzero(clusters != u)) - whole for u in np.unique(clusters)]
-    return sum(np.outer(move, move) for move in moves)
+    moves = np.array([fitted(np.flatnonzero(clusters != u)) - whole for u in np.unique(clusters)])
+    moves = moves * np.reshape(factors, (-1, 1))
+    return moves.T @ moves
 
 
-def satterthwaite(X, a, clusters, weights=None):
+def satterthwaite(X, a, clusters, weights=None, factors=1.0):
     """Return the degrees of freedom of the jackknife variance of a'b; var y = 1 / weights."""
     weights, out = np.ones(len(X)) if weights is None else weights, []
 
     def row(rows):
-        w = weights * rows
-        return a @ np.linalg.solve((X * w[:, None]).T @ X, (X * w[:, None]).T)
+        root = np.sqrt(weights * rows)
+        return a @ np.linalg.pinv(X * root[:, None]) * root
 
     whole = row(np.ones(len(X)))
     for u in np.unique(clusters):
         out.append(row((clusters != u).astype(float)) - whole)
+    out = np.array(out) * np.reshape(factors, (-1, 1))
     values = np.linalg.eigvalsh(np.array(out) / weights @ np.array(out).T)
     return values.sum() ** 2 / (values**2).sum()
 

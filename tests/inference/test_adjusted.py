@@ -121,7 +121,7 @@ def test_a_trend_is_that_of_scores_and_needs_an_order(doses, tmp_path):
     # a pair has no other trend than the difference
     welch = permutation_test(rows, ordered, **FEW)
     np.testing.assert_allclose(found.pairs[1].null, welch.pairs[1].null, rtol=1e-9)
-    with pytest.raises(ValueError, match="order of groups 'high', 'low', 'mid' is not known"):
+    with pytest.raises(ValueError, match="the order of 'high', 'low', 'mid' is not known"):
         permutation_test(rows, names, statistic="trend")
     beside = permutation_test(rows, ordered, statistic="trend", covariates={"age": age}, **FEW)
     assert found.overall.pvalue < 0.02 < beside.overall.pvalue

@@ -147,6 +147,43 @@ def test_donors_do_not_add_to_the_spread_of_differences(design):
     np.testing.assert_allclose(found.means, apart.means)
 
 
+@few
+@pytest.mark.parametrize("interval", ["t", "percentile"])
+def test_a_trend_is_the_slope_over_groups_in_their_order(interval):
+    pd = pytest.importorskip("pandas")
+    rng, codes = np.random.default_rng(0), np.repeat([0, 1, 2], [9, 14, 7])
+    rows = rng.dirichlet(np.ones(5), 30)
+    doses = pd.Categorical.from_codes(codes, ["none", "low", "high"], ordered=True)
+    options = {"interval": interval, "n_permutations": 9, "random_state": 0}
+    found = group_effects(rows, doses, **options)
+    trend = found.columns("trend")
+    np.testing.assert_allclose(trend["slope"], np.polyfit(codes, rows, 1)[0], rtol=1e-9)
+    away = (trend["lower"] > 0) | (trend["upper"] < 0)
+    if interval == "t":
+        np.testing.assert_array_equal(trend["pvalue"] <= 0.05, away)
+    # numbers are scores themselves; of two groups it is their difference
+    two = codes != 1
+    of_two = group_effects(rows[two], 0.5 * codes[two], **options)
+    differences, trend = of_two.differences(0.0), of_two.columns("trend")
+    for name, values in trend.items():
+        if name in ("lower", "upper", "std_error", "pvalue"):
+            np.testing.assert_allclose(values, getattr(differences, name)[:, 0], rtol=1e-6)
+    with pytest.raises(ValueError, match="'trend' is not one of 'means'.* ordered Categorical"):
+        group_effects(rows, np.array(list("abc"))[codes], **options).columns("trend")
+
+
+@few
+def test_a_trend_within_donors_is_that_of_their_slopes():
+    rows, visit, donors = of_donors(np.ones((12, 3), bool))
+    trend = group_effects(rows, visit, units=donors, moderated=False, n_permutations=9)
+    slopes = (rows[visit == 2] - rows[visit == 0]) / 2
+    found = trend.columns("trend")
+    expected = scipy.stats.ttest_1samp(slopes, 0)
+    np.testing.assert_allclose(found["slope"], slopes.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(found["std_error"], slopes.std(axis=0, ddof=1) / np.sqrt(12))
+    np.testing.assert_allclose(found["pvalue"], expected.pvalue, rtol=1e-9)
+
+
 @st.composite
 def designs(draw):
     """Groups, strata and subjects of units, and their proportions."""

@@ -13,6 +13,8 @@ from nmfscale.inference.design.groups import (
     checked_design,
     checked_labels,
     groups_of_samples,
+)
+from nmfscale.inference.design.labellings import (
     log10_labellings,
     n_labellings,
     n_symmetries,

@@ -8,7 +8,6 @@ differences far more often than its level.
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 
 from ...counts.names import is_missing, matched, plain, shown, such_as
 from ...counts.warn import warn_caller
-from ...kernels.functions import log_gamma
 
 Array = NDArray[Any]
 # Texts that pandas and NumPy write for a missing value.
@@ -117,17 +115,26 @@ def _labels_of(values: Any, n_samples: int, name: str) -> Labels:
     return Labels(codes.reshape(-1).astype(np.int64), tuple(names.tolist()))
 
 
-def scores_of(groups: Labels) -> Array:
-    """Return a number for each group (R,): numbers themselves, or 0, 1, 2 ... of categories."""
+def known_scores(groups: Labels) -> tuple[float, ...]:
+    """Return a number for each group: numbers themselves, or 0, 1, 2 ... of ordered categories.
+
+    Empty if the order of groups is not known.
+    """
     names = groups.names
     if all(isinstance(name, Real) and not isinstance(name, bool) for name in names):
-        return np.array(names, np.float64)
-    if groups.ordered:
-        return np.arange(len(names), dtype=np.float64)
+        return tuple(map(float, names))
+    return tuple(map(float, range(len(names)))) if groups.ordered else ()
+
+
+def scores_of(groups: Labels, what: str = "statistic='trend'") -> Array:
+    """Return the same (R,), and refuse groups whose order is not known."""
+    scores = known_scores(groups)
+    if scores:
+        return np.array(scores)
     raise ValueError(
-        f"statistic='trend': the order of groups {', '.join(map(shown, names[:3]))} is not known. "
-        "Pass numbers, such as doses, or an ordered pandas Categorical: "
-        "pd.Categorical(groups, categories=[...], ordered=True)."
+        f"{what}: the order of {', '.join(map(shown, groups.names[:3]))} is not known. Pass "
+        "numbers, such as doses, or an ordered pandas Categorical: "
+        "pd.Categorical(labels, categories=[...], ordered=True)."
     )
 
 
@@ -386,60 +393,4 @@ def _warn_of_strata_as_units(sizes: Array) -> None:
             "(patient, author), these resemble each other, and p-values are far too small: pass "
             "units=donor alone, which compares groups within donors. If samples are independent, "
             "pass units=, a different label for each sample."
-        )
-
-
-# Number of labellings ----------------------------------------------------------------
-
-
-def log10_labellings(sizes: Array) -> float:
-    """Return log10 of the number of labellings, given units in each stratum and group.
-
-    `sizes` are units of each stratum in each group.
-    """
-    sizes = np.atleast_2d(sizes).astype(float)
-    logs = log_gamma(sizes.sum(axis=1) + 1).sum() - log_gamma(sizes + 1).sum()
-    return max(0.0, float(logs) / math.log(10))
-
-
-def n_labellings(sizes: Array) -> int:
-    """Return the number of labellings: the product over strata of n! / (n_1! n_2! ...)."""
-    out = 1
-    for stratum in np.atleast_2d(sizes).tolist():
-        left = sum(stratum)
-        for size in stratum:
-            out *= math.comb(left, size)
-            left -= size
-    return out
-
-
-def n_symmetries(sizes: Array) -> int:
-    """Return the number of permutations of groups of equal sizes."""
-    _, counts = np.unique(np.atleast_2d(sizes), axis=1, return_counts=True)
-    return math.prod(math.factorial(int(n)) for n in counts)
-
-
-def smallest_pvalue(sizes: Array, *, symmetric: bool = True) -> float:
-    """Return the smallest p-value that the test with all labellings can give."""
-    same = n_symmetries(sizes) if symmetric else 1
-    log10 = log10_labellings(sizes)
-    if log10 < 15:
-        return same / n_labellings(sizes)
-    # more symmetries than a float can hold, with hundreds of groups
-    exponent = math.log10(same) - log10
-    return float(min(1.0, 10.0 ** max(exponent, -300.0)))
-
-
-def warn_few_labellings(
-    smallest: Sequence[float], alpha: float, names: Sequence[str], what: str
-) -> None:
-    """Warn of tests that cannot reject, whatever the data."""
-    powerless = [(name, p) for p, name in zip(smallest, names, strict=True) if p > alpha]
-    if powerless:
-        shown = ", ".join(f"{p:.2g} ({name})" for name, p in powerless[:3])
-        more = f", and {len(powerless) - 3:,} more" if len(powerless) > 3 else ""
-        warn_caller(
-            f"{what} are so few that no p-value below {shown}{more} is possible, which is above "
-            f"alpha={alpha:g}: nothing can be found there. More {what} are needed, not more "
-            "permutations."
         )

@@ -105,26 +105,10 @@ class Units:
 
     @property
     def weights(self) -> Array | None:
-        """Weights (n,) of units in comparisons within blocks, None if all count alike.
-
-        Subjects in one group are compared with others, from which they differ more than a subject
-        differs from itself: their units weigh by the ratio of the variance within subjects to that
-        between them (generalised least squares; recovery of inter-block information). Labels have
-        no part in it.
-        """
+        """Weights (n,) of units in comparisons within blocks, None if all count alike."""
         if self.subjects is None:
             return None
-        blocks = self.blocks
-        several = np.bincount(self.subjects)[self.subjects] > 1
-        if several.all() or not several.any():
-            return None
-        squares = (within_strata(proportions(self.rows), blocks) ** 2).sum(axis=1)
-        within, between = (
-            squares[part].sum() / max(1, part.sum() - np.unique(blocks[part]).size)
-            for part in (several, ~several)
-        )
-        ratio = min(1.0, float(within / between)) if between > 0 else 1.0
-        return np.where(several, 1.0, ratio)
+        return weights_of_subjects(proportions(self.rows), self.blocks, self.subjects)
 
     @property
     def relative_weights(self) -> Array:
@@ -209,13 +193,35 @@ def _unlike(values: Array, groups: Labels, factor: float) -> tuple[str, str, flo
     return one, other, float(means[least])
 
 
-def within_strata(rows: Array, strata: Array) -> Array:
-    """Subtract the mean of its stratum from each row; no permutation changes that mean."""
-    _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-    sums = np.zeros((sizes.size, rows.shape[1]))
-    np.add.at(sums, stratum.reshape(-1), rows)
-    centred: Array = rows - (sums / sizes[:, None])[stratum.reshape(-1)]
+def within_strata(rows: Array, strata: Array, weights: Array | None = None) -> Array:
+    """Subtract the (weighted) mean of its stratum from each row; no permutation changes it."""
+    _, stratum = np.unique(strata, return_inverse=True)
+    stratum = stratum.reshape(-1)
+    weighed = rows if weights is None else rows * weights[:, None]
+    sums = np.zeros((int(stratum.max()) + 1, rows.shape[1]))
+    np.add.at(sums, stratum, weighed)
+    centred: Array = rows - (sums / np.bincount(stratum, weights)[:, None])[stratum]
     return centred
+
+
+def weights_of_subjects(rows: Array, blocks: Array, subjects: Array) -> Array | None:
+    """Return weights (n,) of units in comparisons within blocks, None if all count alike.
+
+    Subjects with a single unit are compared with others, from which they differ more than a subject
+    differs from itself: their units weigh by the ratio of the variance within subjects to that
+    between them (generalised least squares; recovery of inter-block information). Labels have no
+    part in it.
+    """
+    several = np.bincount(subjects)[subjects] > 1
+    if several.all() or not several.any():
+        return None
+    squares = (within_strata(rows, blocks) ** 2).sum(axis=1)
+    within, between = (
+        squares[part].sum() / max(1, part.sum() - np.unique(blocks[part]).size)
+        for part in (several, ~several)
+    )
+    ratio = min(1.0, float(within / between)) if between > 0 else 1.0
+    return np.where(several, 1.0, ratio)
 
 
 def _places(kept: Array) -> NDArray[np.int64]:

@@ -24,7 +24,8 @@ from ...counts.sizes import MemoryLimitError, readable
 from ...counts.warn import warn_caller
 from ...kernels.functions import exp, log_gamma
 from ...kernels.permute import PANEL_COLUMNS, permuted_sums
-from ..design.groups import Labels, n_labellings
+from ..design.groups import Labels
+from ..design.labellings import n_labellings
 from ..replicates.replicates import ReplicateTask
 from ..replicates.seeds import child, child_states
 from .statistics import Statistic

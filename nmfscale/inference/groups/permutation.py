@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from ...counts.warn import warn_caller
-from ..design.groups import Labels, log10_labellings, n_labellings, smallest_pvalue
+from ..design.groups import Labels
+from ..design.labellings import log10_labellings, n_labellings, smallest_pvalue
 from ..design.units import Units
 from ..job import JobOptions
 from ..replicates.replicates import run_replicates

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ...counts.names import shown
 from ...methods.factors import proportions
-from ..design.groups import Labels, log10_labellings, n_labellings, smallest_pvalue
+from ..design.groups import Labels
+from ..design.labellings import log10_labellings, n_labellings, smallest_pvalue
 from ..design.units import Units, within_strata
 from ..groups.bootstrap import in_parts
 from ..groups.dispersion import Dispersion
@@ -110,7 +111,7 @@ class AdjustedGroups:
         X, Y, blocks = X[order], Y[order], blocks[order]
         fit = LeastSquares.of(X, Y)
         tested = tuple(range(X.shape[1] - columns.shape[1], X.shape[1]))
-        task = AllTopics(fit, (tested,), None, np.bincount(blocks))
+        task = AllTopics(fit, (tested,), np.bincount(blocks))
         _, first, kind = np.unique(X, axis=0, return_index=True, return_inverse=True)
         sizes = np.zeros((int(blocks.max()) + 1, len(first)), np.int64)
         np.add.at(sizes, (blocks, kind.reshape(-1)), 1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..design.units import within_strata
 from ..groups.statistics import Statistic, as_they_are
 
 Array = NDArray[Any]
@@ -21,11 +22,7 @@ def rows_of_topics(values: Array, weights: Array, strata: Array) -> Array:
     The mean of the stratum is subtracted from proportions y: differences between strata are no
     evidence. If all weights are 1, the last columns hold no information and are left out.
     """
-    _, code = np.unique(strata, return_inverse=True)
-    code = code.reshape(-1)
-    sums = np.zeros((code.max() + 1, values.shape[1]))
-    np.add.at(sums, code, values * weights[:, None])
-    away = values - (sums / np.bincount(code, weights)[:, None])[code]
+    away = within_strata(values, strata, weights)
     # a topic that is the same in all units up to rounding
     away[:, (away**2).sum(axis=0) <= 1e-24 * (values**2).sum(axis=0)] = 0
     s = away * weights[:, None]

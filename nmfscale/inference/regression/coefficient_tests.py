@@ -4,9 +4,9 @@ The statistic of some terms is ``|q' e|^2 / sum_u w_u e_u^2``, with residuals e 
 orthonormal basis q of what the other terms do not explain, and weights w for which the denominator
 is the expectation of the numerator under the null hypothesis, whatever the spread of each unit. For
 a single term it is the square of the t-value with standard error HC3; for the levels of a label it
-is the statistic of Brown and Forsythe (1974). Squares of residuals may be moderated: see `robust`.
-Comparing it with permutations stays valid where spread differs (DiCiccio and Romano 2017), which a
-comparison of pooled t-values does not.
+is the statistic of Brown and Forsythe (1974). Comparing it with permutations stays valid where
+spread differs (DiCiccio and Romano 2017), which a comparison of pooled t-values does not. Effects
+of strata may be absorbed: see `LeastSquares`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from ...counts.cached import cached_property
 from ...kernels import decompositions, dense
 from ...kernels.permute import permuted_orders
-from ..design.groups import n_labellings
+from ..design.labellings import n_labellings
 from ..groups.bootstrap import in_parts
 from ..groups.labelling import labellings
 from ..replicates.replicates import ReplicateTask
 from ..replicates.seeds import child, child_states, generator
 from .least_squares import AT_ONCE, LeastSquares
-from .robust import CR3, PRIOR, free_rows, prior_of_rows
+from .robust import CR3, free_rows, scale_of_rows
 
 Array = NDArray[Any]
 # Relative difference below which two statistics are equal up to rounding.
@@ -40,14 +40,10 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class CoefficientTests(ReplicateTask):
-    """Tests of sets of terms: `tested` are the numbers of their columns.
-
-    `shares` (T,) are the shares of topics in moderated variances, None without moderation.
-    """
+    """Tests of sets of terms: `tested` are the numbers of their columns."""
 
     fit: LeastSquares
     tested: tuple[tuple[int, ...], ...]
-    shares: Array | None
 
     @property
     @abstractmethod
@@ -58,7 +54,7 @@ class CoefficientTests(ReplicateTask):
         """Return the inputs of the tests, from which a checkpoint is recognised."""
         fit = self.fit
         yield from (fit.basis, fit.turn, fit.coefficients, fit.residuals, self._units)
-        yield from (repr(self.tested), np.zeros(0) if self.shares is None else self.shares)
+        yield repr(self.tested)
 
     @property
     @abstractmethod
@@ -166,17 +162,14 @@ class FreedmanLane(CoefficientTests):
         return max(1, AT_ONCE // (2 * P * max(n, T)))
 
     @cached_property
-    def _weights(self) -> list[tuple[Array, Array]]:
-        """Weights (n,) of the topic's and of pooled squared residuals, for each test."""
+    def _weights(self) -> list[Array]:
+        """Weights (n,) of squared residuals, for each test."""
         free, rest = free_rows(self.fit)
-        prior = np.zeros(len(rest)) if self.shares is None else prior_of_rows(self.fit)
-        weights = []
-        for direction in self._directions:
-            w = np.where(
-                free, (dense.product(self.fit.basis, direction) ** 2).sum(axis=1) / rest**2, 0.0
-            )
-            weights.append((w * (1 - prior), w * prior))
-        return weights
+        scale = np.where(free, scale_of_rows(self.fit) / rest**2, 0.0)
+        return [
+            (dense.product(self.fit.basis, direction) ** 2).sum(axis=1) * scale
+            for direction in self._directions
+        ]
 
     @cached_property
     def _pooled(self) -> list[float]:
@@ -206,20 +199,11 @@ class FreedmanLane(CoefficientTests):
         rows = np.take(Q.T, orders, axis=1)  # (P, m, n)
         for j, (e, turn) in enumerate(zip(self._without, self._directions, strict=True)):
             v = _of_orders(rows, e)
-            own, of_all = self._weights[j]
-            left, squares = self._left(rows, orders, e, v, own)
-            if self.shares is not None:
-                all_left, all_squares = self._left(rows, orders, e, v, of_all)
-                left += self.shares * all_left.sum(axis=1, keepdims=True)
-                squares += self.shares * all_squares.sum(axis=1, keepdims=True)
+            left, squares = self._left(rows, orders, e, v, self._weights[j])
             if self._pooled[j] > 0:
                 total = (e**2).sum(axis=0)
-                rest = np.maximum(total - (v * v).sum(axis=1), 0)
-                if self.shares is not None:
-                    total = self.shares * total.sum()
-                    rest = self.shares * rest.sum(axis=1, keepdims=True)
                 squares += self._pooled[j] * total
-                left += self._pooled[j] * rest
+                left += self._pooled[j] * np.maximum(total - (v * v).sum(axis=1), 0)
             between = (dense.products(turn.T, v) ** 2).sum(axis=1)
             of_tests.append(self._of_topics(between, left, squares))
         return np.stack(of_tests, axis=1)
@@ -245,12 +229,18 @@ class SignFlips(CoefficientTests):
     """Flip the signs of the residuals of the reduced model, unit by unit.
 
     It is the wild bootstrap of clusters with the null hypothesis imposed (Cameron, Gelbach and
-    Miller 2008): rows of a unit stay together, so that terms may vary within units.
+    Miller 2008): rows of a unit stay together, so that terms may vary within units. `factors`
+    (n_units,) are those of `CR3`.
     """
 
     unit: Array
-    n_units: int
+    factors: Array
     name = "sign flips"
+
+    @property
+    def n_units(self) -> int:
+        """Number of units."""
+        return len(self.factors)
 
     @property
     def _units(self) -> Array:
@@ -289,12 +279,13 @@ class SignFlips(CoefficientTests):
     @cached_property
     def _parts(self) -> list[tuple[Array, Array, Array, Array]]:
         """Return the terms that `statistics` sums over units, for each test."""
-        errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
+        errors = CR3(self.fit, self.unit, self.factors)
         scores, B, parts = errors.scores(), errors.squares(), []
         rest = np.eye(B.shape[1]) - B
         for turn in self._directions:
             r = scores + dense.products(B, self.fit.inside(turn))
             K = decompositions.solve(rest, np.broadcast_to(turn, (len(B), *turn.shape)))
+            K *= self.factors[:, None, None]
             own = dense.products(K.transpose(0, 2, 1), r)  # (n_units, k, T)
             C = dense.products(K.transpose(0, 2, 1), B)  # (n_units, k, P)
             cross = dense.products(C.transpose(0, 2, 1), own)  # (n_units, P, T)
@@ -314,22 +305,8 @@ class SignFlips(CoefficientTests):
             v = dense.product(signs, r).reshape(-1, P, T)
             left = squares - 2 * (v * dense.product(signs, cross).reshape(-1, P, T)).sum(axis=1)
             left += (v * dense.products(of_fit, v)).sum(axis=1)
-            if self.shares is not None:
-                prior = PRIOR / (PRIOR + self._freedom[j])
-                left, squares = (
-                    (1 - prior) * variances
-                    + prior * self.shares * variances.sum(axis=-1, keepdims=True)
-                    for variances in (np.maximum(left, 0), squares)
-                )
             out[:, j] = _ratio((dense.products(turn.T, v) ** 2).sum(axis=1), left, squares)
         return out
-
-    @cached_property
-    def _freedom(self) -> list[float]:
-        """Degrees of freedom of the variance of each test: the smallest of its terms."""
-        errors = CR3(self.fit, self.unit, np.array([0, self.n_units]))
-        single = np.eye(self.fit.basis.shape[1])
-        return [min(errors.freedom(single[k]) for k in columns) for columns in self.tested]
 
 
 def _of_orders(rows: Array, e: Array) -> Array:

@@ -120,6 +120,16 @@ def _refuse_unlinked(groups: Labels, blocks: Array, what: str) -> None:
         )
 
 
+def refuse_replicates(interval: str, within: str) -> None:
+    """Refuse bootstrap intervals of comparisons within strata or units, "" if there are none."""
+    if interval != "t" and within:
+        remedy = ", or leave strata= out" if within == "strata" else ""
+        raise ValueError(
+            f"interval={interval!r} with comparisons within {within}: bootstrap intervals are not "
+            f"adjusted for these. Pass interval='t'{remedy}."
+        )
+
+
 def upper_if_absent(values: Array, weights: Array, groups: Labels, level: float) -> Array:
     """Return the upper end (T, R) of the mean of a group without a topic, and 0 elsewhere.
 

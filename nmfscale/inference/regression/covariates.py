@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import matched, shown
-from ..design.groups import checked_labels
+from ..design.groups import checked_labels, scores_of
 from ..design.loadings import checked_names
 
 Array = NDArray[Any]
@@ -26,13 +26,14 @@ class DesignMatrix:
     """Values (n, P) in float64, and the names of the terms.
 
     `references` are indicators (n,) of the levels that have no term, by name. `covariates` is the
-    covariate of each term.
+    covariate of each term, `labels` are those that are labels.
     """
 
     values: Array
     terms: tuple[Any, ...]
     references: dict[str, Array] = field(default_factory=dict)
     covariates: tuple[Any, ...] = ()
+    labels: frozenset[Any] = frozenset()
 
     def columns(self) -> dict[Any, list[int]]:
         """Return the columns of each covariate, by its name."""
@@ -44,6 +45,17 @@ class DesignMatrix:
     def several_terms(self) -> dict[Any, list[int]]:
         """Return the columns of each covariate that has several, by its name."""
         return {name: columns for name, columns in self.columns().items() if len(columns) > 1}
+
+    def varying(self) -> DesignMatrix:
+        """Return the matrix without constants, which effects of strata contain."""
+        kept = np.ptp(self.values, axis=0) > 0
+        if not kept.any():
+            raise ValueError("no covariate varies: one at least that does is needed.")
+        terms, covariates = (
+            tuple(name for name, stays in zip(names, kept, strict=True) if stays)
+            for names in (self.terms, self.covariates)
+        )
+        return replace(self, values=self.values[:, kept], terms=terms, covariates=covariates)
 
     def check_rank(self, kept: Array, what: str) -> None:
         """Refuse terms whose coefficients these rows do not determine."""
@@ -69,38 +81,86 @@ class DesignMatrix:
         centred = X.copy()
         if constant.size:  # as in LeastSquares: a mean far larger than the spread does no harm
             centred -= np.where(np.arange(P) == constant[0], 0.0, X.mean(axis=0))
-        centred /= np.linalg.norm(centred, axis=0)
-        diagonal = np.abs(np.diag(np.linalg.qr(centred, mode="r")))
-        if diagonal.min() < _DEPENDENT:
-            j = int(np.argmax(diagonal < _DEPENDENT))
+        self._refuse_dependent(centred, X, "")
+
+    def check_within(self, centred: Array, n_strata: int, within: str) -> None:
+        """Refuse terms whose coefficients rows do not determine within strata.
+
+        `centred` (n, P) is less the means of `n_strata` strata, which are called `within`.
+        """
+        n, P = centred.shape
+        if n <= P + n_strata:
+            raise ValueError(
+                f"{n:,} rows in {n_strata:,} {within} are too few to compare within {within}: "
+                f"{P} terms need at least {P + n_strata + 1:,}. Pass coarser {within}, or leave "
+                "covariates out."
+            )
+        same = ~self.vary(centred)
+        if same.any():
+            name = shown(self.terms[int(same.argmax())])
+            raise ValueError(
+                f"term {name} is the same in all samples of each of the {within}, whose effects "
+                "are in the model, so that its own effect cannot be told from these. Leave "
+                f"{name} out, as {within} adjust for it already; or, to estimate it, leave "
+                "strata= out."
+            )
+        self._refuse_dependent(centred, centred, f" within {within}")
+
+    def vary(self, centred: Array) -> Array:
+        """Return a mask of terms that vary within strata, given values less means of strata."""
+        lengths = np.linalg.norm(self.values, axis=0)
+        varies: Array = np.linalg.norm(centred, axis=0) > _DEPENDENT * lengths
+        return varies
+
+    def _refuse_dependent(self, centred: Array, X: Array, within: str) -> None:
+        """Refuse columns of `centred` that earlier ones explain; X is shown in their place."""
+        j = first_dependent(centred)
+        if j is not None:
             X = X / np.linalg.norm(X, axis=0)
             weights = np.linalg.lstsq(X[:, :j], X[:, j], rcond=None)[0]
             others = [shown(self.terms[k]) for k in np.flatnonzero(np.abs(weights) > 1e-6)]
             raise ValueError(
-                f"covariates are collinear: term {shown(self.terms[j])} is a combination of "
-                f"{', '.join(others)}. Leave one of them out."
+                f"covariates are collinear{within}: term {shown(self.terms[j])} is a combination "
+                f"of {', '.join(others)}. Leave one of them out."
             )
+
+
+def first_dependent(X: Array) -> int | None:
+    """Return the first column (of none that is 0) that earlier ones explain, None if none is."""
+    diagonal = np.abs(np.diag(np.linalg.qr(X / np.linalg.norm(X, axis=0), mode="r")))
+    return int(np.argmax(diagonal < _DEPENDENT)) if diagonal.min() < _DEPENDENT else None
 
 
 def design_matrix(
     covariates: Any, n_samples: int, names: Any = None, intercept: bool = True,
-    sample_names: Any = None,
+    sample_names: Any = None, trend: Iterable[Any] = (),
 ) -> DesignMatrix:  # fmt: skip
     """Return the design matrix of a table, a mapping or a matrix of covariates.
 
-    Rows of a table, and the columns of a mapping, are matched with `sample_names`.
+    Rows of a table, and the columns of a mapping, are matched with `sample_names`. `trend` names
+    ordered labels that are one term.
     """
     if not isinstance(covariates, Mapping):
         covariates = matched(covariates, sample_names, "covariates", subject="loadings")
     columns, terms = [], []
     owners: list[Any] = []
     references: dict[str, Array] = {}
+    labels: set[Any] = set()
+    if isinstance(trend, str):
+        raise ValueError(f"trend={shown(trend)}: a list is needed, such as trend=[{shown(trend)}].")
+    left = list(trend)
     if intercept:
         columns.append(np.ones(n_samples))
         terms.append(INTERCEPT)
         owners.append(None)
     for name, values in _columns(covariates, names, sample_names):
-        for term, column in _encoded(name, values, n_samples, references):
+        ordered = name in left
+        if ordered:
+            left.remove(name)
+        encoded = _scored if ordered else _encoded
+        for term, column in encoded(name, values, n_samples, references):
+            if term != name:
+                labels.add(name)
             if term in terms:
                 remedy = ": pass intercept=False" if term == INTERCEPT else ""
                 raise ValueError(f"two terms are named {shown(term)}{remedy}.")
@@ -109,7 +169,12 @@ def design_matrix(
             owners.append(name)
     if len(columns) == int(intercept):
         raise ValueError("covariates has no columns: one at least is needed.")
-    return DesignMatrix(np.column_stack(columns), tuple(terms), references, tuple(owners))
+    if left:
+        such = ", ".join(shown(name) for name in dict.fromkeys(owners) if name is not None)
+        raise ValueError(f"trend: {shown(left[0])} is not one of the covariates, {such}.")
+    return DesignMatrix(
+        np.column_stack(columns), tuple(terms), references, tuple(owners), frozenset(labels)
+    )
 
 
 def _columns(covariates: Any, names: Any, sample_names: Any) -> Iterator[tuple[Any, Any]]:
@@ -167,6 +232,14 @@ def _encoded(
     references[f"{name}[{labels.names[0]}]"] = (labels.codes == 0).astype(np.float64)
     for code, level in enumerate(labels.names[1:], 1):
         yield f"{name}[T.{level}]", (labels.codes == code).astype(np.float64)
+
+
+def _scored(
+    name: Any, values: Any, n_samples: int, references: dict[str, Array]
+) -> Iterator[tuple[Any, Array]]:
+    """Yield the term of an ordered label, whose levels are 0, 1, 2 ..., or numbers themselves."""
+    labels = checked_labels(values, n_samples, f"covariate {shown(name)}")
+    yield f"{name}[trend]", scores_of(labels, f"trend={shown(name)}")[labels.codes]
 
 
 def _are_numbers(array: Array) -> bool:

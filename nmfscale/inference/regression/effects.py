@@ -24,7 +24,8 @@ from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...methods.factors import proportions
 from ...models.pipelines import FittedModel, refuse_swapped
 from ..design.equal_weights import EqualWeights
-from ..design.groups import checked_design, smallest_pvalue, warn_few_labellings
+from ..design.groups import checked_design, known_scores
+from ..design.labellings import smallest_pvalue, warn_few_labellings
 from ..design.loadings import Scale, TopicSums, topics_of_samples
 from ..design.units import units_with_topics, warn_of_rare_topics
 from ..groups.bootstrap import Cells, draw_in_parts, warn_of_few_units
@@ -36,7 +37,12 @@ from ..replicates.replicates import Replicates, ReplicateTask, check_positive, r
 from ..replicates.seeds import child_states, seed_of
 from ..results.origin import Origin
 from .brown_forsythe import EachTopic, rows_of_topics
-from .comparison import Comparison, upper_if_absent, warn_of_unequal_spread
+from .comparison import (
+    Comparison,
+    refuse_replicates,
+    upper_if_absent,
+    warn_of_unequal_spread,
+)
 from .effects_result import GroupEffects
 
 Array = NDArray[Any]
@@ -220,12 +226,7 @@ def group_effects(
     drawn = "samples" if units is None else "units"
     weights = design.rows.sum(axis=1) if equal_weights == "samples" else np.ones(len(values))
     comparison = Comparison.of(design, values, weights, moderated)
-    if interval != "t" and comparison.within is not None:
-        raise ValueError(
-            f"interval={interval!r} with groups that are compared within {comparison.what}: "
-            "bootstrap intervals are not adjusted for these. Pass interval='t', or leave strata= "
-            "out."
-        )
+    refuse_replicates(interval, comparison.what)
     statistic = EachTopic.of_topics(labels.sizes, len(names))
     rows = rows_of_topics(values, weights * design.relative_weights, design.blocks)
     labelled = labelled_sets(
@@ -257,7 +258,7 @@ def group_effects(
         smallest if exact[0] else max(smallest, 1 / (len(nulls[0]) + 1)),
         comparison.errors, comparison.parts, comparison.within, comparison.moderation,
         upper_if_absent(values, weights, labels, level), level, interval, drawn, equal_weights,
-        seed.entropy, interrupted, comparison.what,
+        seed.entropy, interrupted, comparison.what, known_scores(labels),
         Origin.of(topics.words, groups=groups, units=units, strata=strata),
     )  # fmt: skip
 

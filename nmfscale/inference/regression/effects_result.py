@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from ...counts.foreign import imported_pandas
-from ...counts.names import shown
+from ...counts.names import name_array, shown
 from ...kernels import dense
-from ...models.tables import Columns, tidy_columns
+from ...models.tables import Columns, Tables, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import arcsine_interval, interval_ends, spread
-from ..quantiles import t_quantile
 from ..results.files import Result
 from ..results.origin import Origin
-from .moderation import Moderation
-from .one_way import OneWay, pvalues
+from .moderation import Moderation, moderated
+from .one_way import OneWay, pvalues, t_quantiles
 from .within_blocks import WithinBlocks
 
 Array = NDArray[Any]
@@ -159,17 +158,28 @@ class GroupEffects(Result):
     compared_within : str
         What groups are compared within: "units" that have samples in several groups, "strata", or
         "" if all units of the groups are compared.
+    scores : tuple of float
+        Groups as numbers: numbers themselves, or 0, 1, 2 ... of an ordered Categorical. Empty if
+        the order of groups is not known.
     origin : Origin
         What it was made from: names of the columns of labels, `groups`, `units` and `strata`, and
         `topic_words`, the leading features of topics.
 
     Notes
     -----
-    The table of :meth:`columns` and :meth:`to_frame` has a row for each topic and group:
-    ``topic``, ``group``, ``mean``, ``lower``, ``upper``, ``std_error`` and, the same for all
-    groups of a topic, ``pvalue`` and ``qvalue`` (not with bootstrap intervals),
-    ``pvalue_permutation`` and ``pvalue_maxt``.
+    Tables of :meth:`columns` and :meth:`to_frame`:
+
+    - "means", the default, has a row for each topic and group: ``topic``, ``group``, ``mean``,
+      ``lower``, ``upper``, ``std_error`` and, the same for all groups of a topic, ``pvalue`` and
+      ``qvalue`` (not with bootstrap intervals), ``pvalue_permutation`` and ``pvalue_maxt``.
+    - "trend", if there are `scores`, has a row for each topic, with the slope of a line through the
+      means of groups at their scores, by least squares with the numbers of units as weights:
+      ``topic``, ``slope``, the change for a step of 1, ``lower``, ``upper``, ``std_error``,
+      ``pvalue`` and ``qvalue``. Intervals and p-values are those of the same contrast, as of
+      differences; within strata or units, means are adjusted for these.
     """
+
+    _hint = '. "trend" is for groups that are numbers, such as doses, or an ordered Categorical'
 
     means: Array
     pvalue: Array | None
@@ -196,6 +206,7 @@ class GroupEffects(Result):
     random_state: int | Sequence[int] | None
     interrupted: bool
     compared_within: str = ""
+    scores: tuple[float, ...] = ()
     origin: Origin = Origin()
     lower: Array = field(init=False)
     upper: Array = field(init=False)
@@ -203,10 +214,10 @@ class GroupEffects(Result):
 
     def __post_init__(self) -> None:
         """Set the intervals."""
-        variances, freedom = self._moderated(*self.errors.variances(self.parts))
+        variances, freedom = moderated(self.moderation, *self.errors.variances(self.parts))
         errors = np.sqrt(variances)
         if self.replicates is None:
-            lower, upper = arcsine_interval(self.means, errors * _quantiles(freedom, self.level))
+            lower, upper = arcsine_interval(self.means, errors * t_quantiles(freedom, self.level))
         else:
             lower, upper = self._of_replicates(self.replicates, self.means, self.parts)
             errors = spread(self.replicates)
@@ -218,12 +229,6 @@ class GroupEffects(Result):
     def prior_freedom(self) -> float:
         """Prior degrees of freedom of moderated variances, 0 without moderation."""
         return 0.0 if self.moderation is None else self.moderation.freedom
-
-    def _moderated(self, variances: Array, freedom: Array) -> tuple[Array, Array]:
-        """Return variances and degrees of freedom (T, k)."""
-        if self.moderation is None:
-            return variances, np.broadcast_to(freedom, variances.shape)
-        return self.moderation(variances, freedom)
 
     def _of_replicates(
         self, replicates: Array, estimate: Array, along: Array
@@ -297,10 +302,32 @@ class GroupEffects(Result):
             variances = self.errors.variances(dense.product(self.parts, along))
         else:
             differences, variances = self.within.differences(along), self.within.variances(along)
-        variance, freedom = self._moderated(*variances)
+        variance, freedom = moderated(self.moderation, *variances)
         errors, p = np.sqrt(variance), pvalues(differences**2, variance, np.array(1.0), freedom)
-        margins = errors * _quantiles(freedom, self.level)
+        margins = errors * t_quantiles(freedom, self.level)
         return differences, differences - margins, differences + margins, errors, p
+
+    def _tables(self) -> Tables:
+        return {"means": self._columns} | ({"trend": self._trend} if self.scores else {})
+
+    def _trend(self) -> Columns:
+        """Return slopes of topics over groups at their scores."""
+        scores, weights = np.array(self.scores), self.n_units
+        away = scores - (weights * scores).sum() / weights.sum()
+        along = (weights * away / (weights * away**2).sum())[:, None]
+        if self.replicates is None:
+            slope, lower, upper, errors, p = self._by_t(along)
+        else:
+            slope, p = dense.product(self.means, along), None
+            replicates = dense.products(self.replicates, along)
+            cells = dense.product(self.parts, along)
+            lower, upper = self._of_replicates(replicates, slope, cells)
+            errors = spread(replicates)
+        values = {"slope": slope, "lower": lower, "upper": upper, "std_error": errors}
+        if p is not None:
+            values |= {"pvalue": p, "qvalue": false_discovery_control(p, axis=0)}
+        columns = {name: column[:, 0] for name, column in values.items()}
+        return {"topic": name_array(self.topic_names), **columns}
 
     def _columns(self) -> Columns:
         of_topics = _known({
@@ -350,13 +377,6 @@ class GroupEffects(Result):
             f"{within}, {np.count_nonzero(p <= 0.05)} topics with {what}; {len(self.null):,} "
             "labellings>"
         )
-
-
-def _quantiles(freedom: Array, level: float) -> Array:
-    """Return the quantiles of Student's t (T, k), many of which are equal."""
-    values, place = np.unique(freedom, return_inverse=True)
-    quantiles: Array = np.atleast_1d(t_quantile(values, level))[place].reshape(freedom.shape)
-    return quantiles
 
 
 def _known(columns: dict[str, Array | None]) -> dict[str, Array]:

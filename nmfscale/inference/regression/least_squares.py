@@ -15,6 +15,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from ...kernels import decompositions, dense
+from ..design.units import within_strata
 from ..groups.bootstrap import draw_in_parts
 from ..replicates.replicates import ReplicateTask
 from ..replicates.seeds import child_states
@@ -35,30 +36,57 @@ class LeastSquares:
     Rows are multiplied by the roots of their weights first. `basis` Q (n, P) is orthonormal. Row j
     of B is ``d_j' Y`` with columns d_j of `dual` (n, P), which are orthogonal to all columns of X
     but the j-th; ``dual = Q @ turn``.
+
+    Effects of strata may be absorbed: `strata` (n,) are strata of rows, numbered from 0, and
+    `share` (n,) is the leverage of these effects, the weight of a row in the mean of its stratum.
+    The effects of some strata may be further columns of `basis`, orthonormal as well, in place of
+    leverages.
     """
 
     basis: Array
     turn: Array
     coefficients: Array
     residuals: Array
+    strata: Array | None = None
+    share: Array | None = None
 
     @classmethod
-    def of(cls, X: Array, Y: Array, weights: Array | None = None) -> LeastSquares:
-        """Fit the columns of Y by weighted least squares, with row weights (n,)."""
-        X, shift = _centred(X)
+    def of(
+        cls, X: Array, Y: Array, weights: Array | None = None, strata: Array | None = None,
+        in_basis: Array | None = None,
+    ) -> LeastSquares:  # fmt: skip
+        """Fit the columns of Y by weighted least squares, with row weights (n,).
+
+        Effects of `strata` are absorbed; those of `in_basis`, a mask of strata, in the basis.
+        """
+        share, whole = None, Y
+        if strata is None:
+            X, shift = _centred(X)
+        else:
+            X, Y, shift = *(within_strata(A, strata, weights) for A in (X, Y)), np.eye(X.shape[1])
+            share = _shares(strata, weights)
         if weights is not None:
             root = np.sqrt(weights)[:, None]
-            X, Y = X * root, Y * root
+            X, Y, whole = X * root, Y * root, whole * root
         norms = np.linalg.norm(X, axis=0)
         Q, R, _ = decompositions.qr(X / norms)
         turn = dense.product(decompositions.inverse(R)[0].T / norms, shift.T)
+        # set to 0 what is 0 up to rounding: what does not vary within strata, residuals if X
+        # explains all, terms that explain nothing
+        if strata is not None:
+            Y[:, (Y**2).sum(axis=0) <= NOTHING * (whole**2).sum(axis=0)] = 0
         along = dense.cross(Q, Y)
         E, B = Y - dense.product(Q, along), dense.cross(turn, along)
-        # set to 0 what is 0 up to rounding: residuals if X explains all, terms that explain nothing
         least = NOTHING * (Y**2).sum(axis=0)
         E[:, (E**2).sum(axis=0) <= least] = 0
         B[B**2 <= least * (turn**2).sum(axis=0)[:, None]] = 0
-        return cls(Q, turn, B, E)
+        if in_basis is not None and strata is not None and share is not None:
+            columns = np.flatnonzero(in_basis)
+            effects = np.where(strata[:, None] == columns, np.sqrt(share)[:, None], 0.0)
+            Q = np.hstack([Q, effects])
+            turn = np.vstack([turn, np.zeros((columns.size, turn.shape[1]))])
+            share = np.where(in_basis[strata], 0.0, share)
+        return cls(Q, turn, B, E, strata, share)
 
     @property
     def dual(self) -> Array:
@@ -70,7 +98,14 @@ class LeastSquares:
     def freedom(self) -> int:
         """Degrees of freedom of the residuals."""
         n, P = self.basis.shape
-        return max(1, n - P)
+        absorbed = 0 if self.share is None else round(float(self.share.sum()))
+        return max(1, n - P - absorbed)
+
+    @property
+    def leverage(self) -> Array:
+        """Leverages (n,) of rows."""
+        leverage: Array = (self.basis**2).sum(axis=1)
+        return leverage if self.share is None else leverage + self.share
 
     def directions(self, columns: list[int]) -> Array:
         """Return an orthonormal basis (P, k) of what the other terms do not explain."""
@@ -79,13 +114,22 @@ class LeastSquares:
 
     def inside(self, directions: Array) -> Array:
         """Return the part of Y that some terms explain, in the basis (P, T)."""
-        along = decompositions.solve(self.turn.T, self.coefficients)
+        P = self.turn.shape[1]
+        along = np.zeros((len(self.turn), self.coefficients.shape[1]))
+        along[:P] = decompositions.solve(self.turn[:P].T, self.coefficients)
         parts = dense.cross(directions, along)
         total = (along**2).sum(axis=0) + (self.residuals**2).sum(axis=0)
         # set to 0 what is 0 up to rounding
         parts[:, (parts**2).sum(axis=0) <= NOTHING * total] = 0
         projected: Array = dense.product(directions, parts)
         return projected
+
+
+def _shares(strata: Array, weights: Array | None) -> Array:
+    """Return the share (n,) of each row in the weight of its stratum."""
+    sums = np.bincount(strata, weights)[strata]
+    shares: Array = (1.0 if weights is None else weights) / sums
+    return shares
 
 
 def _centred(X: Array) -> tuple[Array, Array]:

@@ -59,7 +59,7 @@ def levels_of(matrix: DesignMatrix, X: Array, halves: bool = False) -> Iterator[
 def warn_of_levels(topics: SampleTopics, rows: Rows, matrix: DesignMatrix, drawn: str) -> None:
     """Warn of topics that few units have or that differ in spread, and of unequal depth."""
     names = topics.topic_names
-    if rows.are_units:
+    if rows.what != "samples" or rows.are_units:
         levels = list(levels_of(matrix, rows.X))
         for labels in levels or [Labels(np.zeros(len(rows.Y), np.int64), (None,))]:
             warn_of_rare_topics(rows.Y, labels, names, drawn)

@@ -72,6 +72,15 @@ class Moderation:
         return (freedom * variances + prior * expected) / (freedom + prior), freedom + prior
 
 
+def moderated(
+    moderation: Moderation | None, variances: Array, freedom: Array
+) -> tuple[Array, Array]:
+    """Return variances and degrees of freedom (T, k), moderated if they are to be."""
+    if moderation is None:
+        return variances, np.broadcast_to(freedom, variances.shape)
+    return moderation(variances, freedom)
+
+
 def shares_of(values: Array, weights: Array | None) -> Array:
     """Return the share of each topic (T,) in the variance of Dirichlet proportions."""
     mean = np.average(values, axis=0, weights=weights)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...kernels import dense
 from ...kernels.functions import power
 from ..intervals import acceleration_of
-from ..quantiles import f_tail
+from ..quantiles import f_tail, t_quantile
 from .least_squares import NOTHING
 from .robust import ROUNDING
 
@@ -138,3 +138,10 @@ def pvalues(squares: Array, expected: Array, between: Array, within: Array) -> A
     # no spread at all is more extreme than any p-value that can be told from 0
     p = np.where(some, f_tail(ratio, between, within), np.where(squares > 0, 0.0, 1.0))
     return np.maximum(p, np.finfo(np.float64).tiny)
+
+
+def t_quantiles(freedom: Array, level: float) -> Array:
+    """Return the quantiles of Student's t (T, k), many of which are equal."""
+    values, place = np.unique(freedom, return_inverse=True)
+    quantiles: Array = np.atleast_1d(t_quantile(values, level))[place].reshape(freedom.shape)
+    return quantiles

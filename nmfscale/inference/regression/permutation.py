@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from ...counts.argument_types import check_option
 from ...counts.names import shown
 from ...models.pipelines import FittedModel, refuse_swapped
-from ..design.groups import scores_of, warn_few_labellings
+from ..design.groups import scores_of
+from ..design.labellings import warn_few_labellings
 from ..design.loadings import Scale, TopicSums, topics_of_samples
 from ..design.units import Units
 from ..groups.dispersion import LOG_VARIANCES, Dispersion

@@ -24,15 +24,16 @@ from ..intervals import RobustInterval, check_interval, interval_ends
 from ..job import JobOptions, job_options, part_of_job
 from ..replicates.replicates import check_positive
 from ..results.origin import Origin
-from .covariates import design_matrix
+from .comparison import refuse_replicates
+from .covariates import INTERCEPT, design_matrix
 from .effects import bootstrap_part, job_seed
 from .least_squares import CoefficientsTask, LeastSquares
 from .levels import check_levels, levels_of, warn_of_levels
-from .moderation import shares_of
+from .moderation import Moderation, shares_of
 from .regression_result import ProportionRegression, adjusted_by_term, t_tests
-from .regression_rows import Rows
-from .robust import CR3, HC3
-from .term_tests import TermTests, same_in_strata, warn_of_same_in_strata
+from .regression_rows import Rows, are_crossed
+from .robust import CR3, HC3, factors_of_units
+from .term_tests import TermTests
 
 Array = NDArray[Any]
 
@@ -49,6 +50,7 @@ def regress_proportions(
     strata: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     intercept: bool = True,
+    trend: Sequence[Any] = (),
     n_replicates: int = 1000,
     n_permutations: int = 9999,
     level: float = 0.95,
@@ -64,10 +66,19 @@ def regress_proportions(
     unit resemble each other; if they are treated as units, intervals are too narrow and p-values
     too small.
 
-    If covariates are the same in all samples of each unit, the proportions of units are regressed;
-    the coefficients of a single label are then the differences of :func:`group_effects`. If a
-    covariate differs within units, the proportions of samples are regressed, with standard errors
-    clustered by unit. In both cases each unit counts once, unless ``equal_weights="samples"``.
+    What is regressed depends on where covariates differ:
+
+    - Covariates are the same in all samples of each unit: the proportions of units are regressed.
+      The coefficients of a single label are the differences of :func:`group_effects`.
+    - Covariates are labels (or have two values) that differ within units, such as visits of a
+      patient: the proportions of units at each level are compared within units, whose effects are
+      in the model. Complete pairs are compared as by the paired t-test.
+    - In other cases, for numbers that differ within units, or labels that do beside covariates of
+      units, the proportions of samples are regressed, with standard errors clustered by unit.
+      Differences between units have a part in the coefficients, unless units are passed as
+      `strata`, too.
+
+    In all cases each unit counts once, unless ``equal_weights="samples"``.
 
     Parameters
     ----------
@@ -82,18 +93,22 @@ def regress_proportions(
     scale : {"proportions", "amounts"}, default="proportions"
         As in :func:`group_effects`.
     units, strata : array-like of shape (n_samples,), optional
-        As in :func:`permutation_test`; a unit may have several values of a covariate. Units are
-        drawn and permuted within strata. Strata are not in the model: if proportions differ between
-        them, make them a covariate, too. A covariate that is the same in all units of each stratum
-        has no p-value.
+        As in :func:`permutation_test`; a unit may have several values of a covariate. Effects of
+        strata are in the model, as those of a covariate with a level for each stratum are, but are
+        not reported: coefficients, intervals and all tests compare units of the same stratum, and
+        there is no intercept. A covariate that is the same in all units of each stratum is refused.
     equal_weights : {"units", "samples"}, default="units"
         Whether each unit counts once, or each sample. Without `units` both are the same.
     moderated : bool, default=True
-        As in :func:`group_effects`; with False standard errors are HC3, without moderation.
+        As in :func:`group_effects`. Permutations compare statistics without moderation.
     names : sequence of str, default=None
         Names of the columns of an array.
     intercept : bool, default=True
-        Add a constant term, ``Intercept``.
+        Add a constant term, ``Intercept``. Comparisons within strata or units have none.
+    trend : sequence of str, default=()
+        Names of labels in an order that become one number in place of indicators: 0, 1, 2 ... for
+        the categories of an ordered pandas Categorical, or numbers themselves. The term,
+        ``dose[trend]``, is the change from one level to the next.
     n_replicates : int, default=1000
         Bootstrap replicates, for intervals of the kinds "percentile" and "bca".
     n_permutations : int, default=9999
@@ -104,7 +119,8 @@ def regress_proportions(
     interval : {"t", "percentile", "bca"}, default="t"
         "t": coefficients plus and minus robust standard errors times a quantile of Student's t; the
         others: from bootstrap replicates, as in :func:`bootstrap_weights`; there are no p-values
-        that belong to them, only those of permutations.
+        that belong to them, only those of permutations. They are not for comparisons within strata
+        or units.
     topic_names
         As in :func:`group_effects`.
     topic_sums : dict, default=None
@@ -120,31 +136,36 @@ def regress_proportions(
     Raises
     ------
     ValueError
-        If an argument is not valid, a value is missing, terms are constant or collinear, there are
-        not more units than terms, no term can be tested, a single unit determines a coefficient, or
-        levels are in too few units for bootstrap intervals.
+        If an argument is not valid, a value is missing, terms are constant or collinear, or do not
+        vary within strata, there are not more units than terms and strata, no term can be tested, a
+        single unit determines a coefficient, or levels are in too few units for bootstrap
+        intervals.
 
     Warns
     -----
     UserWarning
         If samples without any topic are left out, a level is in few units, fewer than 10 units (of
         a level, and less than half) have a topic, a topic varies more at one level than at another,
-        samples have few counts at low values of a covariate and more at high values, terms do not
-        vary within strata, there are too few units for any permutation p-value to be small, or
-        replicates lack a level.
+        samples have few counts at low values of a covariate and more at high values, units at one
+        level cannot be compared with others, there are too few units for any permutation p-value to
+        be small, or replicates lack a level.
 
     Notes
     -----
     The spread of proportions depends on their mean, so units may differ in spread: standard errors
     are HC3 [1]_, or CR3 for clusters [2]_, with degrees of freedom that would be right for equal
-    spread (Satterthwaite). Intervals and `pvalue` are those of one t-test with these. The test of a
-    term by permutations permutes the residuals of the model without it among
+    spread (Satterthwaite). Within strata, influences of units are multiplied by ``sqrt(1 - w / W)``
+    for a unit of weight w in a stratum of weight W, as spread within a stratum does not involve its
+    mean, and the sum of squares by ``(G - 1) / G`` for G units. Variances are moderated as those of
+    :func:`group_effects`. Intervals and `pvalue` are those of one t-test with these.
+
+    The test of a term by permutations permutes the residuals of the model without it among
     units within strata [3]_ and compares the squared coefficient over its robust variance with
     those of the permuted data: with pooled variances the test would react to spread [4]_. If the
-    intercept is the only other term, units are permuted, and the test is exact where units are
-    exchangeable. All levels of a label together are tested by the statistic of Brown and Forsythe
-    (``to_frame("covariates")``). If covariates differ within units, or units count by their
-    samples, signs of the residuals of whole units are flipped instead (wild cluster bootstrap
+    intercept, or strata, are all else in the model, units are permuted, and the test is exact where
+    units are exchangeable. All levels of a label together are tested by the statistic of Brown and
+    Forsythe (``to_frame("covariates")``). If covariates differ within units, or units count by
+    their samples, signs of the residuals of whole units are flipped instead (wild cluster bootstrap
     [5]_).
 
     In simulations at the 5% level (``benchmarks/calibration.py``) permutation tests of a numeric
@@ -203,24 +224,28 @@ def regress_proportions(
     sample_names = topics.sample_names
     if sample_names is None:  # as for the default index of pandas
         _refuse_other_order(model, covariates)
-    matrix = design_matrix(covariates, len(topics), names, intercept, sample_names)
+    matrix = design_matrix(covariates, len(topics), names, intercept, sample_names, trend)
     one = Labels(np.zeros(len(topics), np.int64), (None,))
     design = checked_design(one, units, strata, nested=False, sample_names=sample_names)
     in_strata = None if strata is None else next(levels_of(matrix, matrix.values, True), None)
     warn_of_samples_as_units(design, in_strata)
-    rows = Rows.of(topics, matrix, design, equal_weights)
+    within = "strata" if len(design.strata.names) > 1 else ""
+    if are_crossed(matrix, design, ~topics.empty):
+        within = "units"
+    if within:
+        matrix = matrix.varying()
+        refuse_replicates(interval, within)
+    rows = Rows.of(topics, matrix, design, equal_weights, within)
     drawn = "samples" if units is None else "units"
     check_levels(matrix, design, drawn, interval)
     warn_of_levels(topics, rows, matrix, drawn)
-    fit = LeastSquares.of(rows.X, rows.Y, rows.weights)
-    errors = errors_of(rows, fit, moderated)
+    errors = errors_of(rows)
+    fit, eye = errors.fit, np.eye(len(matrix.terms))
+    moderation = moderation_of(rows, errors, matrix.terms) if moderated else None
     test = TermTests(rows, errors, matrix, n_permutations, level, drawn) if n_permutations else None
-    same = same_in_strata(rows, matrix.terms)
-    if test is not None or interval == "t":
-        warn_of_same_in_strata(rows, matrix.terms, same)
     coefficients, n_failures = np.ascontiguousarray(fit.coefficients.T), 0
-    lower, upper, _, p = t_tests(errors, coefficients, np.eye(len(matrix.terms)), level)
-    pvalue: Array | None = np.where(same, np.nan, p)
+    pvalue: Array | None
+    lower, upper, _, pvalue = t_tests(errors, moderation, coefficients, eye, level)
     replicates = None
     job["random_state"] = seed = job_seed(job)
     if interval != "t":
@@ -230,28 +255,43 @@ def regress_proportions(
         n_failures = len(drawn_fits) - len(replicates)
         _warn_of_failures(len(drawn_fits), len(replicates))
         lower, upper = interval_ends(
-            interval, replicates, coefficients, level,
-            lambda: errors.acceleration(np.eye(len(matrix.terms))),
-        )  # fmt: skip
+            interval, replicates, coefficients, level, lambda: errors.acceleration(eye)
+        )
     tests: dict[str, Any] = {"untested": dict.fromkeys(matrix.terms, "n_permutations is 0")}
     if test is not None:
         tests = test.run(**part_of_job(job, "permutations"))
     return ProportionRegression(
         coefficients, lower, upper, topics.topic_names, matrix.terms, rows.n_units, drawn,
-        rows.what, equal_weights, errors, replicates, n_failures, level, interval, seed.entropy,
-        pvalue, adjusted_by_term(pvalue),
+        rows.what, equal_weights, errors, moderation, replicates, n_failures, level, interval,
+        seed.entropy, pvalue, adjusted_by_term(pvalue), compared_within=within,
         origin=Origin.of(topics.words, units=units, strata=strata), **tests,
     )  # fmt: skip
 
 
-def errors_of(rows: Rows, fit: LeastSquares, moderated: bool) -> HC3 | CR3:
-    """Return the standard errors of coefficients, for independent rows or clusters of rows."""
-    shares = shares_of(rows.Y, rows.weights) if moderated else None
-    if rows.are_units:
-        return HC3(fit, rows.strata, shares)
-    errors = CR3(fit, rows.unit, rows.strata, rows.unit_names, shares)
+def errors_of(rows: Rows) -> HC3 | CR3:
+    """Return the errors of coefficients, for independent rows or clusters of rows."""
+    how = rows.X, rows.Y, rows.weights, rows.blocks
+    if rows.are_exchangeable or (rows.are_units and rows.blocks is None):
+        return HC3(LeastSquares.of(*how))
+    several = None
+    if rows.blocks is not None:  # a unit that is a block by itself is left out with it
+        pairs = np.unique(np.stack([rows.blocks, rows.unit]), axis=1)
+        several = np.bincount(pairs[0]) > 1
+    fit = LeastSquares.of(*how, in_basis=several)
+    factors = factors_of_units(fit, rows.unit, rows.blocks, rows.weights)
+    errors = CR3(fit, rows.unit, factors, rows.unit_names)
     errors.check()
     return errors
+
+
+def moderation_of(rows: Rows, errors: HC3 | CR3, terms: tuple[Any, ...]) -> Moderation:
+    """Estimate the moderation from the total variance of all terms but the constant.
+
+    It is that of an orthonormal basis, which does not depend on how terms are coded.
+    """
+    slopes = [j for j, name in enumerate(terms) if name != INTERCEPT] or [0]
+    variances, freedom = errors.total(errors.fit.directions(slopes))
+    return Moderation.of(variances, freedom, shares_of(rows.Y, rows.weights))
 
 
 def _refuse_other_order(loadings: Any, covariates: Any) -> None:

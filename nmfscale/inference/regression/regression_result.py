@@ -15,11 +15,11 @@ from ...counts.names import name_array, shown
 from ...models.tables import Columns, frame_of, tidy_columns
 from ..design.equal_weights import counted_once
 from ..intervals import percentile, spread
-from ..quantiles import t_quantile
 from ..results.files import Result
 from ..results.origin import Origin
 from .covariates import INTERCEPT
-from .one_way import pvalues
+from .moderation import Moderation, moderated
+from .one_way import pvalues, t_quantiles
 from .robust import RobustErrors
 
 Array = NDArray[Any]
@@ -38,8 +38,7 @@ class ProportionRegression(Result):
         replicates.
     pvalue : ndarray of shape (T, P) or None
         p-value of the t-test that a coefficient is 0, with the error of its interval: at most
-        1 - `level` if and only if the interval excludes 0. NaN for terms that do not vary within
-        strata. None with bootstrap intervals.
+        1 - `level` if and only if the interval excludes 0. None with bootstrap intervals.
     qvalue : ndarray of shape (T, P) or None
         The same, adjusted for all topics of a term by Benjamini and Hochberg.
     pvalue_permutation, pvalue_maxt : ndarray of shape (T, P) or None
@@ -47,9 +46,12 @@ class ProportionRegression(Result):
         the form of distributions; and adjusted for all topics of a term by the maximum of the
         statistics, step down. They may differ from `pvalue`, and contradict intervals. NaN for the
         terms in `untested`. None with n_permutations=0.
+    prior_freedom, degrees_of_freedom : float and ndarray of shape (T, P)
+        Degrees of freedom that moderation adds to a variance, at most, as in
+        :class:`~nmfscale.results.GroupEffects`; and those of standard errors.
     untested : dict
-        Terms that permutations do not test, and the reason: the intercept; terms without which the
-        model has no constant; and terms that do not vary within strata.
+        Terms that permutations do not test, and the reason: the intercept; and terms without which
+        the model has no constant.
     covariates : tuple
         Covariates of several terms, for example labels of several levels, that were tested as a
         whole.
@@ -64,8 +66,11 @@ class ProportionRegression(Result):
     units : str
         "units", or "samples" where these are the units.
     rows : str
-        What was regressed: "units", their proportions; or "samples", where covariates differ within
-        units (errors are those of units, clusters of samples) or samples are the units.
+        What was regressed: "units", their proportions; "levels", those of units at each of their
+        levels; or "samples", where covariates differ within units (errors are those of units,
+        clusters of samples) or samples are the units.
+    compared_within : str
+        "units" or "strata", whose effects are in the model, or "" if there are none.
     equal_weights : str
         What has weight one: "units" or "samples".
     test : str or None
@@ -116,6 +121,7 @@ class ProportionRegression(Result):
     rows: str
     equal_weights: str
     errors: RobustErrors
+    moderation: Moderation | None
     replicates: Array | None
     n_failures: int
     level: float
@@ -135,6 +141,7 @@ class ProportionRegression(Result):
     exact: bool = False
     smallest_pvalue: float = 1.0
     interrupted: bool = False
+    compared_within: str = ""
     origin: Origin = Origin()
 
     @property
@@ -142,13 +149,21 @@ class ProportionRegression(Result):
         """Standard errors (T, P): robust to unequal variances, or from the replicates."""
         if self.replicates is not None:
             return spread(self.replicates)
-        along = np.eye(len(self.terms))
-        return np.stack([self.errors.standard_errors(term) for term in along], axis=1)
+        return np.sqrt(self._variances[0])
 
     @property
     def degrees_of_freedom(self) -> Array:
-        """Degrees of freedom of the robust standard errors (P,), by Satterthwaite."""
-        return np.array([self.errors.freedom(term) for term in np.eye(len(self.terms))])
+        """Degrees of freedom (T, P) of the robust standard errors, by Satterthwaite; moderated."""
+        return self._variances[1]
+
+    @property
+    def prior_freedom(self) -> float:
+        """Prior degrees of freedom of moderated variances, 0 without moderation."""
+        return 0.0 if self.moderation is None else self.moderation.freedom
+
+    @property
+    def _variances(self) -> tuple[Array, Array]:
+        return moderated(self.moderation, *self.errors.variances(np.eye(len(self.terms))))
 
     def _table(self, what: Any) -> Columns:
         """Return the coefficients, by default of all terms, or the tests of covariates."""
@@ -204,8 +219,8 @@ class ProportionRegression(Result):
         -------
         pandas.DataFrame
             A row for each topic: ``topic``, ``value``, ``lower``, ``upper``, ``std_error`` and
-            ``pvalue``, of the test that the sum is 0 (NaN if one of the terms has none). Intervals
-            are of `level`, by Student's t; or from percentiles of the replicates, without p-value.
+            ``pvalue``, of the test that the sum is 0. Intervals are of `level`, by Student's t; or
+            from percentiles of the replicates, without p-value.
 
         Raises
         ------
@@ -222,10 +237,10 @@ class ProportionRegression(Result):
             along[self.terms.index(term)] = weight
         values = (self.coefficients * along).sum(axis=-1)
         if self.replicates is None:
-            tested = t_tests(self.errors, values[:, None], along[:, None], self.level)
+            tested = t_tests(
+                self.errors, self.moderation, values[:, None], along[:, None], self.level
+            )
             lower, upper, errors, p = (column[:, 0] for column in tested)
-            if self.pvalue is not None and np.isnan(self.pvalue[:, along != 0]).any():
-                p = np.full(len(p), np.nan)
         else:
             replicates = (self.replicates * along).sum(axis=-1)
             errors, (lower, upper) = spread(replicates), percentile(replicates, self.level)
@@ -252,6 +267,8 @@ class ProportionRegression(Result):
         if self.units == "units":
             size += " by their samples" if self.rows == "samples" else ""
             size += counted_once(self.equal_weights, self.units)
+        if self.compared_within:
+            size += f", compared within {self.compared_within}"
         tests, p, what = "", self.qvalue, "q <= 0.05"
         if p is None:
             p, what = self.pvalue_maxt, "max-T p <= 0.05"
@@ -265,16 +282,16 @@ class ProportionRegression(Result):
 
 
 def t_tests(
-    errors: RobustErrors, values: Array, along: Array, level: float
+    errors: RobustErrors, moderation: Moderation | None, values: Array, along: Array, level: float
 ) -> tuple[Array, Array, Array, Array]:
     """Return ends of intervals, standard errors and p-values (T, k) of sums of coefficients.
 
     `values` (T, k) are the sums, `along` (P, k) their weights. p is at most 1 - level if and only
     if the interval excludes 0.
     """
-    of_sums, freedom = errors.of_sums(along)
-    margins = of_sums * t_quantile(freedom, level)
-    p = pvalues(values**2, of_sums**2, np.array(1.0), freedom)
+    variances, freedom = moderated(moderation, *errors.variances(along))
+    of_sums, p = np.sqrt(variances), pvalues(values**2, variances, np.array(1.0), freedom)
+    margins = of_sums * t_quantiles(freedom, level)
     return values - margins, values + margins, of_sums, p
 
 

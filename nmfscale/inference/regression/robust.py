@@ -5,10 +5,10 @@ each unit the influence is ``d e / (1 - h)``, and its squares add up to HC3 (Mac
 1985); with several rows it is ``t' (1 - Q_u' Q_u)^-1 Q_u' e_u``, and its squares add up to CR3
 (Bell and McCaffrey 2002).
 
-The variance of a rare topic is poorly estimated from few units: if they happen to lack the topic,
-it is almost 0. Moderated variances add `PRIOR` units with a prior variance, as in Smyth (2004) but
-between topics instead of genes: it has the same sum over topics, shared out in proportion to ``m (1
-- m)``, as for proportions with a single concentration. With many units moderation does not matter.
+Where effects of strata are absorbed, a unit that is left out also changes the mean of its stratum.
+Its influence is multiplied by ``sqrt(1 - w / W)``, because spread within a stratum does not involve
+its mean: the two units of a pair count as one. The sum of squares of G such units is multiplied by
+``(G - 1) / G``, so that of pairs the error is that of the paired t-test.
 """
 
 from __future__ import annotations
@@ -26,62 +26,35 @@ from ..intervals import acceleration_of
 from .least_squares import LeastSquares
 
 Array = NDArray[Any]
-# Number of units that moderation adds, as degrees of freedom.
-PRIOR = 5.0
 # A leverage this close to 1 counts as 1, an eigenvalue this close to 0 as 0.
 ROUNDING = 1e-9
 
 
 class RobustErrors:
-    """Standard errors of weighted sums of coefficients, and their degrees of freedom.
+    """Variances of weighted sums of coefficients, and their degrees of freedom.
 
-    `along` (P,) are the weights of a sum. `strata`: where units of each stratum begin. `shares`
-    (T,) are the shares of topics in a moderated variance, None without moderation.
+    Degrees of freedom are right if units have equal variances: of a variance y' G y they are
+    ``tr(G)^2 / tr(G^2)`` (Satterthwaite).
     """
 
-    strata: Array
-    shares: Array | None
+    fit: LeastSquares
 
     def influences(self, along: Array) -> Array:
-        """Return the contribution of each unit to a weighted sum of coefficients, (n_units, T)."""
-        influences = self._influences(along)
-        if len(self.strata) > 2:
-            for first, last in itertools.pairwise(self.strata):
-                if last - first > 1:
-                    influences[first:last] -= influences[first:last].mean(axis=0)
-        return influences
-
-    def _influences(self, along: Array) -> Array:
+        """Return the contribution of each unit (n_units, T) to a sum with weights (P,)."""
         raise NotImplementedError
 
-    def freedom(self, along: Array) -> float:
-        """Return degrees of freedom of the standard error under equal variances.
+    def total(self, turned: Array) -> tuple[Array, float]:
+        """Return the total variance (T,) of k sums, and its degrees of freedom.
 
-        For a variance y' G y they are ``tr(G)^2 / tr(G^2)`` (Satterthwaite).
+        `turned` (P, k) are their weights in the basis of the fit.
         """
         raise NotImplementedError
 
-    def standard_errors(self, along: Array) -> Array:
-        """Return standard errors (T,)."""
-        squares = self.influences(along) ** 2
-        if self.shares is None:
-            return np.sqrt(squares.sum(axis=0))
-        prior = self._prior(along)
-        own = ((1 - prior)[:, None] * squares).sum(axis=0)
-        all_topics = float((prior * squares.sum(axis=1)).sum())
-        return np.sqrt(own + self.shares * all_topics)
-
-    def _prior(self, along: Array) -> Array:
-        """Return the weight of the pooled variance in moderated variances, for each unit."""
-        raise NotImplementedError
-
-    def of_sums(self, along: Array) -> tuple[Array, Array]:
-        """Return standard errors (T, k) and degrees of freedom (k,) of sums.
-
-        `along` (P, k) are their weights.
-        """
-        errors = np.stack([self.standard_errors(weights) for weights in along.T], axis=1)
-        return errors, np.array([max(1.0, self.freedom(weights)) for weights in along.T])
+    def variances(self, along: Array) -> tuple[Array, Array]:
+        """Return variances (T, k) and degrees of freedom (k,) of sums with weights (P, k)."""
+        totals = [self.total(dense.product(self.fit.turn, of[:, None])) for of in along.T]
+        variances, freedom = zip(*totals, strict=True)
+        return np.stack(variances, axis=1), np.maximum(freedom, 1.0)
 
     def acceleration(self, along: Array) -> Array:
         """Return the acceleration (T, k) of BCa intervals of sums with weights (P, k)."""
@@ -100,54 +73,55 @@ class HC3(RobustErrors):
     """
 
     fit: LeastSquares
-    strata: Array
-    shares: Array | None = None
 
-    def _prior(self, along: Array) -> Array:
-        """Return the weight of the prior: PRIOR / (PRIOR + n - 1) for a mean of n units."""
-        return prior_of_rows(self.fit)
+    @property
+    def _pooled(self) -> Array:
+        """Variance (T,) of all rows."""
+        variance: Array = (self.fit.residuals**2).sum(axis=0) / self.fit.freedom
+        return variance
 
-    def _influences(self, along: Array) -> Array:
+    def influences(self, along: Array) -> Array:
+        """Return the contribution of each unit (n_units, T) to a sum with weights (P,)."""
         fit = self.fit
         free, rest = free_rows(fit)
-        E = fit.residuals
-        spread = np.sqrt((E**2).sum(axis=0) / fit.freedom)
-        E = np.where(free[:, None], E / rest[:, None], spread)
-        influences: Array = _times(fit.basis, _times(fit.turn, along))[:, None] * E
+        scale = np.sqrt(scale_of_rows(fit)) / rest
+        E = np.where(free[:, None], scale[:, None] * fit.residuals, np.sqrt(self._pooled))
+        influences: Array = dense.product(fit.dual, along[:, None]) * E
         return influences
 
-    def freedom(self, along: Array) -> float:
-        """Return degrees of freedom of the standard error under equal variances."""
+    def total(self, turned: Array) -> tuple[Array, float]:
+        """Return the total variance (T,) of k sums, and its degrees of freedom."""
         fit = self.fit
         free, rest = free_rows(fit)
-        d2 = _times(fit.basis, _times(fit.turn, along)) ** 2
-        D2 = np.where(free, d2 / rest**2, 0.0)
-        pooled = float(d2[~free].sum())
-        trace = float((D2 * rest).sum()) + pooled
-        within = dense.cross(fit.basis, D2[:, None] * fit.basis)
-        square = float((D2**2 * (2 * rest - 1)).sum()) + float((within**2).sum())
+        squares = (dense.product(fit.basis, turned) ** 2).sum(axis=1)
+        D = np.where(free, squares * scale_of_rows(fit) / rest**2, 0.0)
+        pooled = float(squares[~free].sum())
+        variance = dense.cross(D[:, None], fit.residuals**2)[0] + pooled * self._pooled
+        trace = float((D * rest).sum()) + pooled
+        within = dense.cross(fit.basis, D[:, None] * fit.basis)
+        square = float((D**2 * (2 * rest - 1)).sum()) + float((within**2).sum())
+        if fit.strata is not None and fit.share is not None:
+            square += squares_in_strata(D, fit.basis, np.sqrt(fit.share), fit.strata)
         square += pooled * pooled / fit.freedom
-        return trace * trace / square if square > 0 else float(fit.freedom)
+        return variance, trace * trace / square if square > 0 else float(fit.freedom)
 
 
 @dataclass(frozen=True)
 class CR3(RobustErrors):
-    """Errors where units have several rows: `unit` (n,) is the unit of each."""
+    """Errors where units have several rows: `unit` (n,) is the unit of each.
+
+    `factors` (n_units,) multiply influences, where effects of strata are absorbed.
+    """
 
     fit: LeastSquares
     unit: Array
-    strata: Array
+    factors: Array
     unit_names: Any = None
-    shares: Array | None = None
 
-    def _prior(self, along: Array) -> Array:
-        """Return the weight of the prior, the same for all units."""
-        return np.full(int(self.strata[-1]), PRIOR / (PRIOR + self.freedom(along)))
-
-    def _influences(self, along: Array) -> Array:
-        scores = self.scores()
-        k = self._without(_times(self.fit.turn, along))
-        influences: Array = dense.products(k[:, None, :], scores)[:, 0]
+    def influences(self, along: Array) -> Array:
+        """Return the contribution of each unit (n_units, T) to a sum with weights (P,)."""
+        K = self._without(dense.product(self.fit.turn, along[:, None]), self.squares())
+        influences: Array = dense.products(K.transpose(0, 2, 1), self.scores())[:, 0]
         return influences
 
     def check(self) -> None:
@@ -163,8 +137,7 @@ class CR3(RobustErrors):
 
     def scores(self) -> Array:
         """Return ``Q_u' e_u`` of each unit, (n_units, P, T)."""
-        fit = self.fit
-        return self._of_units(fit.residuals)
+        return self._of_units(self.fit.residuals)
 
     def squares(self) -> Array:
         """Return ``Q_u' Q_u`` of each unit, (n_units, P, P)."""
@@ -172,49 +145,74 @@ class CR3(RobustErrors):
 
     def _of_units(self, right: Array) -> Array:
         Q = self.fit.basis
-        out = np.zeros((int(self.strata[-1]), Q.shape[1], right.shape[1]))
+        out = np.zeros((len(self.factors), Q.shape[1], right.shape[1]))
         # rows come in the order of units
         starts = np.flatnonzero(np.diff(self.unit, prepend=-1))
         for u, (first, last) in enumerate(itertools.pairwise([*starts, len(Q)])):
             out[u] = dense.cross(Q[first:last], right[first:last])
         return out
 
-    def _without(self, turned: Array) -> Array:
-        """Return ``(1 - Q_u' Q_u)^-1 t`` for vectors t (P,) or (P, k), one for each unit."""
-        rest = np.eye(self.fit.basis.shape[1]) - self.squares()
-        right = np.broadcast_to(turned.reshape(len(turned), -1), (len(rest), len(turned), 1))
-        solutions: Array = decompositions.solve(rest, right)[:, :, 0]
-        return solutions
+    def _without(self, turned: Array, B: Array) -> Array:
+        """Return ``(1 - Q_u' Q_u)^-1 t`` for t (P, k), times factors, (n_units, P, k)."""
+        rest = np.eye(B.shape[1]) - B
+        solutions = decompositions.solve(rest, np.broadcast_to(turned, (len(B), *turned.shape)))
+        weighed: Array = self.factors[:, None, None] * solutions
+        return weighed
 
-    def freedom(self, along: Array) -> float:
-        """Return degrees of freedom of the standard error under equal variances."""
-        B, k = self.squares(), self._without(_times(self.fit.turn, along))
-        g = dense.products(B, k[:, :, None])[:, :, 0]
-        f, length = (k * g).sum(axis=1), (g * g).sum(axis=1)
-        trace, square = float((f - length).sum()), float((f**2 - 2 * f * length).sum())
-        square += float((dense.cross(g) ** 2).sum())
-        return trace * trace / square if square > 0 else float(len(B))
+    def total(self, turned: Array) -> tuple[Array, float]:
+        """Return the total variance (T,) of k sums, and its degrees of freedom."""
+        B = self.squares()
+        K = self._without(turned, B)
+        turned_back, g = K.transpose(0, 2, 1), dense.products(B, K)
+        variance = (dense.products(turned_back, self.scores()) ** 2).sum(axis=(0, 1))
+        own, overlap = dense.products(turned_back, g), dense.products(g.transpose(0, 2, 1), g)
+        trace = float((own - overlap).trace(axis1=1, axis2=2).sum())
+        square = float((own**2 - 2 * own * overlap).sum())
+        square += float((dense.cross(g.transpose(0, 2, 1).reshape(-1, B.shape[1])) ** 2).sum())
+        return variance, trace * trace / square if square > 0 else float(len(B))
 
 
 def free_rows(fit: LeastSquares) -> tuple[Array, Array]:
     """Return a mask of rows with leverage below 1, and 1 - leverage (1 for all other rows)."""
-    rest = 1 - (fit.basis**2).sum(axis=1)
+    rest = 1 - fit.leverage
     free = rest > ROUNDING
     return free, np.where(free, rest, 1.0)
 
 
-def prior_of_rows(fit: LeastSquares) -> Array:
-    """Return the weight of the pooled variance, by leverage h of rows (n,)."""
-    return prior_of((fit.basis**2).sum(axis=1))
+def scale_of_rows(fit: LeastSquares) -> Array:
+    """Return what squared influences of rows (n,) are multiplied by where strata are absorbed."""
+    if fit.share is None:
+        return np.ones(len(fit.basis))
+    moves = np.asarray(fit.basis.any(axis=1))
+    return _scaled(np.maximum(1 - fit.share, 0.0), moves)
 
 
-def prior_of(leverage: Array) -> Array:
-    """Return PRIOR / (PRIOR + n - 1) for a mean of n = 1 / leverage units."""
-    shrunk: Array = PRIOR * leverage / (1 + (PRIOR - 1) * leverage)
-    return shrunk
+def factors_of_units(
+    fit: LeastSquares, unit: Array, strata: Array | None, weights: Array | None
+) -> Array:
+    """Return the `factors` of `CR3`; a unit that is a stratum by itself is left out with it."""
+    n_units = int(unit[-1]) + 1
+    if strata is None:
+        return np.ones(n_units)
+    of_unit, stratum = np.bincount(unit, weights), strata[np.unique(unit, return_index=True)[1]]
+    share = of_unit / np.bincount(strata, weights)[stratum]
+    alone = np.bincount(stratum)[stratum] == 1
+    moves = np.bincount(unit, (fit.basis[:, : fit.turn.shape[1]] ** 2).sum(axis=1)) > 0
+    return np.sqrt(_scaled(np.where(alone, 1.0, 1 - share), moves))
 
 
-def _times(A: Array, x: Array) -> Array:
-    """Return A x for a vector x."""
-    products: Array = (A * x).sum(axis=1)
-    return products
+def _scaled(rest: Array, moves: Array) -> Array:
+    """Multiply by (G - 1) / G, where G adds up `rest` of the units that have a part in it."""
+    G = float(rest[moves].sum())
+    scaled: Array = rest * (max(G - 1, 0.0) / G) if G > 0 else rest
+    return scaled
+
+
+def squares_in_strata(D: Array, basis: Array, roots: Array, strata: Array) -> float:
+    """Return what absorbed effects add to ``sum_ij D_i D_j m_ij^2`` for residuals ``M y``.
+
+    `roots` (n,) are those of leverages of these effects.
+    """
+    terms = np.zeros((int(strata.max(initial=-1)) + 1, basis.shape[1] + 1))
+    np.add.at(terms, strata, D[:, None] * np.column_stack([roots[:, None] * basis, roots**2]))
+    return float(2 * (terms[:, :-1] ** 2).sum() + (terms[:, -1] ** 2).sum())

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
-from ...counts.warn import warn_caller
-from ..design.groups import log10_labellings, n_labellings, smallest_pvalue, warn_few_labellings
+from ..design.labellings import log10_labellings, n_labellings, smallest_pvalue, warn_few_labellings
 from ..job import JobOptions
 from ..replicates.replicates import run_replicates
 from .coefficient_tests import FreedmanLane, SignFlips
@@ -32,46 +31,34 @@ class TermTests:
     ):
         fit = errors.fit
         self.n, self.matrix, self.interrupted = n, matrix, False
-        permuted = rows.are_units and rows.weights is None
-        several = matrix.several_terms()
-        self.untested = _untested(rows, matrix.terms)
+        self.untested = {} if rows.within else _untested(rows, matrix.terms)
         singles = [j for j, name in enumerate(matrix.terms) if name not in self.untested]
-        blocks = {
+        several = {
             name: columns
-            for name, columns in several.items()
-            if set(columns) <= set(singles) and _varies(rows, columns)
+            for name, columns in matrix.several_terms().items()
+            if set(columns) <= set(singles)
         }
         if not singles:
-            self._refuse(drawn, rows)
-        self.covariates = tuple(blocks)
-        tested = (*((j,) for j in singles), *map(tuple, blocks.values()))
-        self.singles = singles
-        if permuted:
-            self.sizes, self.first = rows.kinds()
-            self.task: FreedmanLane | SignFlips = FreedmanLane(
-                fit, tested, errors.shares, np.diff(rows.strata)
+            raise ValueError(
+                "no term can be tested, as none leaves a constant in the model: pass "
+                "intercept=True, or n_permutations=0 for t-tests alone."
             )
-            few = log10_labellings(self.sizes) < 15
-            self.n_all = n_labellings(self.sizes) if few else None
-            self.smallest = smallest_pvalue(self.sizes, symmetric=self.sizes.shape[1] == 2)
+        self.covariates = tuple(several)
+        tested = (*((j,) for j in singles), *map(tuple, several.values()))
+        self.singles = singles
+        if rows.are_exchangeable:
+            sizes, self.sizes, self.first = rows.kinds()
+            self.task: FreedmanLane | SignFlips = FreedmanLane(fit, tested, np.diff(rows.strata))
+            few = log10_labellings(sizes) < 15
+            self.n_all = n_labellings(sizes) if few else None
+            self.smallest = smallest_pvalue(sizes, symmetric=sizes.shape[1] == 2)
         else:
-            self.task = SignFlips(fit, tested, errors.shares, rows.unit, rows.n_units)
+            factors = errors.factors if isinstance(errors, CR3) else np.ones(rows.n_units)
+            self.task = SignFlips(fit, tested, rows.unit, factors)
             self.n_all = self.task.n_all()
             self.smallest = max(1 / self.n_all, 1e-300) if rows.n_units < 1000 else 1e-300
         self.exact = self.n_all is not None and self.n_all <= n
         warn_few_labellings([self.smallest], 1 - level, ["permutations of any term"], drawn)
-
-    def _refuse(self, drawn: str, rows: Rows) -> None:
-        if any(why == _IN_STRATA for why in self.untested.values()):
-            raise ValueError(
-                f"no {drawn} can be permuted so that a term changes: {drawn} of each stratum have "
-                "the same covariates. Leave strata= out, and make strata a covariate if "
-                "proportions differ between them; or pass n_permutations=0 for intervals alone."
-            )
-        raise ValueError(
-            "no term can be tested, as none leaves a constant in the model: pass intercept=True, "
-            "or n_permutations=0 for t-tests alone."
-        )
 
     def run(self, **job: Unpack[JobOptions]) -> dict[str, Any]:
         """Run the permutations or sign flips; return fields of a ProportionRegression.
@@ -112,7 +99,6 @@ class TermTests:
 
 _CONSTANT = "it is the constant of the model"
 _NO_CONSTANT = "without it no constant is left in the model"
-_IN_STRATA = "it does not vary within strata"
 
 
 def _untested(rows: Rows, terms: tuple[Any, ...]) -> dict[Any, str]:
@@ -130,31 +116,4 @@ def _untested(rows: Rows, terms: tuple[Any, ...]) -> dict[Any, str]:
     for j, name in enumerate(terms):
         if not (has_constant and away[j] < 1e-7):
             reasons[name] = _CONSTANT if name == INTERCEPT else _NO_CONSTANT
-        elif not _varies(rows, [j]):
-            reasons[name] = _IN_STRATA
     return reasons
-
-
-def same_in_strata(rows: Rows, terms: tuple[Any, ...]) -> Array:
-    """Return a mask (P,) of terms that do not vary within strata.
-
-    Errors within strata do not tell how far strata differ, and nothing can be permuted.
-    """
-    return np.array([not _varies(rows, [j]) for j in range(len(terms))])
-
-
-def warn_of_same_in_strata(rows: Rows, terms: tuple[Any, ...], same: Array) -> None:
-    """Warn of covariates that do not vary within strata."""
-    names = [terms[j] for j in np.flatnonzero(same) if np.ptp(rows.X[:, j]) > 0]
-    if names:
-        warn_caller(
-            f"{len(names)} of {len(terms)} terms, such as {names[0]!r}, do not vary within strata: "
-            "what varies within strata cannot test them, and they have no p-values. Their "
-            "intervals take differences between strata for effects. To test them leave strata= "
-            "out, and make strata a covariate if proportions differ between them."
-        )
-
-
-def _varies(rows: Rows, columns: list[int]) -> bool:
-    """Return whether all of these columns vary within strata, if there are several."""
-    return len(rows.strata) == 2 or rows.known_within_strata(columns)

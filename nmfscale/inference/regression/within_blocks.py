@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels import decompositions, dense
+from ..design.units import within_strata
 from .least_squares import NOTHING
 from .one_way import degrees
-from .robust import ROUNDING
+from .robust import ROUNDING, squares_in_strata
 
 Array = NDArray[Any]
 # Entries of products of terms that are in memory at a time.
@@ -59,8 +60,9 @@ class WithinBlocks:
         """Compare values (n, T) of units of weights (n,) between groups, numbered from 0."""
         R, n_blocks = int(group.max()) + 1, int(block.max()) + 1
         root = np.sqrt(weights)[:, None]
-        Z = root * _centred((group[:, None] == np.arange(R)).astype(float), weights, block)
-        y = root * _centred(values, weights, block)
+        indicators = (group[:, None] == np.arange(R)).astype(float)
+        Z = root * within_strata(indicators, block, weights)
+        y = root * within_strata(values, block, weights)
         y[:, (y**2).sum(axis=0) <= NOTHING * (weights[:, None] * values**2).sum(axis=0)] = 0
         Q, upper, _ = decompositions.qr(Z[:, 1:])
         turn = np.vstack([np.zeros(R - 1), decompositions.inverse(upper)[0]])
@@ -122,10 +124,7 @@ class WithinBlocks:
             square += float((own**2 - 2 * own * overlap).sum())
             shared = shared + dense.cross(of_blocks.transpose(0, 2, 1).reshape(-1, len(along)))
         square += float((shared**2).sum())
-        terms = np.zeros((int(self.block.max(initial=-1)) + 1, self.basis.shape[1] + 1))
-        with_roots = np.column_stack([self.roots[:, None] * self.basis, self.roots**2])
-        np.add.at(terms, self.block, D[:, None] * with_roots)
-        square += float(2 * (terms[:, :-1] ** 2).sum() + (terms[:, -1] ** 2).sum())
+        square += squares_in_strata(D, self.basis, self.roots, self.block)
         alone = float((along * dense.product(self.lone, along)).sum())
         trace, square = trace + alone, square + alone**2 / self.n_free
         return trace * trace / square if square > 0 else float(self.n_free)
@@ -147,14 +146,6 @@ def _one_in_each_group(group: Array, block: Array) -> Array:
     several = np.bincount(pairs[0], weights=n_units > 1)
     mask: Array = (several == 0) & (np.bincount(pairs[0]) > 1)
     return mask
-
-
-def _centred(rows: Array, weights: Array, block: Array) -> Array:
-    """Subtract the weighted mean of its block from each row."""
-    sums = np.zeros((int(block.max()) + 1, rows.shape[1]))
-    np.add.at(sums, block, rows * weights[:, None])
-    centred: Array = rows - (sums / np.bincount(block, weights)[:, None])[block]
-    return centred
 
 
 def _of_blocks(Q: Array, E: Array, block: Array) -> tuple[Array, Array, Array, Array]:
