@@ -1,7 +1,9 @@
 """Differences of features between topics: right tests, found truths, the same bits everywhere."""
 
 import os
+import re
 import signal
+import warnings
 from functools import partial
 
 import internals
@@ -12,7 +14,8 @@ from clusters import WALL, cluster_of, within
 from night import at_night
 from numpy.testing import assert_allclose, assert_array_equal
 from oracle import equal_to_mean, equal_topics, feature_regression
-from scipy.special import chdtrc, ndtr
+from scipy.optimize import brentq
+from scipy.special import chdtrc, digamma, ndtr, polygamma
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 from small_fits import X as SMALL
@@ -26,6 +29,7 @@ from nmfscale import (
     load_result,
     write_store,
 )
+from nmfscale.inference.features.differential_units import _SHARES_OF_UNITS
 from nmfscale.inference.features.shrinkage import shrink
 from nmfscale.inference.quantiles import normal_tail, t_pvalue
 from nmfscale.methods.topics.differential import PSEUDOCOUNT_OF_TESTS as OF_TESTS
@@ -93,11 +97,16 @@ def test_every_number_is_that_of_the_oracle(loadings, pseudocount, family):
 
 @pytest.mark.parametrize("reference", ["least-extreme", "mean", [0, 2]])
 def test_errors_between_units_are_those_of_the_oracle(loadings, reference):
-    """One Newton step without each unit, in plain NumPy; t tests of differences of frequencies."""
-    found = differential_features(loadings, SMALL, units=UNITS, reference=reference)
+    """One Newton step without each unit, in plain NumPy; t tests of differences of frequencies.
+
+    So few features are not moderated.
+    """
+    features = np.arange(5, 60, 5)
+    options = {"units": UNITS, "reference": reference, "size_factors": SMALL.sum(axis=1)}
+    found = differential_features(loadings, SMALL[:, features], **options)
     A, totals = design_of(loadings), design_of(loadings).sum(axis=0)
-    for j in (5, 25):
-        x = SMALL[:, j].astype(float)
+    for j in (0, 4):
+        x = SMALL[:, features[j]].astype(float)
         f, _ = feature_regression(x, A)
         mu, J = A @ f, np.diag(1 / f**2)
         parts = [A[UNITS == u] * (x / mu)[UNITS == u, None] for u in range(11)]
@@ -127,6 +136,45 @@ def test_errors_between_units_are_those_of_the_oracle(loadings, reference):
                 error *= 1 - f[k] * totals[k] / (f @ totals)
             assert_allclose(found.std_error[k, j], error, rtol=1e-4)
     assert found.freedom == 10 and found.n_units == 11 and "errors between 11 units" in repr(found)
+
+
+def test_variances_between_units_are_moderated_over_features(loadings):
+    """As limma does, relative to a trend: that of Poisson counts, and that of units that differ."""
+    options = {"units": UNITS, "reference": 0, "size_factors": SMALL.sum(axis=1)}
+    found = differential_features(loadings, SMALL, **options)
+    # so few features are not moderated
+    parts = [differential_features(loadings, SMALL[:, j::4], **options) for j in range(4)]
+    A = design_of(loadings)
+    u = A.sum(axis=0)
+    shares = np.array([A[UNITS == unit].sum(axis=0) for unit in range(11)]) / u
+    f, z = found.frequencies, np.empty((K, 60))
+    for j, part in enumerate(parts):
+        z[:, j::4] = part.z
+    variances, trends, ratios = [], [], []
+    for k, i in ((0, 1), (1, 0), (2, 0)):  # a topic that is its own reference has a part, too
+        V = ((f[k] - f[i]) / z[max(k, i)]) ** 2
+        poisson = f[k] / u[k] + f[i] / u[i]
+        of_units = (f[[k, i]] ** 2 * (shares**2).sum(axis=0)[[k, i], None]).sum(axis=0)
+        kept = f[k] * u[k] + f[i] * u[i] >= 10
+        equal = poisson[kept].sum() / of_units[kept].sum()
+        logs = [np.log(V / (poisson + r * equal * of_units)) for r in _SHARES_OF_UNITS]
+        best = np.argmin([values[kept].var() for values in logs])
+        mean = logs[best][kept].mean()
+        variances.append(V)
+        trends.append((poisson + _SHARES_OF_UNITS[best] * equal * of_units) * np.exp(mean))
+        ratios.append(np.exp(logs[best][kept] - mean))
+    spread = np.log(np.concatenate(ratios)).var(ddof=1) - polygamma(1, 5)
+    d0 = 2 * brentq(lambda half: polygamma(1, half) - spread, 1e-3, 1e6)
+    s0 = np.exp(digamma(d0 / 2) - np.log(d0 / 2) - digamma(5) + np.log(5))
+    assert 2 < d0 < 200 and found.freedom == pytest.approx(10 + d0, rel=1e-6)
+    for k in (1, 2):
+        moderated = (d0 * s0 * trends[k] + 10 * variances[k]) / (d0 + 10)
+        assert_allclose(np.abs(found.z[k]), np.abs(f[k] - f[0]) / np.sqrt(moderated), rtol=1e-5)
+        factor = np.sqrt(moderated / variances[k])
+        plain = np.concatenate([part.std_error[k] for part in parts])
+        order = np.concatenate([np.arange(j, 60, 4) for j in range(4)])
+        assert_allclose(found.std_error[k, order], plain * factor[order], rtol=1e-5)
+    assert_allclose(found.pvalue, 2 * student.sf(np.abs(found.z), found.freedom), rtol=1e-6)
 
 
 def test_many_topics_and_every_instruction_set():
@@ -270,6 +318,25 @@ def test_donors_keep_the_level(n_units):
     assert np.mean(as_samples) > 0.2
 
 
+@pytest.mark.filterwarnings("ignore:there are 8 units")
+@pytest.mark.parametrize("fold", [1, 4])
+def test_topics_that_may_be_differences_between_units_are_named(fold):
+    """A fit to counts that differ between donors only, and to those of two cell types."""
+    rng = np.random.default_rng(0)
+    units, L = np.repeat(np.arange(8), 15), rng.dirichlet([0.4, 0.4], 120)
+    frequencies = np.repeat(5 * np.exp(rng.normal(0, 0.3, (8, 1, 100))), 2, axis=1)
+    frequencies[:, 0, :20] *= fold
+    X = rng.poisson(np.einsum("ik,ikj->ij", L, frequencies[units]))
+    model = TopicModel(2, random_state=0).fit(X)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        differential_features(model, X, units=units, random_state=0)
+        differential_features(model.loadings_, X, units=units)
+    named = [str(w.message) for w in caught if "is between units" in str(w.message)]
+    assert len(named) == (1 if fold == 1 else 0)  # not of proportions from elsewhere
+    assert fold > 1 or re.search(r"of topics 0 \(\d\d%\), 1 \(\d\d%\) is between units", named[0])
+
+
 def test_few_units_and_topics_of_one_unit_are_named(loadings):
     with pytest.warns(UserWarning, match="there are 4 units: with fewer than about 10"):
         differential_features(loadings, SMALL, units=UNITS % 4)
@@ -408,7 +475,7 @@ def test_the_same_bits_with_any_threads_from_files_and_resumed(
         source = StoredCounts(tmp_path / "counts.nmf")
         again = ask(source, n_threads=1, resume=True, **options)
     assert n_panels == [2] and part.interrupted and "32 of 60 features" in repr(part)
-    assert_array_equal(part.z, found.z[:, part.features])
+    assert_array_equal(part.lfc, found.lfc[:, part.features])
     assert bits(again) == bits(found)
     with pytest.raises(ValueError, match="the inputs differ"):
         ask(SMALL, pseudocount=2, resume=True, **options)

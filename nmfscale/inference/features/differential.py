@@ -27,12 +27,10 @@ from ...models.arguments.validation import sizes_of
 from ...models.pipelines import FittedModel, model_and_input
 from ...readers.open import as_counts
 from ..design.groups import (
-    Design,
     Labels,
     check_resampled,
     checked_design,
     checked_labels,
-    warn_of_samples_as_units,
 )
 from ..design.loadings import SampleTopics, topics_of_samples
 from ..intervals import check_interval
@@ -43,14 +41,12 @@ from .differential_run import run_regressions
 from .differential_split import counts_to_test
 from .differential_summary import differential_result
 from .differential_tests import LEAST_EXTREME, Reference, ReferenceName, Tests
+from .differential_units import warn_of_topics_of_units, warn_of_units
 
 Array = NDArray[Any]
 Family: TypeAlias = Literal["quasi-poisson", "poisson"]
 # Relative difference of totals of samples that is no rounding.
 _OTHER = 1e-6
-# Number of units below which to warn, and the sum of squared shares of units in a topic from which
-# one unit has most of it.
-_FEW_UNITS, _ONE_UNIT = 10, 0.5
 
 
 @job_options
@@ -107,9 +103,9 @@ def differential_features(
         part of errors between units.
     units : array-like of shape (n_samples,), optional
         Sampling unit of each sample, such as its donor. Errors are then those between units, for
-        samples that depend on each other within units, and p-values are those of a t distribution
-        with the number of units less 1 degrees of freedom. A Series is matched by name. Units may
-        have samples with any topics.
+        samples that depend on each other within units, moderated over the features, and p-values
+        are those of a t distribution. A Series is matched by name. Units may have samples with any
+        topics.
     level : float, default=0.95
         Level of the intervals of log-fold changes.
     split : "auto", float or None, default="auto"
@@ -155,9 +151,9 @@ def differential_features(
     -----
     UserWarning
         If samples are too many to be sampling units and `units` is not given; if there are fewer
-        than ten units, or one unit has almost all of a topic; if topics of a fit to half of the
-        counts are not those of the model; if Ctrl-C ended the work, some samples have counts but no
-        topics, or minima of some features were not found.
+        than ten units, one unit has almost all of a topic, or a fitted topic hardly varies within
+        units; if topics of a fit to half of the counts are not those of the model; if Ctrl-C ended
+        the work, some samples have counts but no topics, or minima of some features were not found.
 
     Notes
     -----
@@ -177,9 +173,12 @@ def differential_features(
     With units, z is the difference of the two frequencies divided by its standard error, the
     jackknife that leaves out one unit after the other, with one Newton step each (CR3 of [3]_).
     Unlike a sandwich with the factor n / (n - 1), it keeps its level where units have very
-    different shares of a topic (``benchmarks/calibration_features.py``). After a split, both halves
+    different shares of a topic (``benchmarks/calibration_features.py``). Squares of the errors are
+    moderated over the features [5]_: their ratios to a trend, that of Poisson counts and of units
+    that differ alike in all features, have a prior, whose degrees of freedom are added to those of
+    the units. At least 20 features with 10 counts are needed for that. After a split, both halves
     of a unit share what is particular to it: if topics are nothing but differences between eight
-    units, tests reject about 10% in place of 5%.
+    units, tests reject about 10% in place of 5%. A warning names topics that may be such.
 
     Intervals are the log-fold change plus and minus its standard error times the quantile of z. An
     end that contradicts the test is moved: intervals include 0 if and only if p is above
@@ -202,6 +201,9 @@ def differential_features(
     .. [3] MacKinnon, White (1985). Some heteroskedasticity-consistent covariance matrix estimators
        with improved finite sample properties. Journal of Econometrics.
     .. [4] Stephens (2017). False discovery rates: a new deal. Biostatistics.
+    .. [5] Smyth (2004). Linear models and empirical Bayes methods for assessing differential
+       expression in microarray experiments. Statistical Applications in Genetics and Molecular
+       Biology.
 
     Examples
     --------
@@ -253,7 +255,9 @@ def differential_features(
             None if labels is None else labels.codes,
         )  # fmt: skip
         if tested.no_pvalues is None:
-            _warn_of_units(design, labels, topics.topic_names)
+            warn_of_units(design, labels, topics.topic_names)
+            if labels is not None and tested.share is not None:
+                warn_of_topics_of_units(proportions[sizes > 0], labels.at(sizes > 0), names)
         weights = compared.weights(design.whole)
         step = RegressFeatures.of(counts, design, pseudocount, weights)
         arrays, done = run_regressions(counts, step, design, needs, tested.seed, job)
@@ -264,7 +268,9 @@ def differential_features(
         )
         _warn_of_unsolved(regressions, features)
         covariances = arrays["covariances"][features] if labels is not None else None
-        tests = Tests.of(regressions, compared, design, weights, family, totals, covariances)
+        tests = Tests.of(
+            regressions, compared, design, weights, family, totals, covariances, features
+        )
         return differential_result(
             regressions, tests, tested, compared, topics, features, feature_names,
             level=float(level), pseudocount=pseudocount, family=family,
@@ -294,33 +300,6 @@ def _checked_units(units: Any, counts: CountMatrix) -> Labels | None:
     labels = checked_labels(units, counts.shape[0], "units", counts.sample_names, "X")
     check_resampled(checked_design(labels, units=labels.codes, nested=False))
     return labels
-
-
-def _warn_of_units(design: FeatureDesign, labels: Labels | None, names: tuple[Any, ...]) -> None:
-    """Warn of samples that cannot be units, of few units, and of topics of one unit."""
-    if labels is None or design.unit_totals is None:
-        n = int(design.n_samples.sum())
-        one = Labels(np.zeros(n, np.int64), (None,))
-        warn_of_samples_as_units(Design(np.arange(n), n, None, one))
-        return
-    if design.n_units < _FEW_UNITS:
-        warn_caller(
-            f"there are {design.n_units} units: with fewer than about {_FEW_UNITS}, differences "
-            "must be large to be found, and p-values depend on units being alike. More units are "
-            "needed, not more samples."
-        )
-    shares = design.unit_totals.sum(axis=0) / design.whole
-    alone = np.flatnonzero((shares * shares).sum(axis=0) > _ONE_UNIT)
-    if alone.size:
-        units = shares[:, alone].argmax(axis=0)
-        such = ", ".join(
-            f"{names[k]} ({shares[u, k]:.0%} in unit {shown(labels.names[u])})"
-            for k, u in zip(alone, units, strict=True)
-        )
-        warn_caller(
-            f"one unit has most of topics {such}: how much these topics vary between units cannot "
-            "be estimated, and p-values of comparisons with them are too small."
-        )
 
 
 def _refuse_other_counts(counts: CountMatrix, model: Any) -> None:

@@ -75,8 +75,8 @@ class DifferentialFeatures(Result):
         Number of features of the counts.
     level : float
         Level of the intervals.
-    freedom : int or None
-        Degrees of freedom of z; None if it is normal.
+    freedom : float or None
+        Degrees of freedom of z; None if it is normal, or almost.
     n_units : int or None
         Number of sampling units, None if samples are units.
     split : float or None
@@ -119,7 +119,7 @@ class DifferentialFeatures(Result):
     family: str
     n_features_in: int
     level: float = 0.95
-    freedom: int | None = None
+    freedom: float | None = None
     n_units: int | None = None
     split: float | None = None
     random_state: Any = None

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ...counts.names import shown
 from ...kernels.functions import log, log1p
 from ...methods.topics.differential import FeatureDesign, Regressions
-from ...methods.topics.unit_covariances import unpacked
 from ..design.loadings import number_of_topic
 from ..quantiles import normal_quantile, normal_tail, t_pvalue, t_quantile
+from .differential_units import tests_between_units
 
 Array = NDArray[Any]
 ReferenceName: TypeAlias = Literal["least-extreme", "mean"]
@@ -92,12 +92,13 @@ class Tests:
     log_ratios: Array
     errors: Array
     z: Array
-    freedom: int | None
+    freedom: float | None
 
     @classmethod
     def of(
         cls, regressions: Regressions, compared: Reference, design: FeatureDesign,
         weights: Array | None, family: str, totals: Array, covariances: Array | None,
+        features: Array,
     ) -> Tests:  # fmt: skip
         """Return the tests of regressions; features without counts have z = 0.
 
@@ -112,23 +113,24 @@ class Tests:
             share = counts / np.maximum(counts.sum(axis=1, keepdims=True), np.finfo(float).tiny)
             mean = counts.sum(axis=1) / design.whole.sum()
             log_ratios = _log_of(regressions.frequencies) - _log_of(mean)[:, None]
-        if covariances is not None and design.units is not None:
-            errors, sizes = _between_units(regressions, weights, covariances)
-            freedom: int | None = design.n_units - 1
+        if covariances is not None:
+            errors, sizes, freedom = tests_between_units(
+                regressions, weights, covariances, design, features
+            )
         else:
             varies = family == "quasi-poisson"
             factor = np.maximum(regressions.dispersion, 1.0)[:, None] if varies else 1.0
             errors = regressions.errors * np.sqrt(factor)
             sizes = np.sqrt(regressions.least / factor)
             left = int(design.n_samples.sum()) - log_ratios.shape[1]
-            freedom = max(left, 1) if varies and left < _LARGE else None
+            freedom = max(left, 1) if varies else np.inf
         errors = errors * (1 - share)
         tested = (totals > 0)[:, None] & ~np.isin(np.arange(errors.shape[1]), compared.own)
         log_ratios, errors, z = (
             np.where(tested, values, 0.0)
             for values in (log_ratios, errors, np.sign(log_ratios) * sizes)
         )
-        return cls(log_ratios, errors, z, freedom)
+        return cls(log_ratios, errors, z, float(freedom) if freedom < _LARGE else None)
 
     @property
     def pvalues(self) -> Array:
@@ -165,59 +167,6 @@ class Tests:
         ends = np.array([near, change + half]) * np.where(self.log_ratios < 0, -1.0, 1.0)
         lower, upper = ends.min(axis=0), ends.max(axis=0)
         return lower, upper
-
-
-def _between_units(
-    regressions: Regressions, weights: Array | None, covariances: Array
-) -> tuple[Array, Array]:
-    """Return standard errors of log ratios between units, and absolute t statistics, (m, K).
-
-    The statistics are those of differences of frequencies, not of their logarithms, whose errors
-    are large where a feature hardly occurs; without weights, the least one of all other topics.
-    """
-    f, others = regressions.frequencies, regressions.others
-    m, K = f.shape
-    errors, sizes = np.zeros((m, K)), np.full((m, K), np.inf)
-    rows = np.arange(m)
-    for k in range(K):
-        if weights is None:
-            for i in range(k):
-                apart = np.abs(f[:, k] - f[:, i])
-                pair = np.zeros((m, K))
-                pair[:, k], pair[:, i] = f[:, k], -f[:, i]
-                ratio = _divided(apart, np.sqrt(_variances(covariances, pair, (i, k))))
-                sizes[:, k], sizes[:, i] = (np.minimum(sizes[:, j], ratio) for j in (k, i))
-            contrast = np.zeros((m, K))
-            contrast[rows, np.maximum(others[:, k], 0)] = -1.0
-            contrast[:, k] = 1.0
-            members = tuple(range(K))
-        else:
-            parts = f * weights[k]
-            members = (*np.flatnonzero(weights[k]).tolist(), k)
-            sums = parts.sum(axis=1, keepdims=True)
-            contrast = -_divided(parts, sums)
-            contrast[:, k] = 1.0
-            difference = -parts
-            difference[:, k] = f[:, k]
-            spread = np.sqrt(_variances(covariances, difference, members))
-            sizes[:, k] = _divided(np.abs(f[:, k] - sums[:, 0]), spread)
-        errors[:, k] = np.sqrt(_variances(covariances, contrast, members))
-    return errors, sizes
-
-
-def _variances(covariances: Array, contrasts: Array, members: tuple[int, ...]) -> Array:
-    """Return the variances (m,) of contrasts (m, K) of log coefficients; others have weight 0."""
-    out = np.zeros(len(contrasts))
-    for k in members:
-        for i in members:
-            out += contrasts[:, k] * contrasts[:, i] * unpacked(covariances, k, i)
-    return np.maximum(out, 0.0)
-
-
-def _divided(values: Array, by: Array) -> Array:
-    """Return quotients, 0 where the divisor is 0."""
-    out: Array = np.divide(values, by, out=np.zeros(np.broadcast(values, by).shape), where=by > 0)
-    return out
 
 
 def _log_of(values: Array) -> Array:
