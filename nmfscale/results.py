@@ -11,6 +11,7 @@ from .counts.memory import Counts
 from .datasets.corpora import Corpus
 from .datasets.noisy import NoisyTruth
 from .datasets.simulate import PoissonTruth, TopicTruth
+from .inference.batches.effects_result import BatchEffects
 from .inference.choice.compare_fits_result import FitComparison, FitSummary
 from .inference.choice.consensus import Consensus
 from .inference.choice.select_k_result import SelectK
@@ -36,7 +37,8 @@ from .models.comparison import TopicMatch
 from .storage.store import StoredCounts
 
 __all__ = [
-    "BootstrapFit", "BootstrapWeights", "ClusteringScore", "ConditionFeatures", "Consensus",
+    "BatchEffects", "BootstrapFit", "BootstrapWeights", "ClusteringScore", "ConditionFeatures",
+    "Consensus",
     "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts", "DifferentialFeatures",
     "Estimates", "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix, IntegerPolicy
 from ..counts.logarithms import check_fractions
+from ..counts.names import name_array, names_of
 from ..readers.objects import whole_matrices
 from ..readers.open import open_counts
 from ..readers.streams.columns import select_columns
@@ -66,6 +67,13 @@ def selected(counts: CountMatrix, obs: Array | None, var: Array | None) -> Count
         counts = FileCounts(part) if counts.from_file else part.in_memory()
         counts.columns_taken = taken
     return counts
+
+
+def with_features_of(model: Any, counts: CountMatrix) -> CountMatrix:
+    """Return the counts of the variables that a fit has, in their own order."""
+    names = set(name_array(names_of(model, 1)))
+    var = np.array([name in names for name in name_array(counts.feature_names)])
+    return selected(counts, None, None if var.all() else var)
 
 
 def weights_of(adata: Any, data_weights: Any, counts: CountMatrix, raw: bool) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import __version__
 from . import commands
+from .batches import add_batch_options, batch_effects
 from .cluster import cluster
 from .completion import SHELLS, completion
 from .correspondence import add_correspondence_options, correspondence
@@ -426,6 +427,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
     "stability": (stability, "topics that fits from many random starts have in common", _stability),
     "topic-quality": (topic_quality, "coherence, exclusivity and size of topics", _quality),
+    "batch-effects": (batch_effects, "how batches of samples differ", add_batch_options),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "export": (export, "write tables of a model", _export),
     "report": (report, "write a page about a model, one HTML file", add_report_options),

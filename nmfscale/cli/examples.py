@@ -62,6 +62,11 @@ EXAMPLES = {
   nmfscale topic-quality model.h5 counts.npz
   nmfscale topic-quality model.h5 counts.npz -o worst-words.csv --table features
   nmfscale topic-quality model.h5 other.nmf -o topics.csv --memory-limit 2GB""",
+    "batch-effects": """examples:
+  nmfscale batch-effects model.h5 --batch cells.h5ad:donor
+  nmfscale batch-effects model.h5 --batch donor --conditions disease --clusters cell_type
+  nmfscale batch-effects model.h5 cells.h5ad -o effects.h5 -o batches.png
+  nmfscale batch-effects model.h5 -o genes.csv --table features""",
     "report": """examples:
   nmfscale report model.h5 -o report.html
   nmfscale report model.h5 counts.h5ad --groups counts.h5ad:celltype -o report.html

@@ -15,6 +15,7 @@ features, such as "0 file, files"; or by its number only, if features have no na
 
 from typing import Any
 
+from .batches import batch_plot
 from .biplots import biplot
 from .canvas import topic_colors
 from .classes import class_heatmap
@@ -32,6 +33,7 @@ from .structure import structure_plot
 from .trends import trend_plot
 
 __all__ = [
+    "batch_plot",
     "biplot",
     "bootstrap_plot",
     "class_heatmap",

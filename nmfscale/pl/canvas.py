@@ -60,6 +60,7 @@ _CONSTRAINTS: dict[str, list[Any]] = OF_LEADING_FEATURES | {
     "n_labels": [Interval(Integral, 0, None, closed="left")],
     "bins": [Interval(Integral, 1, None, closed="left")],
     "max_pairs": [Interval(Integral, 1, None, closed="left")],
+    "max_batches": [Interval(Integral, 1, None, closed="left")],
     "max_panels": [Interval(Integral, 1, None, closed="left")],
     "max_curves": [Interval(Integral, 1, None, closed="left")],
     "style": [StrOptions(set(get_args(ReplicateStyle)))],

@@ -241,6 +241,34 @@ def interval_chart(
     return chart
 
 
+def shares_chart(
+    batches: Sequence[str], names: Sequence[str], shares: Array, colors: Sequence[str]
+) -> Any:
+    """Return stacked bars of the mean proportions (B, K) of topics in batches."""
+    from bokeh.models import ColumnDataSource, HoverTool
+
+    right = np.cumsum(shares, axis=1)
+    rows, columns = (places.ravel() for places in np.indices(shares.shape))
+    source = ColumnDataSource(
+        {
+            "y": rows, "left": (right - shares).ravel(), "right": right.ravel(),
+            "share": shares.ravel(), "color": [colors[k] for k in columns],
+            "topic": [names[k] for k in columns], "batch": [batches[b] for b in rows],
+        }
+    )  # fmt: skip
+    chart = _figure(
+        90 + 2 * _LINE * len(batches), y_range=(len(batches) - 0.5, -0.5), x_range=(0, 1),
+        name="batches chart",
+    )  # fmt: skip
+    chart.hbar("y", left="left", right="right", height=0.8, color="color", source=source)
+    tooltips = [("", "@topic, @batch"), ("mean proportion", "@share{0.0%}")]
+    chart.add_tools(HoverTool(tooltips=tooltips))
+    _label(chart.yaxis, batches)
+    chart.grid.visible = False
+    chart.xaxis.axis_label = "mean proportion"
+    return chart
+
+
 def colors_of_groups(n_groups: int) -> list[str]:
     """Return colours of groups in charts of intervals."""
     return [PALETTE[g % len(PALETTE)] for g in range(n_groups)]

@@ -15,6 +15,7 @@ from .. import markup
 from ..inference.design.loadings import SampleTopics
 from ..models.tables import first_rows
 from ..models.topics.topic_labels import shortened, topic_labels
+from ..pl.canvas import topic_colors
 from ..pl.sample_order import grouping, order_within, thinned
 from . import charts
 
@@ -23,6 +24,8 @@ Array = NDArray[Any]
 Words = tuple[str, ...] | None
 # Rows of a result that has no section of its own; groups in a chart of intervals.
 _MOST_ROWS, _MOST_GROUPS = 500, 8
+# Features of batches in the text.
+_FEATURES = 10
 # Columns of numbers that come first in a table: on a phone, others are off screen.
 _RANKS = {"pvalue": 1, "pvalue_maxt": 1, "qvalue": 1, "lfsr": 1}
 
@@ -247,6 +250,35 @@ def quality_section(result: Any, words: Words) -> Section:
     return Section("quality", "Quality", [text], [], table)
 
 
+def batches_section(result: Any, words: Words) -> Section:
+    """Return what differs between batches."""
+    columns = result.columns("batches")
+    table: dict[str, Sequence[Any]] = {
+        "batch": list(map(str, result.batches)),
+        "samples": [f"{n:,}" for n in result.n_samples],
+    }
+    headings = {
+        "auc_before": "AUC without efficiencies", "auc": "AUC", "spread": "spread of efficiencies",
+    }  # fmt: skip
+    for name, heading in headings.items():
+        if name in columns:
+            table[heading] = ["" if np.isnan(x) else f"{x:.2f}" for x in columns[name]]
+    text = [
+        "Mean proportions of topics in batches. The AUC says how well topics tell the batch of a "
+        "sample within a cluster: 0.5 if batches are mixed, 1 if they are apart.",
+        *(f"Warning: {warning}" for warning in result.warnings),
+    ]
+    if result.shape is not None and np.isfinite(result.shape):
+        leading = {name: values[:_FEATURES] for name, values in result.columns("features").items()}
+        features = zip(leading["feature"], leading["batch"], leading["efficiency"], strict=True)
+        most = ", ".join(f"{name} in {batch} ({e:.2f})" for name, batch, e in features)
+        text.append(f"Efficiencies farthest from 1: {most}.")
+    names, colors = topic_labels(result.topic_names, words), topic_colors(result.shares.shape[1])
+    chart = charts.shares_chart(table["batch"], names, result.shares, colors)
+    legend = list(zip(colors, names, strict=True))
+    return Section("batches", _titled("Batches", result), text, [chart], table, legend)
+
+
 def table_section(result: Any) -> Section:
     """Return a result of any kind as a table."""
     table, more = first_rows(result, _MOST_ROWS)
@@ -280,4 +312,5 @@ OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "GroupEffects": effects_section,
     "BootstrapWeights": weights_section,
     "TopicQuality": quality_section,
+    "BatchEffects": batches_section,
 }

@@ -8,6 +8,7 @@ them, and the functions of ``nmfscale.pl`` draw them.
 
 from typing import Any
 
+from .batches import batch_effects
 from .choice import select_k, topic_quality
 from .conditions import condition_features, pseudobulk
 from .differential import differential_features
@@ -23,9 +24,9 @@ from .topics import topics
 from .transform import transform
 
 __all__ = [
-    "bootstrap_weights", "condition_features", "correspondence_analysis", "differential_features",
-    "group_effects", "permutation_test", "pseudobulk", "rename_topics", "restore_h5ad", "select_k",
-    "topic_quality", "topics", "transform", "write_h5ad",
+    "batch_effects", "bootstrap_weights", "condition_features", "correspondence_analysis",
+    "differential_features", "group_effects", "permutation_test", "pseudobulk", "rename_topics",
+    "restore_h5ad", "select_k", "topic_quality", "topics", "transform", "write_h5ad",
 ]  # fmt: skip
 
 # Names that were here, and what to use now.

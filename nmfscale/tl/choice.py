@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..annotated.counts import counts_of, of_fit, selected
+from ..annotated.counts import counts_of, of_fit, selected, with_features_of
 from ..annotated.keys import KEY, check_explained, checked_result_key, explained_place
 from ..annotated.places import column, masks_of, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.argument_types import AnnDataLike, MaskLike, PipelineLike
-from ..counts.names import name_array, names_of
 from ..inference.choice.select_k import select_k as compare_numbers
 from ..inference.choice.topic_quality import topic_quality as measure_quality
 from ..models.base import CountModel
@@ -75,10 +74,7 @@ def topic_quality(
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
     check_explained(adata, key)
     model = read_model(adata, key, every=True)
-    counts = counts_of(adata, **chosen, integer="allow")
-    model_names = set(name_array(names_of(model, 1)))
-    var = np.array([name in model_names for name in counts.feature_names])
-    counts = selected(counts, None, None if var.all() else var)
+    counts = with_features_of(model, counts_of(adata, **chosen, integer="allow"))
     result = measure_quality(model, counts, **options)
     keep_result(adata, key, result, "topic_quality")
     place = explained_place(key)

@@ -91,6 +91,7 @@ PARTS = {
         "groups": {"", "design", "results", "replicates"},
         "regression": {"", "design", "results", "replicates", "groups"},
         "features": {"", "design", "results", "replicates", "regression"},
+        "batches": {"", "design", "results"},
         "choice": {"", "design", "results", "replicates", "samples"},
     },
 }
@@ -110,6 +111,7 @@ WAYS_IN = {
         "pseudobulk",
         "pyldavis",
     },
+    "batches": {"effects"},
     "choice": {"select_k", "stability", "topic_quality", "compare_fits", "consensus"},
 }
 _OF_DASK = ("readers/streams/dask_array.py", "cluster/local.py", "cluster/pool.py")

@@ -19,8 +19,8 @@ NAMES = {
         AnchorNMF FrobeniusNMF GammaPoisson LDA NoisyTopicModel PoissonNMF SSNMF TopicModel
         as_counts concat read_counts text_counts thin write_store
         load load_result match_topics write_report
-        balance bootstrap_fit bootstrap_weights cluster_samples clustering_score compare_fits
-        condition_features differential_features find_samples group_effects permutation_test
+        balance batch_effects bootstrap_fit bootstrap_weights cluster_samples clustering_score
+        compare_fits condition_features differential_features find_samples group_effects permutation_test
         pseudobulk regress_proportions select_k stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
@@ -40,7 +40,7 @@ NAMES = {
     """,
     "nmfscale.results": """
         Corpus CountMatrix Counts StoredCounts
-        BootstrapFit BootstrapWeights ClusteringScore ConditionFeatures Consensus
+        BatchEffects BootstrapFit BootstrapWeights ClusteringScore ConditionFeatures Consensus
         CorrespondenceAnalysis DifferentialFeatures Estimates FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         NoisyPairs Origin PermutationTest
@@ -52,15 +52,15 @@ NAMES = {
         correspondence_analysis jackknife_fit noisy_pairs supervision_from_variances to_pyldavis
     """,
     "nmfscale.pl": """
-        biplot bootstrap_plot class_heatmap correlation_plot embedding forest_plot
+        batch_plot biplot bootstrap_plot class_heatmap correlation_plot embedding forest_plot
         ma_plot null_plot progress_plot scree_plot select_k_plot similarity_plot stability_plot
         structure_plot top_features_plot topic_colors topic_scatter trend_plot
         volcano_plot
     """,
     "nmfscale.tl": """
-        bootstrap_weights condition_features correspondence_analysis differential_features
-        group_effects permutation_test pseudobulk rename_topics restore_h5ad select_k
-        topic_quality topics transform write_h5ad
+        batch_effects bootstrap_weights condition_features correspondence_analysis
+        differential_features group_effects permutation_test pseudobulk rename_topics restore_h5ad
+        select_k topic_quality topics transform write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",
     "nmfscale.testing": "check_model model_checks",  # needs pytest: not loaded by nmfscale

@@ -1,0 +1,1 @@
+"""Batches of samples: how topics, features and clusters differ between them."""

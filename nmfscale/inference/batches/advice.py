@@ -1,0 +1,115 @@
+"""What is wrong with batches: texts of warnings, with their thresholds.
+
+The thresholds are from simulations; the notes of `batch_effects` give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...counts.names import shown, such_as
+
+if TYPE_CHECKING:
+    from .effects_result import BatchEffects
+
+Array = NDArray[Any]
+# Concentration of a topic in one batch; standard error of log efficiencies; mean AUC; Cramér's V.
+ONE_BATCH, UNCERTAIN, APART, CONFOUNDED = 0.8, 0.2, 0.7, 0.9
+# Spread of efficiencies that matters, and the weight of the prior that is too much.
+_SPREAD, _OF_PRIOR = 0.1, 0.5
+
+
+def warnings_of(effects: BatchEffects) -> Iterator[str]:
+    """Yield the warnings of a result."""
+    yield from _of_conditions(effects)
+    yield from _of_topics(effects)
+    yield from _of_samples(effects)
+    yield from _of_counts(effects)
+
+
+def cramers_v(table: Array) -> float:
+    """Return Cramér's V of a table of counts, 0 to 1; 0 if it has one row or column."""
+    table = table[table.any(axis=1)][:, table.any(axis=0)].astype(np.float64)
+    if min(table.shape) < 2:
+        return 0.0
+    rows, columns, n = table.sum(axis=1), table.sum(axis=0), table.sum()
+    expected = rows[:, None] * columns / n
+    squares = float(((table - expected) ** 2 / expected).sum())
+    return float(np.sqrt(squares / n / (min(table.shape) - 1)))
+
+
+def apart(table: Array) -> list[Array]:
+    """Return sets of columns that no rows connect: columns with a row in common are in one set."""
+    from scipy.sparse.csgraph import connected_components
+
+    there = (table > 0).astype(np.int64)
+    together = there.T @ there > 0
+    n, of_column = connected_components(together, directed=False)
+    return [np.flatnonzero(of_column == part) for part in range(n)]
+
+
+def _of_conditions(effects: BatchEffects) -> Iterator[str]:
+    table, names = effects.condition_sizes, effects.conditions
+    if table is None or names is None or len(names) < 2:
+        return
+    parts = apart(table)
+    if len(parts) > 1:
+        one, other = (shown(names[part[0]]) for part in parts[:2])
+        yield (
+            f"conditions {one} and {other} have no batch in common: their differences cannot be "
+            "told from those of batches, and efficiencies remove both. Use batches that have "
+            "samples of both conditions, such as runs in place of donors, or fit without batch=."
+        )
+    elif effects.cramers_v is not None and effects.cramers_v >= CONFOUNDED:
+        yield (
+            f"batches and conditions nearly coincide (Cramér's V {effects.cramers_v:.2f}): most of "
+            "what differs between conditions differs between batches, and efficiencies remove it."
+        )
+
+
+def _of_topics(effects: BatchEffects) -> Iterator[str]:
+    in_one = effects.concentration >= ONE_BATCH
+    if effects.uncertainty is not None:
+        in_one &= effects.uncertainty >= UNCERTAIN
+    for k in np.flatnonzero(in_one):
+        topic, batch = shown(effects.topic_names[k]), shown(effects.batches[effects.homes[k]])
+        there = f"topic {topic} has {effects.concentration[k]:.0%} of its weight in batch {batch}"
+        if effects.uncertainty is None:
+            yield f"{there}: it may be the batch. Fit with batch=."
+        else:
+            yield (
+                f"{there}: the frequencies of its features cannot be separated from the "
+                f"efficiencies of this batch, for which the prior decides (standard error of their "
+                f"logarithms {effects.uncertainty[k]:.2f})."
+            )
+
+
+def _of_samples(effects: BatchEffects) -> Iterator[str]:
+    area = effects.mean_auc
+    if area is None or area < APART:
+        return
+    told = f"samples of a cluster tell their batch by their topics (AUC {area:.2f})"
+    if effects.efficiencies is None:
+        yield f"{told}: batches differ, or their samples do. Fit with batch= and compare."
+    else:
+        yield (
+            f"{told} although the fit has efficiencies: their samples differ, or effects differ "
+            "between topics, or the fit is a poor optimum: try other starts, or more topics."
+        )
+
+
+def _of_counts(effects: BatchEffects) -> Iterator[str]:
+    shape, weights = effects.shape, effects.of_prior
+    if weights is None or shape is None or not 0 < shape <= _SPREAD**-2:
+        return
+    few = np.flatnonzero(weights > _OF_PRIOR)
+    if few.size:
+        names = such_as(shown(effects.batches[b]) for b in few)
+        yield (
+            f"{few.size:,} batches have so few counts that their efficiencies are mostly those of "
+            f"the prior: {names}. Join small batches that were measured alike."
+        )
