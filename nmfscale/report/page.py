@@ -74,8 +74,9 @@ def write_report(
     results : iterable, default=()
         Results of :func:`nmfscale.select_k`, :func:`nmfscale.permutation_test`,
         :func:`nmfscale.group_effects`, :func:`nmfscale.bootstrap_weights`,
-        :func:`nmfscale.topic_quality` and :func:`nmfscale.differential_features`. Other results
-        are shown as tables.
+        :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects` and
+        :func:`nmfscale.differential_features`. Other results are shown as tables. A fit with
+        batches always has a section on them.
     gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None
         Names of features to show in place of those of the fit, such as symbols in place of Ensembl
         identifiers: a column of ``X.var``, if `X` is an AnnData object; or the symbols themselves,
@@ -145,6 +146,11 @@ def write_report(
         from ..inference.choice.topic_quality import topic_quality
 
         page_sections.append(sections.quality_section(shown_with(topic_quality(model, X)), words))
+    if getattr(model, "batches_", None) is not None and samples is not None:
+        if "batches" not in [section.kind for section in page_sections]:
+            from ..inference.batches.effects import batch_effects
+
+            page_sections.append(sections.batches_section(batch_effects(model), words))
     if other is not None:
         match = match_topics(model, other)
         match = replace(match, words_a=words, words_b=topic_words(shown_with(model_of(other))))

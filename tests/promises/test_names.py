@@ -20,8 +20,8 @@ NAMES = {
         as_counts concat read_counts text_counts thin write_store
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples clustering_score
-        compare_fits condition_features differential_features find_samples group_effects permutation_test
-        pseudobulk regress_proportions select_k stability topic_quality
+        compare_fits condition_features differential_features find_samples group_effects
+        permutation_test pseudobulk regress_proportions select_k stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """

@@ -340,6 +340,8 @@ NOT_ASKED = {
     "text_counts": "the count of a word that a text lacks is 0",
     "read_counts": "tests/readers/test_joined.py: what was measured is kept",
     "write_store": "tests/readers/test_joined.py: what was measured is kept",
+    "batch_effects": "tests/inference/test_batch_effects.py: features that were not measured",
+    "tl.batch_effects": "batch_effects of an AnnData object",
     "write_report": "topic_quality and proportions of the fit",
     "condition_features": "the counts of pseudobulk",
     "tl.condition_features": "the counts of pseudobulk",

@@ -95,10 +95,10 @@ def _of_samples(effects: BatchEffects) -> Iterator[str]:
     told = f"samples of a cluster tell their batch by their topics (AUC {area:.2f})"
     if effects.efficiencies is None:
         yield f"{told}: batches differ, or their samples do. Fit with batch= and compare."
-    else:
+    elif not (effects.concentration >= ONE_BATCH).any():  # such a topic tells its batch
         yield (
             f"{told} although the fit has efficiencies: their samples differ, or effects differ "
-            "between topics, or the fit is a poor optimum: try other starts, or more topics."
+            "between topics, or the fit is a poor optimum. Try other starts, and more topics."
         )
 
 

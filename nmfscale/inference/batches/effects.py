@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from ...counts.argument_types import CountsLike
 from ...counts.names import names_of, shown
 from ...engine.threads import single_blas_thread
 from ...methods.factors import proportions
-from ...models.arguments.measured_entries import measured_counts, rows_of_fit
+from ...methods.weights.measured import Measured
+from ...models.arguments.measured_entries import measured_counts, measured_of_fit, rows_of_fit
 from ...models.arguments.names import matched_counts
 from ...models.pipelines import FittedModel, model_and_input, refuse_swapped
 from ...readers.open import as_counts
@@ -108,7 +110,8 @@ def batch_effects(
       their :math:`A_k` counts in the batch, the standard error of a log efficiency is
       :math:`(a + I_{bj})^{-1/2}`. The warning is given if its root mean square over the
       counts of the topic is 0.2 or more.
-    - The mean AUC is 0.7 or more.
+    - The mean AUC is 0.7 or more; of a fit with batches, only if no topic has 80% of its weight in
+      one batch, because that topic is a difference between samples.
     - Conditions have no batch in common, not even by way of others, or Cramér's V of batches and
       conditions is 0.9 or more: less than a fifth of the variation of conditions is then within
       batches.
@@ -128,7 +131,7 @@ def batch_effects(
     >>> effects.to_frame("batches")[["batch", "n_samples"]].values.tolist()
     [['a', 100], ['b', 100]]
     """
-    refuse_swapped(model, batch, "the batches")
+    refuse_swapped(model, X, "the counts")
     model, X = model_and_input(model, X) if hasattr(model, "get_params") else (model, X)
     topics = topics_of_samples(model, "proportions", topic_names)
     labels, with_efficiencies = _batches_of(model, batch, topics)
@@ -145,7 +148,7 @@ def batch_effects(
         }  # fmt: skip
         labels = labels.at(kept) if with_efficiencies else labels.of(kept)
         return _compared(
-            topics.of(kept), labels, None if before is None else before[kept],
+            topics.of(kept), kept, labels, None if before is None else before[kept],
             model if with_efficiencies else None,
             origin=Origin.of(topics.words, groups=batch), **further,
         )  # fmt: skip
@@ -196,20 +199,35 @@ def _without_efficiencies(model: Any, X: Any, **part: Any) -> Array:
         raise ValueError(
             "X is not what the model was fitted to: pass the same counts, or leave X out."
         )
-    loadings = np.asarray(model.transform(counts, batch=[None] * len(rows)), np.float64)
+    alike = copy.copy(model)
+    alike.batches_ = alike.batch_ = alike.batch_efficiencies_ = None
+    loadings = np.asarray(alike.transform(counts), np.float64)
     shares = np.empty(loadings.shape)
     shares[rows] = proportions(loadings * np.asarray(model.components_, np.float64).sum(axis=1))
     return shares
+
+
+def _expected(model: Any, topics: SampleTopics, codes: Array, kept: Array) -> Expected:
+    """Return what the fit expects of its samples at the places `kept`, those with counts."""
+    measured = measured_of_fit(model)
+    if measured is None:
+        measured = Measured.everything((len(model.loadings_), model.components_.shape[1]))
+    return Expected.of(
+        topics.rows, np.asarray(topics.totals, np.float64), codes,
+        np.asarray(model.components_, np.float64),
+        np.asarray(model.batch_efficiencies_, np.float64), float(model.batch_shape_),
+        measured.rows(kept),
+    )  # fmt: skip
 
 
 # Comparisons -----------------------------------------------------------------------------------
 
 
 def _compared(
-    topics: SampleTopics, batches: Labels, before: Array | None, model: Any, origin: Origin,
-    conditions: Labels | None = None, clusters: Labels | None = None,
+    topics: SampleTopics, kept: Array, batches: Labels, before: Array | None, model: Any,
+    origin: Origin, conditions: Labels | None = None, clusters: Labels | None = None,
 ) -> BatchEffects:  # fmt: skip
-    """Return the result for samples with counts; `model` is None without efficiencies."""
+    """Return the result for the samples at `kept`; `model` is None without efficiencies."""
     B, codes, shares = len(batches.names), batches.codes, topics.rows
     cluster = shares.argmax(axis=1) if clusters is None else clusters.codes
     pairs = Pairs.of(cluster, codes, B)
@@ -223,10 +241,7 @@ def _compared(
         totals = np.ones(len(shares)) if topics.whole_totals is None else topics.whole_totals
         amounts = sums_of_batches(shares * totals[:, None], codes, B)
     else:
-        expected = Expected.of(
-            shares, topics.totals, codes, np.asarray(model.components_, np.float64),
-            np.asarray(model.batch_efficiencies_, np.float64), float(model.batch_shape_),
-        )  # fmt: skip
+        expected = _expected(model, topics, codes, kept)
         amounts = expected.amounts
         of_fit = {
             "efficiencies": expected.efficiencies, "expected": expected.counts,

@@ -37,8 +37,8 @@ class Pairs:
         sizes = np.zeros((int(clusters.max()) + 1, n_batches), np.int64)
         np.add.at(sizes, (clusters, batches), 1)
         others = sizes.sum(axis=1, keepdims=True) - sizes
-        at = np.nonzero((sizes >= LEAST_SAMPLES) & (others >= LEAST_SAMPLES))
-        return cls(*at, sizes[at], others[at])
+        cluster, batch = np.nonzero((sizes >= LEAST_SAMPLES) & (others >= LEAST_SAMPLES))
+        return cls(cluster, batch, sizes[cluster, batch], others[cluster, batch])
 
     def areas(self, shares: Array, clusters: Array, batches: Array) -> Array:
         """Return the area of each pair, from the proportions (n, K) of the samples."""

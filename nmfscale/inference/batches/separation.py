@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...kernels import dense
 from ...kernels.functions import log
 from ...methods.factors import LEAST, proportions
+from ...methods.weights.measured import Measured
 
 Array = NDArray[Any]
 
@@ -46,10 +47,12 @@ class Expected:
     """Expected counts of topics and of features in batches, by a fit with efficiencies.
 
     `amounts` (B, K) are those of topics and `counts` (B, m) those of features, if all efficiencies
-    were 1; `frequencies` (K, m) are the rows of F, divided by their sums.
+    were 1; `frequencies` (K, m) are the rows of F, divided by their sums. `counts` and
+    `efficiencies` (B, m) of features that were not measured in a batch are 0.
     """
 
     amounts: Array
+    counts: Array
     frequencies: Array
     efficiencies: Array
     shape: float
@@ -57,35 +60,34 @@ class Expected:
     @classmethod
     def of(
         cls, shares: Array, totals: Array, batches: Array, components: Array, efficiencies: Array,
-        shape: float,
+        shape: float, measured: Measured,
     ) -> Expected:  # fmt: skip
         """Return them, given proportions (n, K), total counts (n,) and batches (n,) of samples.
 
         The counts of a sample of batch b are its total; if all efficiencies were 1, they would be
-        those of topics with sums ``sum_j e_bj f_kj`` of 1.
+        those of topics of which each has the sum 1 in place of ``sum_j e_bj f_kj``.
         """
-        frequencies = proportions(components)
-        passed = dense.product(efficiencies, frequencies.T)
-        here = (shares * passed[batches]).sum(axis=1)
+        B, frequencies = len(efficiencies), proportions(components)
+        pairs = np.stack([batches, measured.groups])
+        (batch, panel), group = np.unique(pairs, axis=1, return_inverse=True)
+        there, group = measured.features[panel].astype(np.float64), group.reshape(-1)
+        passed = dense.product(efficiencies[batch] * there, frequencies.T)
+        here = (shares * passed[group]).sum(axis=1)
         whole = np.divide(totals, here, out=np.zeros(len(here)), where=here > 0)
-        amounts = shares * whole[:, None]
-        sums = sums_of_batches(amounts, batches, len(efficiencies))
-        return cls(sums, frequencies, efficiencies, shape)
-
-    @property
-    def counts(self) -> Array:
-        """Expected counts (B, m) of features in batches, if all efficiencies were 1."""
-        counts: Array = dense.product(self.amounts, self.frequencies)
-        return counts
+        amounts = sums_of_batches(shares * whole[:, None], group, len(batch))
+        counts = sums_of_batches(dense.product(amounts, frequencies) * there, batch, B)
+        known = sums_of_batches(there, batch, B) > 0
+        return cls(
+            sums_of_batches(amounts, batch, B), counts, frequencies,
+            np.where(known, efficiencies, 0.0), shape,
+        )  # fmt: skip
 
     @property
     def spread(self) -> Array:
         """Root mean square (B,) of the logarithms of efficiencies, weighted by expected counts."""
-        at = self.efficiencies > 0
-        weights = np.where(at, self.counts, 0.0)
-        logs = log(np.where(at, self.efficiencies, 1.0))
-        sums = np.maximum(weights.sum(axis=1), LEAST)
-        spread: Array = np.sqrt((weights * logs * logs).sum(axis=1) / sums)
+        logs = log(np.where(self.efficiencies > 0, self.efficiencies, 1.0))
+        sums = np.maximum(self.counts.sum(axis=1), LEAST)
+        spread: Array = np.sqrt((self.counts * logs * logs).sum(axis=1) / sums)
         return spread
 
     def uncertainty(self, homes: Array) -> Array:
