@@ -34,8 +34,8 @@ MODULES = sorted(
 )
 COMMANDS = (
     "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap",
-    "correspondence", "select-k", "stability", "topic-quality", "batch-effects", "differential", "export",
-    "report", "restore", "completion", "cluster",
+    "correspondence", "select-k", "stability", "topic-quality", "batch-effects", "differential",
+    "export", "report", "restore", "completion", "cluster",
 )  # fmt: skip
 # Pages whose names are checked, and names of other packages on them.
 PAGES_OF_NAMES = ("faq", "which_model")
