@@ -248,7 +248,7 @@ def shares_chart(
     from bokeh.models import ColumnDataSource, HoverTool
 
     right = np.cumsum(shares, axis=1)
-    rows, columns = (places.ravel() for places in np.indices(shares.shape))
+    rows, columns = (places.ravel().tolist() for places in np.indices(shares.shape))
     source = ColumnDataSource(
         {
             "y": rows, "left": (right - shares).ravel(), "right": right.ravel(),

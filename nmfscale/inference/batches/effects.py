@@ -231,9 +231,8 @@ def _compared(
     B, codes, shares = len(batches.names), batches.codes, topics.rows
     cluster = shares.argmax(axis=1) if clusters is None else clusters.codes
     pairs = Pairs.of(cluster, codes, B)
-    auc, auc_before = (
-        None if rows is None else pairs.areas(rows, cluster, codes) for rows in (shares, before)
-    )
+    auc = pairs.areas(shares, cluster, codes)
+    auc_before = None if before is None else pairs.areas(before, cluster, codes)
     sizes = np.bincount(codes, minlength=B)
     means = sums_of_batches(shares, codes, B) / np.maximum(sizes, 1)[:, None]
     of_fit: dict[str, Any] = {}
