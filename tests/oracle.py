@@ -728,6 +728,14 @@ def cluster_jackknife(X, y, clusters, weights=None, factors=1.0):
     return moves.T @ moves
 
 
+def spread_of_levels(X, Y, levels):
+    """Return variances of rows of each level (n,), pooled over columns of Y, relative to all."""
+    projection = X @ np.linalg.pinv(X)
+    squares, rest = ((Y - projection @ Y) ** 2).sum(axis=1), 1 - np.diag(projection)
+    here = levels[:, None] == levels
+    return (here @ squares) / (here @ rest) * rest.sum() / squares.sum()
+
+
 def satterthwaite(X, a, clusters, weights=None, factors=1.0):
     """Return the degrees of freedom of the jackknife variance of a'b; var y = 1 / weights."""
     weights, out = np.ones(len(X)) if weights is None else weights, []
@@ -740,7 +748,7 @@ def satterthwaite(X, a, clusters, weights=None, factors=1.0):
     for u in np.unique(clusters):
         out.append(row((clusters != u).astype(float)) - whole)
     out = np.array(out) * np.reshape(factors, (-1, 1))
-    values = np.linalg.eigvalsh(np.array(out) / weights @ np.array(out).T)
+    values = np.linalg.eigvalsh(out / weights @ out.T)
     return values.sum() ** 2 / (values**2).sum()
 
 

@@ -408,7 +408,7 @@ def test_errors_of_cell_means_are_those_of_a_regression_on_cells():
     values, weights = rng.dirichlet(np.ones(3), 29), rng.gamma(3, size=29)
     values[:, 2] = 0.25  # does not vary
     fit = LeastSquares.of((cell[:, None] == np.arange(5)).astype(float), values, weights)
-    expected, errors = HC3(fit), OneWay.of(cell, values, weights)
+    expected, errors = HC3(fit, np.ones(29)), OneWay.of(cell, values, weights)
     along = rng.normal(size=(5, 6)) * (rng.random((5, 6)) < 0.7)
     variances, freedom = errors.variances(along)
     assert (freedom >= 1 - 1e-9).all() and (freedom <= 24 + 1e-9).all()

@@ -16,6 +16,7 @@ from oracle import (
     draws_below,
     hc3,
     satterthwaite,
+    spread_of_levels,
 )
 
 from nmfscale import TopicModel, group_effects, regress_proportions
@@ -108,17 +109,19 @@ def test_errors_are_those_of_the_textbook(data):
     X, Y = unit_rows(loadings, covariates, units)
     ends = found.combine({"Intercept": 1, "age": 50, "craft": 1})
     a = np.array([1.0, 0, 0, 50, 1])
+    spread = spread_of_levels(X, Y, X[:, [1, 2, 4]] @ [1, 2, 4])
+    how = {"clusters": np.arange(150), "factors": np.sqrt(spread)}
     for t in range(4):
         V = hc3(X, Y[:, t])
         np.testing.assert_allclose(found.std_error[t], np.sqrt(np.diag(V)), rtol=1e-8)
         half = found.upper[t] - found.coefficients[t]
-        df = [satterthwaite(X, each, np.arange(150)) for each in np.eye(5)]
+        df = [satterthwaite(X, each, **how) for each in np.eye(5)]
         np.testing.assert_allclose(found.degrees_of_freedom[t], df, rtol=1e-7)
         expected = np.sqrt(np.diag(V)) * scipy.stats.t.ppf(0.975, df)
         np.testing.assert_allclose(half, expected, rtol=1e-7)
         error = np.sqrt(a @ V @ a)
         assert ends["std_error"][t] == pytest.approx(error, rel=1e-7)
-        half = error * scipy.stats.t.ppf(0.975, satterthwaite(X, a, np.arange(150)))
+        half = error * scipy.stats.t.ppf(0.975, satterthwaite(X, a, **how))
         assert ends["upper"][t] - ends["value"][t] == pytest.approx(half, rel=1e-7)
 
 
@@ -322,7 +325,7 @@ def test_tests_and_intervals_have_the_same_errors(data):
     fit, units, one = LeastSquares.of(X, Y), np.repeat(np.arange(50), 3), np.eye(5)
     terms, factors = ((1,), (3,)), np.linspace(0.8, 1, 50)
     for errors, task in [
-        (HC3(fit), FreedmanLane(fit, terms, np.array([150]))),
+        (HC3(fit, np.ones(150)), FreedmanLane(fit, terms, np.array([150]))),
         (CR3(fit, units, factors), SignFlips(fit, terms, units, factors)),
     ]:
         variances, _ = errors.variances(one)
@@ -604,13 +607,13 @@ def test_the_trend_of_an_ordered_label_is_one_term(data):
     loadings, covariates, units = data
     levels = ["north", "east", "west"]
     region = pd.Categorical(covariates["region"], levels, ordered=True)
-    args = {"units": units, "n_permutations": 19, "random_state": 0}
+    args = {"units": units, "n_permutations": 19, "random_state": 0, "moderated": False}
     table = covariates | {"region": region}
     found = regress_proportions(loadings, table, trend=["region"], **args)
     assert found.terms == ("Intercept", "region[trend]", "age", "craft")
     as_number = covariates | {"region": np.asarray(region.codes)}
     expected = regress_proportions(loadings, as_number, **args)
-    for name in "coefficients", "lower", "upper", "pvalue", "pvalue_permutation":
+    for name in "coefficients", "std_error", "pvalue_permutation":
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     for trend, match in [
         (["region"], "trend='region': the order of 'east', 'north', 'west' is not known"),

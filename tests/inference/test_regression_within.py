@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import cluster_jackknife, satterthwaite
+from oracle import cluster_jackknife, satterthwaite, spread_of_levels
 
 from nmfscale import group_effects, regress_proportions
 
@@ -107,6 +107,8 @@ def test_coefficients_and_errors_are_those_with_indicators_of_strata(name):
     for t in range(5):
         V = cluster_jackknife(D, rows[:, t], cluster, weights, factors)
         np.testing.assert_allclose(found.std_error[t], np.sqrt(np.diag(V)[:2]), rtol=1e-8)
+    if name == "strata":  # residuals of levels may differ in spread
+        factors *= np.sqrt(spread_of_levels(D, rows, X[:, 1]))
     df = [satterthwaite(D, a, cluster, weights, factors) for a in eye[:2]]
     np.testing.assert_allclose(found.degrees_of_freedom[0], df, rtol=1e-6)
 
@@ -281,13 +283,13 @@ def slopes(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [confounded, pairs, slopes])
 def test_tests_within_strata_keep_their_level(make):
-    n_sets, p, flips = 300, [], []
+    n_sets, p, flips = 200, [], []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for seed in range(n_sets):
             rows, covariates, options = make(np.random.default_rng(seed))
             found = regress_proportions(
-                rows, covariates, **options, n_permutations=59, random_state=seed
+                rows, covariates, **options, n_permutations=39, random_state=seed
             )
             p.append(found.pvalue[:, -1])
             flips.append(found.pvalue_permutation[:, -1])

@@ -46,6 +46,14 @@ class DesignMatrix:
         """Return the columns of each covariate that has several, by its name."""
         return {name: columns for name, columns in self.columns().items() if len(columns) > 1}
 
+    def levels(self) -> list[int]:
+        """Return the columns that are levels, of labels or of numbers that have two values."""
+        return [
+            j
+            for j, name in enumerate(self.covariates)
+            if name in self.labels or np.unique(self.values[:, j]).size <= 2
+        ]
+
     def varying(self) -> DesignMatrix:
         """Return the matrix without constants, which effects of strata contain."""
         kept = np.ptp(self.values, axis=0) > 0

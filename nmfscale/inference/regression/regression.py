@@ -25,14 +25,14 @@ from ..job import JobOptions, job_options, part_of_job
 from ..replicates.replicates import check_positive
 from ..results.origin import Origin
 from .comparison import refuse_replicates
-from .covariates import INTERCEPT, design_matrix
+from .covariates import INTERCEPT, DesignMatrix, design_matrix
 from .effects import bootstrap_part, job_seed
 from .least_squares import CoefficientsTask, LeastSquares
 from .levels import check_levels, levels_of, warn_of_levels
 from .moderation import Moderation, shares_of
 from .regression_result import ProportionRegression, adjusted_by_term, t_tests
 from .regression_rows import Rows, are_crossed
-from .robust import CR3, HC3, factors_of_units
+from .robust import CR3, HC3, factors_of_units, spread_of_groups
 from .term_tests import TermTests
 
 Array = NDArray[Any]
@@ -153,11 +153,13 @@ def regress_proportions(
     Notes
     -----
     The spread of proportions depends on their mean, so units may differ in spread: standard errors
-    are HC3 [1]_, or CR3 for clusters [2]_, with degrees of freedom that would be right for equal
-    spread (Satterthwaite). Within strata, influences of units are multiplied by ``sqrt(1 - w / W)``
-    for a unit of weight w in a stratum of weight W, as spread within a stratum does not involve its
-    mean, and the sum of squares by ``(G - 1) / G`` for G units. Variances are moderated as those of
-    :func:`group_effects`. Intervals and `pvalue` are those of one t-test with these.
+    are HC3 [1]_, or CR3 for clusters [2]_. Their degrees of freedom are those of Satterthwaite, for
+    clusters of equal spread, or for units of a spread that depends on their levels, if covariates
+    are labels, and is pooled over topics. Within strata, influences of units are multiplied by
+    ``sqrt(1 - w / W)`` for a unit of weight w in a stratum of weight W, as spread within a stratum
+    does not involve its mean, and the sum of squares by ``(G - 1) / G`` for G units. Variances are
+    moderated as those of :func:`group_effects`. Intervals and `pvalue` are those of one t-test with
+    these.
 
     The test of a term by permutations permutes the residuals of the model without it among
     units within strata [3]_ and compares the squared coefficient over its robust variance with
@@ -171,8 +173,10 @@ def regress_proportions(
     In simulations at the 5% level (``benchmarks/calibration.py``) permutation tests of a numeric
     covariate without effect rejected in 3% to 6% of the cases, and tests of a label in 4% to 7%,
     but in up to 10% if one group had a far larger spread than the other, and in up to 8% with sign
-    flips of few clusters. Coverage of 95% intervals was 95% or more, so that `pvalue` was at most
-    0.05 in 5% or fewer: in 2% to 5% with 8 units or more in each of two groups, in 1% with 5.
+    flips of few clusters. `pvalue` (``benchmarks/designs.py``) was at most 0.05 in 1% to 5% of the
+    topics with 8 units or more in all, half of them at each of two levels, in 4% to 6% within
+    strata, or within 6 to 20 donors, and in 10% if 8 units varied far more than 40 others (Welch's
+    t-test: 12%); a warning is given.
 
     The time of tests grows with the square of the number of terms. For a single label of many
     levels, use :func:`group_effects`, or ``n_permutations=0``.
@@ -239,7 +243,7 @@ def regress_proportions(
     drawn = "samples" if units is None else "units"
     check_levels(matrix, design, drawn, interval)
     warn_of_levels(topics, rows, matrix, drawn)
-    errors = errors_of(rows)
+    errors = errors_of(rows, matrix)
     fit, eye = errors.fit, np.eye(len(matrix.terms))
     moderation = moderation_of(rows, errors, matrix.terms) if moderated else None
     test = TermTests(rows, errors, matrix, n_permutations, level, drawn) if n_permutations else None
@@ -268,11 +272,16 @@ def regress_proportions(
     )  # fmt: skip
 
 
-def errors_of(rows: Rows) -> HC3 | CR3:
-    """Return the errors of coefficients, for independent rows or clusters of rows."""
+def errors_of(rows: Rows, matrix: DesignMatrix) -> HC3 | CR3:
+    """Return the errors of coefficients, for independent rows or clusters of rows.
+
+    Levels of `matrix` may differ in spread.
+    """
     how = rows.X, rows.Y, rows.weights, rows.blocks
     if rows.are_exchangeable or (rows.are_units and rows.blocks is None):
-        return HC3(LeastSquares.of(*how))
+        fit, levels = LeastSquares.of(*how), rows.X[:, matrix.levels()]
+        group = np.unique(levels, axis=0, return_inverse=True)[1].reshape(-1)
+        return HC3(fit, spread_of_groups(group, fit.residuals, 1 - fit.leverage))
     several = None
     if rows.blocks is not None:  # a unit that is a block by itself is left out with it
         pairs = np.unique(np.stack([rows.blocks, rows.unit]), axis=1)

@@ -137,9 +137,8 @@ def are_crossed(matrix: DesignMatrix, design: Design, kept: Array) -> bool:
     varies = np.ptp(X, axis=0) > 0
     if not varies.any() or not differs[varies].all():
         return False
-    for name, columns in matrix.columns().items():
-        if name not in matrix.labels and np.unique(X[:, columns]).size > 2:
-            return False
+    if len(matrix.levels()) < X.shape[1]:
+        return False
     _, first = _cells(X, unit)
     strata = design.strata.codes[design.of_sample[kept]][first]
     centred = within_strata(X[first][:, varies], blocks_of(strata, unit[first]))

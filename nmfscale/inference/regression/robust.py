@@ -33,8 +33,8 @@ ROUNDING = 1e-9
 class RobustErrors:
     """Variances of weighted sums of coefficients, and their degrees of freedom.
 
-    Degrees of freedom are right if units have equal variances: of a variance y' G y they are
-    ``tr(G)^2 / tr(G^2)`` (Satterthwaite).
+    Degrees of freedom of a variance y' G y are ``tr(G)^2 / tr(G^2)`` (Satterthwaite), for units of
+    equal variances, or of those that are estimated.
     """
 
     fit: LeastSquares
@@ -69,10 +69,12 @@ class HC3(RobustErrors):
     """Errors where each unit is one row.
 
     A row that alone determines a coefficient has residual 0 whatever its spread: the pooled spread
-    of all rows is used for it.
+    of all rows is used for it. `spread` (n,) are variances of rows relative to that of all, for
+    degrees of freedom.
     """
 
     fit: LeastSquares
+    spread: Array
 
     @property
     def _pooled(self) -> Array:
@@ -97,6 +99,7 @@ class HC3(RobustErrors):
         D = np.where(free, squares * scale_of_rows(fit) / rest**2, 0.0)
         pooled = float(squares[~free].sum())
         variance = dense.cross(D[:, None], fit.residuals**2)[0] + pooled * self._pooled
+        D = D * self.spread
         trace = float((D * rest).sum()) + pooled
         within = dense.cross(fit.basis, D[:, None] * fit.basis)
         square = float((D**2 * (2 * rest - 1)).sum()) + float((within**2).sum())
@@ -177,6 +180,19 @@ def free_rows(fit: LeastSquares) -> tuple[Array, Array]:
     rest = 1 - fit.leverage
     free = rest > ROUNDING
     return free, np.where(free, rest, 1.0)
+
+
+def spread_of_groups(group: Array, residuals: Array, rest: Array) -> Array:
+    """Return variances of rows (n,) in groups, pooled over topics, relative to that of all.
+
+    `rest` (n,) is what leverages leave of 1.
+    """
+    own = np.bincount(group, (residuals**2).sum(axis=1))
+    free = np.bincount(group, np.maximum(rest, 0))
+    total = float(own.sum()) / (float(free.sum()) or 1.0)
+    spread = np.divide(own, free * total, out=np.ones(len(own)), where=free * total > 0)
+    of_rows: Array = spread[group]
+    return of_rows
 
 
 def scale_of_rows(fit: LeastSquares) -> Array:

@@ -20,7 +20,7 @@ from ...kernels import decompositions, dense
 from ..design.units import within_strata
 from .least_squares import NOTHING
 from .one_way import degrees
-from .robust import ROUNDING, squares_in_strata
+from .robust import ROUNDING, spread_of_groups, squares_in_strata
 
 Array = NDArray[Any]
 # Entries of products of terms that are in memory at a time.
@@ -196,8 +196,6 @@ def _of_units(
         terms = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
         covariances += dense.cross(terms, squares[first : first + size])
     of_topics = np.ascontiguousarray(covariances.T).reshape(-1, k, k)
-    own, free = np.bincount(group, (E**2).sum(axis=1)), np.bincount(group, np.maximum(rest, 0))
-    total = float(own.sum()) / (float(free.sum()) or 1.0)
-    spread = np.divide(own, free * total, out=np.ones(len(own)), where=free * total > 0)
-    parts = Q, factor, spread[group], leverage, block.astype(np.int64), np.sqrt(share)
+    spread = spread_of_groups(group, E, rest)
+    parts = Q, factor, spread, leverage, block.astype(np.int64), np.sqrt(share)
     return of_topics, dense.cross(Q[lone]), parts
