@@ -87,15 +87,19 @@ class LDA(OnlineLDA):
         it. None means `tol` / 100, and 0 with collapsed inference; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO (or ``leave_one_out``) is kept.
-    inner_iter : int, default=1
-        Maximum number of updates of each sample in an iteration of `fit` (mean field only).
+    inner_iter : int, default=None
+        Maximum number of updates of each sample in an iteration of `fit` (mean field only). None
+        means 1, or 5 if topics take Newton steps (see `extrapolate`), which need posteriors of
+        samples that are close to their optimum.
     max_doc_update_iter : int, default=500
         Maximum number of updates of each sample when proportions are inferred with fixed topics.
     mean_change_tol : float, default=1e-4
         Updates of a sample end when the parameters of its posterior change by less than this on
         average.
     extrapolate : bool, default=True
-        Momentum.
+        Momentum; and Newton steps of topics, if they are point estimates (topic_word_prior=0) and
+        there are up to 16 topics, or up to 32 and no more than 25e6 numbers of curvature,
+        n_features K (K + 1) / 2.
     total_samples : float, default=1e6
         Total number of samples that `partial_fit` will see.
     learning_decay, learning_offset : float, default=0.7, 10.0
@@ -200,7 +204,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     tol: float | None = None
     gain_tol: float | None = None
     n_init: int = 1
-    inner_iter: int = 1
+    inner_iter: int | None = None
     max_doc_update_iter: int = 500
     mean_change_tol: float = 1e-4
     extrapolate: bool = True
@@ -219,7 +223,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "estimate_prior": [StrOptions(set(get_args(PriorEstimate))), None],
         "inference": [StrOptions(set(get_args(Inference)))],
         "init": [StrOptions(set(get_args(LdaStart)))],
-        "inner_iter": [Interval(Integral, 1, None, closed="left")],
+        "inner_iter": [Interval(Integral, 1, None, closed="left"), None],
         "max_doc_update_iter": [Interval(Integral, 1, None, closed="left")],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "extrapolate": ["boolean"],
@@ -426,7 +430,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             )
 
     def _needs(self, counts: CountMatrix, eta: Any) -> Needs:
-        needs = lda.lda_needs(counts, self.n_components, self.fit_dtype(), self.threads_for(counts))
+        needs = lda.lda_needs(
+            counts, self.n_components, self.fit_dtype(), self.threads_for(counts),
+            points=not self._collapsed and not lda.has_prior(eta),
+        )  # fmt: skip
         own = 4 * np.asarray(eta).nbytes if np.ndim(eta) else 0  # in the orders of counts, of lanes
         return needs._replace(shared=needs.shared + own)
 

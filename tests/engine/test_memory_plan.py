@@ -112,6 +112,7 @@ FITS = {
     "LDA": ("LDA(K, **how)", "{}"),
     "LDA collapsed": ("LDA(K, inference='collapsed', **how)", "{}"),
     "LDA validation": ("LDA(K, inference='collapsed', validation_fraction=0.2, **how)", "{}"),
+    "GammaPoisson": ("GammaPoisson(K, **how)", "{}"),
     "GammaPoisson hierarchical": ("GammaPoisson(K, hierarchical=True, **how)", "{}"),
     "NoisyTopicModel": ("NoisyTopicModel(K, **how)", "{}"),
     "AnchorNMF": ("AnchorNMF(K, n_threads=1)", "{}"),
@@ -145,7 +146,7 @@ CASES = [
     ),
     *product(
         ["PoissonNMF", "PoissonNMF priors, weights", "PoissonNMF moves", "LDA",
-         "GammaPoisson hierarchical", "NoisyTopicModel", "AnchorNMF tf-idf",
+         "GammaPoisson", "GammaPoisson hierarchical", "NoisyTopicModel", "AnchorNMF tf-idf",
          "AnchorNMF projection", "FrobeniusNMF", "FrobeniusNMF tf-idf", "SSNMF", "SSNMF cd"],
         ["many features"], ["fit"],
     ),

@@ -23,6 +23,8 @@ A point is gamma, the shapes lambda of q(beta), and T: rates are at their optimu
 1. Rows: ``gamma'_ik = a_k + sum_j x_ij phi_ijk``, then new rates; T' from both.
 2. Columns, from the same phi: ``lambda'_jk = c + sum_i x_ij phi_ijk``, then new rates from T'; W'
    is the same without c, normalised.
+
+With momentum, W takes Newton steps instead: see `point_topics`.
 """
 
 from __future__ import annotations
@@ -132,7 +134,10 @@ class VariationalGammaPoisson(MeanFieldTopics):
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
         of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any, **options: Any,
     ):  # fmt: skip
-        super().__init__(counts, executor, start, len(of_rows.shape), dtype, **options)
+        points = of_columns is None
+        super().__init__(
+            counts, executor, start, len(of_rows.shape), dtype, points=points, **options
+        )
         self.of_rows, self.of_columns = of_rows, of_columns
         self.constant = -count_constants(counts, executor.layout, None)[0]
 

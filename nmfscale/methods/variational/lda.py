@@ -23,7 +23,8 @@ A plain step (Blei, Ng and Jordan 2003; Geiger and Park, Algorithm 5), counts re
    normalised.
 3. If alpha is estimated: alpha' maximises the ELBO at gamma' (`estimate_alpha`).
 
-None of these can lower the ELBO. `MeanField` takes them with momentum.
+None of these can lower the ELBO. `MeanField` takes them with momentum, and then with Newton steps
+of W: see `point_topics`.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ class VariationalLDA(MeanFieldTopics):
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start], alpha: Array,
         eta: Eta, dtype: Any, *, estimate: str = "none", **options: Any,
     ):  # fmt: skip
-        super().__init__(counts, executor, start, len(alpha), dtype, **options)
+        points = not has_prior(eta)
+        super().__init__(counts, executor, start, len(alpha), dtype, points=points, **options)
         self.eta, self.estimate, self._alpha = eta, estimate, np.array(alpha)
         self._eta = eta[self.feature_order] if isinstance(eta, np.ndarray) else eta
 
@@ -259,9 +261,14 @@ def dirichlet_inference(
     return inference(counts, step, worth, held.shift, held.bound, n_threads)
 
 
-def lda_needs(counts: CountMatrix, n_components: int, dtype: Any, n_threads: int) -> Needs:
-    """Return the memory of a fit, including that of a Poisson NMF as its start."""
+def lda_needs(
+    counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, *, points: bool = False
+) -> Needs:
+    """Return the memory of a fit, including that of a Poisson NMF as its start.
+
+    `points`: whether topics are point estimates.
+    """
     return mean_field_needs(
         counts, n_components, dtype, n_threads, rows=_COPIES_ROWS, task=_COPIES_TASK,
-        topics=_COPIES_TOPICS, scratch=PIECE * n_components * 8 * 6,
+        topics=_COPIES_TOPICS, scratch=PIECE * n_components * 8 * 6, points=points,
     )  # fmt: skip

@@ -13,6 +13,10 @@ arrays in this process; all are positive.  One iteration, counts read once:
    just as in plain points: a posterior with a small shape is very sensitive to it.
 
 The history has the best ELBO so far, and the fit ends at the best point: it never falls.
+
+Topics that are point estimates take Newton steps, and their momentum is linear (`point_topics`).
+These steps may lower the ELBO, as momentum may. The first step of a fit, and the first one after a
+return to the best point, is plain.
 """
 
 from __future__ import annotations
@@ -32,7 +36,9 @@ from ...engine.protocol import Block, Executor, Needs, RowArrays, Step, Sums, Va
 from ..declared import PointMethod, Shared
 from ..factors import Array, rows_of_sums, to_lanes
 from ..poisson import solvers
+from ..poisson.newton import shares_correlations
 from ..poisson.steps import Part, SumColumns
+from . import point_topics
 
 MOST_MOMENTUM = 0.99
 # A relative decrease of the ELBO up to this is rounding, not a fall.
@@ -40,6 +46,9 @@ NOISE = {"float32": 1e-8, "float64": 1e-14}
 # Maximum number of updates of new posteriors of samples in a start, and the mean change at which
 # they end.
 FRESH_STEPS, FRESH_TOLERANCE = 20, 1e-3
+# Maximum number of updates of each sample in an iteration with a Newton step of the topics, which
+# lowers the ELBO if posteriors are far from their optimum given the topics.
+NEWTON_ROW_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -91,9 +100,9 @@ class MeanField(PointMethod):
         self._seen: dict[str, Any] = {}
         self._totals = counts.column_totals[self.feature_order].astype(np.float64)
 
-    def sum_counts(self, design: Array, source: str) -> Step:
+    def sum_counts(self, design: Array, source: str, wanted: int = kernels.SUM_GRADIENT) -> Step:
         """Return the step that sums the counts of each topic in features, for `counts_of`."""
-        parts = (Part(0, len(design) // LANES, kernels.SUM_GRADIENT),)
+        parts = (Part(0, len(design) // LANES, wanted),)
         return SumColumns(design, self.n_components, parts, source=source)
 
     def counts_of(self, sums: Sums, design: Array) -> Array:
@@ -154,12 +163,15 @@ class MeanField(PointMethod):
     def _extrapolate(self) -> None:
         point: Shared = {}
         for name, now in self.points["next"].items():
-            before, point[name] = self.points["before"][name], np.empty_like(now)
-            kernels.extrapolate_log(
-                now, before, point[name], self.beta, n_threads=self.executor.n_threads
-            )
+            point[name] = self.extrapolated(name, now, self.points["before"][name])
         self.points["gamma"] = shared = self.feasible(point)
         self.executor.apply(ExtrapolateLog(self.beta, self.least(shared)))
+
+    def extrapolated(self, name: str, now: Array, before: Array) -> Array:
+        """Return a shared array extrapolated from `now` away from `before`."""
+        further = np.empty_like(now)
+        kernels.extrapolate_log(now, before, further, self.beta, n_threads=self.executor.n_threads)
+        return further
 
     def feasible(self, shared: Shared) -> Shared:
         """Return extrapolated shared arrays, made feasible."""
@@ -225,11 +237,15 @@ class MeanFieldTopics(MeanField):
         Returns a `Start`.
     n_components : int
     dtype : float32 or float64
-    n_steps : int, default=1
-        Maximum number of updates of each sample in an iteration.
+    n_steps : int, default=None
+        Maximum number of updates of each sample in an iteration; None means 1, or
+        `NEWTON_ROW_STEPS` if topics take Newton steps.
     fresh_steps, tolerance : int and float
         Maximum number of updates of new posteriors, and the mean change at which they end.
     momentum : bool, default=True
+    points : bool, default=False
+        Whether topics are point estimates, which take Newton steps if there is momentum and
+        `takes_newton_steps` agrees.
     """
 
     residual_name = "largest change of an iteration"
@@ -239,14 +255,16 @@ class MeanFieldTopics(MeanField):
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
-        n_components: int, dtype: Any, *, n_steps: int = 1, fresh_steps: int = FRESH_STEPS,
-        tolerance: float = FRESH_TOLERANCE, momentum: bool = True,
+        n_components: int, dtype: Any, *, n_steps: int | None = None,
+        fresh_steps: int = FRESH_STEPS, tolerance: float = FRESH_TOLERANCE, momentum: bool = True,
+        points: bool = False,
     ):  # fmt: skip
         super().__init__(counts, executor, n_components, dtype, momentum)
         # rounding keeps the parameters of large samples from converging further
         least = 8 * float(np.finfo(dtype).eps) * float(counts.row_totals.max(initial=0))
-        self.n_steps, self.fresh_steps, self.tolerance = n_steps, fresh_steps, max(tolerance, least)
-        self._start = start
+        self.fresh_steps, self.tolerance, self._start = fresh_steps, max(tolerance, least), start
+        self.newton = momentum and points and takes_newton_steps(counts, n_components)
+        self.n_steps = n_steps or (NEWTON_ROW_STEPS if self.newton else 1)
 
     @abstractmethod
     def begin(self, topics: Array) -> Shared:
@@ -305,9 +323,19 @@ class MeanFieldTopics(MeanField):
     def _step(self, n_steps: int) -> dict[str, Any]:
         shared = self.points["gamma"]
         held, infer = self.hold(shared, n_steps)
-        (of_rows, _), (_, sums) = self.executor.run(infer, self.sum_counts(held.design, "theta"))
-        topics, expected = shared["topics"], self.counts_of(sums, held.design)
+        newton = self.newton and self.count > 0
+        wanted = kernels.SUM_FULL if newton else kernels.SUM_GRADIENT
+        add = self.sum_counts(held.design, "theta", wanted)
+        (of_rows, _), (_, sums) = self.executor.run(infer, add)
+        topics, curvature = shared["topics"], sums[0]
+        if newton:
+            sums = [point_topics.numerators(curvature, held.design)]
+        expected = self.counts_of(sums, held.design)
         self.points["next"] = arrived = self.arrive(shared, of_rows, expected)
+        if newton:
+            arrived["topics"] = point_topics.newton_step(
+                topics, curvature, expected, self.executor.n_threads
+            )
         after = arrived["topics"]
         moved = after / after.sum(axis=0)
         moved -= topics / topics.sum(axis=0)
@@ -319,9 +347,24 @@ class MeanFieldTopics(MeanField):
             **self.change(shared, arrived),
         }
 
+    def extrapolated(self, name: str, now: Array, before: Array) -> Array:
+        """Return a shared array extrapolated from `now` away from `before`."""
+        if name == "topics" and self.newton:
+            return point_topics.extrapolated(now, before, self.beta)
+        return super().extrapolated(name, now, before)
+
     def plain_point(self) -> tuple[Array, Array]:
         """Return gamma (n, K) and topics (m, K) in the order of the counts."""
         return self.plain_rows("gamma"), self.plain_columns(self.points["gamma"]["topics"])
+
+
+def takes_newton_steps(counts: CountMatrix, n_components: int) -> bool:
+    """Whether point estimates of topics take Newton steps, or only EM steps.
+
+    Not a single topic, which is at its optimum after an EM step, and not if the sums of curvature
+    would be large.
+    """
+    return n_components > 1 and not shares_correlations(n_components, counts.shape[1])
 
 
 def points_of(topics: Array) -> Array:
@@ -333,19 +376,21 @@ def points_of(topics: Array) -> Array:
 
 def mean_field_needs(
     counts: CountMatrix, n_components: int, dtype: Any, n_threads: int, *, rows: int, task: int,
-    topics: int, scratch: int = 0,
+    topics: int, scratch: int = 0, points: bool = False,
 ) -> Needs:  # fmt: skip
     """Return the memory of a fit, including that of a Poisson NMF as its start.
 
     Given the maximum number of row arrays in memory, `rows`, and in a task, `task`, and of arrays
-    (m, K), `topics`.
+    (m, K), `topics`; and whether topics are point estimates.
     """
+    newton = points and takes_newton_steps(counts, n_components)
+    wanted = kernels.SUM_FULL if newton else kernels.SUM_GRADIENT
     itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
     lanes = -(-counts.shape[1] // LANES) * LANES
     own = Needs(
         row=stride * itemsize * rows + 4 * 8,
         shared=lanes * stride * 8 * topics + scratch,
-        sums=lanes * n_components * 8,
+        sums=lanes * kernels.statistics_size(n_components, wanted) * 8,
         task_row=task * stride * 8,
         task_shared=lanes * stride * 8 * 2,
         saved_row=stride * 8,

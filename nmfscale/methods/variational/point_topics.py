@@ -1,0 +1,77 @@
+"""Newton steps of topics that are point estimates, with the posteriors of samples fixed.
+
+With theta = exp(E log) of the loadings, a feature j with topics W_jk adds
+``sum_i x_ij log(theta_i . W_j)`` to the evidence lower bound, and the columns of W sum to one. At
+the optimum, the Lagrange multipliers of these sums are the expected counts u_k of the topics. So
+W_j minimises the loss of a row of a Poisson NMF (see `poisson.newton`), with u in place of the
+column sums of the other factor. One Newton step of that row is taken, and columns are normalised.
+
+Unlike an EM step, such a step may lower the bound, above all if the posteriors of samples are far
+from their optimum given the topics.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ... import kernels
+from ...counts.sell import LANES
+from ..factors import MINVAL, Array, in_lane_order, to_lanes
+
+# Momentum leaves at least this share of a parameter, as in `poisson.newton`.
+_LEAVES = 0.2
+
+
+def numerators(curvature: Array, design: Array) -> Array:
+    """Return ``sum_i x_ij theta_ik / mu_ij``, (slices, K, 16), given `design` W (lanes, stride).
+
+    It is ``H_j W_j``, of the sums over samples `curvature` (slices, K (K + 1) / 2, 16) that
+    `kernels.SUM_FULL` adds up, ``H_j = sum_i x_ij theta_i theta_i' / mu_ij^2`` in packed form.
+    """
+    K = (math.isqrt(8 * curvature.shape[1] + 1) - 1) // 2
+    W = design[:, :K].astype(np.float64).reshape(-1, LANES, K)
+    out = np.zeros((len(W), K, LANES))
+    for k in range(K):
+        for other in range(k + 1):
+            H = curvature[:, k * (k + 1) // 2 + other]
+            out[:, k] += H * W[:, :, other]
+            if other < k:
+                out[:, other] += H * W[:, :, k]
+    return out
+
+
+def newton_step(topics: Array, curvature: Array, expected: Array, n_threads: int) -> Array:
+    """Return topics (m, K) in lane order after a Newton step; their columns sum to one.
+
+    `curvature` are the sums of `numerators`, and `expected` (m, K) the expected counts of topics in
+    features. A topic without expected counts stays unchanged, and features without counts become
+    zero.
+    """
+    (m, K), totals = topics.shape, expected.sum(axis=0)
+    stride = kernels.row_stride(K)
+    # small compared with counts; compared with probabilities, MINVAL is not
+    floor = MINVAL / max(float(totals.mean()), 1.0)
+    order = in_lane_order(m, LANES * len(curvature))
+    start = to_lanes(topics, order, stride, np.float64, floor, floor)
+    of_topics = np.zeros(stride)
+    of_topics[:K] = totals
+    problem = kernels.RowProblem(start, of_topics, K, floor=floor, newton_steps=1)
+    kernels.step(
+        problem, curvature, start, start, wanted=kernels.SUM_FULL, first=0, n_threads=n_threads
+    )
+    moved = start[:m, :K]
+    moved[expected.sum(axis=1) == 0] = 0
+    sums = moved.sum(axis=0)
+    used = (totals > 0) & (sums > 0)
+    return np.divide(moved, sums, out=topics.copy(), where=used)
+
+
+def extrapolated(now: Array, before: Array, momentum: float) -> Array:
+    """Return topics extrapolated from `now` away from `before`.
+
+    Logarithms would be extrapolated too far after a Newton step from or to almost zero.
+    """
+    further: Array = np.maximum(now + momentum * (now - before), _LEAVES * now)
+    return further
