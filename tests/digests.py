@@ -212,6 +212,7 @@ def _results():
     converged = nmfscale.TopicModel(3, tol=1e-7, gain_tol=0, n_threads=1).fit(X, **THREE)
     yield nmfscale.experimental.jackknife_fit, (converged, X), {"groups": GROUPS}
     yield nmfscale.topic_quality, (model, X), {}
+    yield nmfscale.batch_effects, (model,), {"batch": GROUPS, "clusters": UNITS // 99}
     given = {"n_threads": 1}
     known = given | {"split": None}
     yield nmfscale.differential_features, (model, X), given | {"split": 0.5, "random_state": 0}

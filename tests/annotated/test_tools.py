@@ -19,7 +19,7 @@ FIT = {"random_state": 0, "max_iter": 30, "tol": 1e-3}
 RESULTS = [
     ("differential_features", None), ("permutation_test", "condition"),
     ("group_effects", "condition"), ("bootstrap_weights", "condition"), ("topic_quality", None),
-    ("select_k", None), ("correspondence_analysis", "condition"),
+    ("select_k", None), ("correspondence_analysis", "condition"), ("batch_effects", None),
 ]  # fmt: skip
 # Small counts: few units, rare topics.
 pytestmark = [
@@ -60,6 +60,7 @@ def fitted():
         nmfscale.tl.bootstrap_weights(adata, "condition", n_replicates=20, **groups)
         nmfscale.tl.correspondence_analysis(adata, "condition", units="donor")
     nmfscale.tl.topic_quality(adata)
+    nmfscale.tl.batch_effects(adata, "condition", conditions="donor")
     return adata
 
 
@@ -136,6 +137,9 @@ def test_results_are_those_of_the_functions_of_arrays(fitted):
         ),
         nmfscale.experimental.correspondence_analysis(
             model, obs["condition"], units=obs["donor"], topic_names=names
+        ),
+        nmfscale.batch_effects(
+            model, batch=obs["condition"], conditions=obs["donor"], topic_names=names
         ),
     ]
     for (name, groupby), result in zip(RESULTS, expected, strict=True):

@@ -235,7 +235,7 @@ class BatchEffects(Result):
                 (visible_name(name), *(f"{share:.1%}" for share in shares))
                 for name, shares in zip(self.topic_names[:_MOST], self.shares.T, strict=False)
             ]
-            lines += ["", *table_lines(rows, leading=True)]
+            lines += ["", *table_lines(rows)]
         if self.shape is not None and np.isfinite(self.shape):
             leading = {name: values[:_FEATURES] for name, values in self._of_features().items()}
             lines += ["", *_text_table(leading, _FEATURES)]
@@ -268,12 +268,12 @@ def _present(**columns: Array | None) -> Columns:
 def _text_table(columns: Columns, most: int) -> list[str]:
     """Return the first rows of a table as lines of text."""
     cells = [[_cell(value) for value in values[:most].tolist()] for values in columns.values()]
-    lines = list(table_lines([tuple(columns), *zip(*cells, strict=True)], leading=True))
+    lines = list(table_lines([tuple(columns), *zip(*cells, strict=True)]))
     n = len(next(iter(columns.values())))
     return lines if n <= most else [*lines, f"... and {n - most:,} more: see to_frame()"]
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
+        return "" if np.isnan(value) else f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else visible_name(value)
