@@ -1,6 +1,6 @@
 """What is wrong with batches: texts of warnings, with their thresholds.
 
-The thresholds are from simulations; the notes of `batch_effects` give them.
+The notes of `batch_effects` say where the thresholds are from.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 # Concentration of a topic in one batch; standard error of log efficiencies; mean AUC; Cramér's V.
-ONE_BATCH, UNCERTAIN, APART, CONFOUNDED = 0.8, 0.2, 0.7, 0.9
+ONE_BATCH, UNCERTAIN, APART, CONFOUNDED = 0.8, 0.15, 0.7, 0.9
 # Spread of efficiencies that matters, and the weight of the prior that is too much.
 _SPREAD, _OF_PRIOR = 0.1, 0.5
 
