@@ -12,6 +12,7 @@ from . import commands
 from .batches import add_batch_options, batch_effects
 from .cluster import cluster
 from .completion import SHELLS, completion
+from .conditions import add_conditions_options, add_pseudobulk_options, conditions, pseudobulk
 from .correspondence import add_correspondence_options, correspondence
 from .differential import differential, split_of
 from .examples import EXAMPLES
@@ -406,6 +407,7 @@ samples are the units, and the test may find differences that do not exist."""
 # Commands whose options are derived from the library.
 _SLOW = (
     "fit", "test", "bootstrap", "correspondence", "select-k", "stability", "differential",
+    "conditions",
 )  # fmt: skip
 _READ_FROM_FILE = "such as 2GB: data that do not fit are read from the file repeatedly"
 # The function of each command, its summary, and the function that adds its options.
@@ -429,6 +431,16 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "topic-quality": (topic_quality, "coherence, exclusivity and size of topics", _quality),
     "batch-effects": (batch_effects, "how batches of samples differ", add_batch_options),
     "differential": (differential, "which features make each topic, with tests", _differential),
+    "pseudobulk": (
+        pseudobulk,
+        "counts of units, such as donors, topic by topic",
+        add_pseudobulk_options,
+    ),
+    "conditions": (
+        conditions,
+        "which features differ between groups within topics",
+        add_conditions_options,
+    ),
     "export": (export, "write tables of a model", _export),
     "report": (report, "write a page about a model, one HTML file", add_report_options),
     "restore": (restore, "restore a file that --write-h5ad left half written", add_restore_options),

@@ -76,6 +76,14 @@ EXAMPLES = {
   nmfscale differential model.h5 cells.h5ad --units cells.h5ad:donor -o genes.csv.gz
   nmfscale differential model.h5 counts.nmf --reference mean -o genes.h5 -o topic.png --topic 3
   nmfscale differential model.h5 counts.nmf -o genes.csv --checkpoint state --workers 4""",
+    "pseudobulk": """examples:
+  nmfscale pseudobulk model.h5 cells.h5ad --units donor --groups condition -o donors.h5
+  nmfscale pseudobulk model.h5 cells.h5ad --units donor -o donors.h5ad --topic 3 --rounded
+  nmfscale pseudobulk model.h5 cells.nmf --units cells.csv:donor -o donors.csv.gz""",
+    "conditions": """examples:
+  nmfscale conditions model.h5 cells.h5ad --groups condition --units donor -o changes.csv
+  nmfscale conditions model.h5 cells.h5ad --groups condition --units donor --reference control
+  nmfscale conditions model.h5 donors.h5 --covariates age -o changes.h5 -o topic.png --topic 3""",
     "export": """examples:
   nmfscale export model.h5 -o proportions.csv
   nmfscale export model.h5 -o genes.tsv.gz --table components

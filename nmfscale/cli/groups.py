@@ -27,9 +27,9 @@ def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if getattr(model, "loadings_", None) is None:
         raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
     names_of_samples = getattr(model, "sample_names_", None)
-    warn_of_order(specs.values(), names_of_samples)
     obs = getattr(model, "obs_", None)
     labels = _labels(specs, len(model.loadings_), names_of_samples, obs)
+    warn_of_order(specs.values(), names_of_samples)
     left_out = _unlabelled(arguments.groups, ~labels["kept"], names_of_samples)
     if left_out and getattr(arguments, "kind", None) == "fit":
         raise ValueError(f"{left_out}: fits use all samples, so each needs a label.")
@@ -41,6 +41,23 @@ def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if set(specs) == {"groups"}:
         _say_what_may_be_units(arguments, labels, obs)
     return model, labels
+
+
+def labels_of_samples(
+    arguments: argparse.Namespace, n_samples: int, names: Any, obs: Any
+) -> dict[str, Any]:
+    """Return the labels and covariates of samples of counts, all of which need them."""
+    specs = _given(arguments)
+    labels = _labels(specs, n_samples, names, obs)
+    left_out = _unlabelled(f"--groups {arguments.groups}", ~labels["kept"], names)
+    if left_out:
+        raise ValueError(f"{left_out}: add labels, or leave these samples out by --samples.")
+    if arguments.groups is not None:
+        _say_that_groups_are_amounts(arguments, labels["groups"])
+    if covariates := getattr(arguments, "covariates", None):
+        labels["covariates"] = _covariates(covariates, labels["kept"], names, obs)
+    del labels["kept"]
+    return labels
 
 
 def labelled_topics(arguments: argparse.Namespace, model: Any, labels: dict[str, Any]) -> Any:
@@ -153,7 +170,9 @@ def _labels(specs: dict[str, str], n_samples: int, names: Any, obs: Any) -> dict
         name: np.array([*read_groups(spec, n_samples, names, obs), None], object)[:-1]
         for name, spec in specs.items()
     }
-    kept = np.array([label is not None for label in read["groups"]])
+    kept = np.ones(n_samples, bool)
+    if "groups" in read:
+        kept = np.array([label is not None for label in read["groups"]])
     for name, labels in read.items():
         missing = kept & np.array([label is None for label in labels])
         if complaint := _unlabelled(f"--{name} {specs[name]}", missing, names):

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..storage.atomic import atomic_write
+from ..storage.atomic import atomic_hdf5, atomic_write
 from .cluster import cluster_client
 from .files import TEXT_TABLES, check_inputs, output, write_or_rescue, write_rows
 from .groups import with_origin
 from .messages import log, say
 
 ARRAYS, PICTURES, PAGE = (".h5", ".hdf5"), (".png", ".pdf", ".svg"), ".html"
+ANNDATA = ".h5ad"
 Axes: TypeAlias = Any
 Columns: TypeAlias = dict[str, Any]
 
@@ -25,9 +26,9 @@ Columns: TypeAlias = dict[str, Any]
 class Outcome:
     """What a job has computed, and how it is printed and written.
 
-    `columns` makes the text table, `picture` draws, and `page` and `save` write an .html and an .h5
-    file, the latter by default the result. `done` completes "interrupted: ", None if the job was
-    not interrupted.
+    `columns` makes the text table, `picture` draws, `anndata` makes an AnnData object, and `page`
+    and `save` write an .html and an .h5 file, the latter by default the result. `done` completes
+    "interrupted: ", None if the job was not interrupted.
     """
 
     result: Any
@@ -36,6 +37,7 @@ class Outcome:
     picture: Callable[[], Axes] | None = None
     page: Callable[[Path], Any] | None = None
     save: Callable[[Path], Any] | None = None
+    anndata: Callable[[], Any] | None = None
     arrays: Columns = field(default_factory=dict)
     names: Columns = field(default_factory=dict)
     done: str | None = None
@@ -72,6 +74,8 @@ class Job:
             from ..pl.canvas import detached_axes
 
             detached_axes(1.0, 1.0)
+        if self.writes(ANNDATA):
+            import anndata  # noqa: F401
         if self.writes(PAGE):
             from ..pl.interactive import need_bokeh
 
@@ -124,6 +128,11 @@ class Job:
         elif ending == PAGE and outcome.page is not None:
             with atomic_write(target) as part:
                 outcome.page(part)
+        elif ending == ANNDATA and outcome.anndata is not None:
+            from anndata.io import write_elem
+
+            with atomic_hdf5(target) as (file, _):
+                write_elem(file, "/", outcome.anndata())
         elif ending in ARRAYS:
             (outcome.save or (lambda path: self._save(path, outcome)))(target)
         else:

@@ -9,7 +9,7 @@ import internals
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from shell import failure, misuse, run
 
 import nmfscale
@@ -451,11 +451,72 @@ def test_features_that_make_topics(folder, tmp_path, capsys):
         assert complaint in failure(capsys, "differential", model, counts, *more)
 
 
+def test_counts_of_units_and_what_changes_in_them(folder, tmp_path, capsys):
+    """From counts and from the file of `pseudobulk`, the numbers of Python."""
+    anndata = pytest.importorskip("anndata")
+    model, counts, labels = folder / "model.h5", folder / "counts.npz", tmp_path / "cells.csv"
+    table = pd.read_csv(folder / "cells.csv").set_index("cell").loc[[f"cell {i}" for i in range(N)]]
+    table["dose"], table["age"] = (
+        [f"dose {i % 3}" for i in range(N)],
+        [30 + i % 15 for i in range(N)],
+    )
+    table.to_csv(labels)
+    words, of_units = [model, counts, "-q"], ["--units", f"{labels}:patient"]
+    of_units += ["--groups", f"{labels}:dose"]
+    outputs = [tmp_path / f"donors.{ending}" for ending in ("h5", "csv", "h5ad")]
+    to = [word for path in outputs for word in ("-o", path)]
+    assert run("pseudobulk", *words, *of_units, "--topic", 1, "--rounded", *to) == 0
+    fit, groups = nmfscale.load(model), table.dose.to_numpy()
+    bulk = nmfscale.pseudobulk(fit, counts, units=PATIENTS, groups=groups)
+    written = nmfscale.load_result(outputs[0])
+    assert_array_equal(written.counts, bulk.counts)
+    assert (written.origin.units, written.origin.groups) == ("patient", "dose")
+    frame = bulk.to_frame("counts")
+    assert len(rows_of(outputs[1])) == 15
+    pd.testing.assert_frame_equal(
+        pd.read_csv(outputs[1]), frame[frame.topic == 1].reset_index(drop=True), check_dtype=False
+    )
+    assert_array_equal(anndata.read_h5ad(outputs[2]).X, bulk.to_anndata(1, rounded=True).X)
+    capsys.readouterr()
+    options = {"units": PATIENTS, "covariates": {"age": table.age.to_numpy()}, "min_count": 2.0}
+    expected = nmfscale.condition_features(fit, counts, groups, reference="dose 2", **options)
+    more = ["--reference", "dose 2", "--min-count", 2, "--group", "dose 1", "--topic", 1]
+    for i, source in enumerate((["--covariates", f"{labels}:age"], ["--covariates", "age"])):
+        if i:  # the file of the units, which have ages by a table of their own
+            words[1], of_units = outputs[0], []
+            ages = tmp_path / "age.csv"
+            ages.write_text("".join(f"{name},{30 + int(name[8:])}\n" for name in bulk.unit_names))
+            source = ["--covariates", ages]
+        to = [tmp_path / f"changes{i}.{ending}" for ending in ("csv", "h5", "png", "html")]
+        given = [word for path in to for word in ("-o", path)]
+        assert run("conditions", *words, *of_units, *source, *more, *given) == 0
+        out = capsys.readouterr().out
+        assert "dose 0 5, dose 1 5, dose 2 5" in out and "relative to dose 2" in out
+        assert "topic 1" in out and "dose 1, 0 of " in out
+        changes = nmfscale.load_result(to[1])
+        assert_allclose(changes.lfc, expected.lfc, rtol=1e-6, atol=1e-9)
+        assert changes.origin.groups == "dose"
+        assert len(rows_of(to[0])) == expected.tested.sum()
+        assert all(path.stat().st_size > 0 for path in to)
+    assert "required: --groups" in misuse(capsys, "conditions", model, counts)
+    for arguments, complaint in (
+        (["pseudobulk", model, counts, "--topic", 3], "--topic: 3 is not a topic"),
+        (["conditions", model, tmp_path / "changes0.h5"], "or one file that nmfscale pseudobulk"),
+        (["conditions", *words, "--group", "dose 0"], "--group dose 0 is the reference"),
+        (["conditions", *words, "--group", "none"], "groups are dose 0, dose 1, dose 2"),
+        (["pseudobulk", model, counts, "--groups", f"{folder / 'cells.csv'}:some"], "by --samples"),
+    ):
+        assert complaint in failure(capsys, *arguments)
+
+
 @pytest.mark.usefixtures("without_pandas")
 def test_no_command_needs_pandas(folder, tmp_path):
-    model, counts = folder / "model.h5", folder / "counts.npz"
+    model, counts, units = folder / "model.h5", folder / "counts.npz", tmp_path / "units.txt"
+    units.write_text("".join(f"{i % 2}\n" for i in range(N)))
     for i, given in enumerate((
         ["differential", model, counts, "--reference", 1],
+        ["pseudobulk", model, counts, "--units", units],
+        ["conditions", model, counts, "--groups", units, "--min-count", 1],
         ["select-k", counts, "-k", "2-3", "--splits", 2],
         ["topic-quality", model, counts, "--table", "samples"],
         [*words(folder, "test"), "--permutations", 9],

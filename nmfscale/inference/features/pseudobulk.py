@@ -202,7 +202,7 @@ def units_of_pseudobulk(
             "it by pseudobulk(..., groups=...)."
         )
     labels = Origin.of(None, units=units, groups=groups, strata=strata)
-    n, names = len(bulk.counts), _unique_names(bulk.unit_names)
+    n, names = len(bulk.counts), unique_names(bulk.unit_names)
     if groups is None:
         assert bulk.groups is not None and bulk.group_names is not None
         codes = [bulk.group_names.index(group) for group in bulk.groups]
@@ -277,7 +277,7 @@ def _unit_names(design: Design, sample_names: Any) -> tuple[Any, ...]:
     return tuple(range(design.n_units) if sample_names is None else name_array(sample_names))
 
 
-def _unique_names(names: tuple[Any, ...]) -> Array | None:
+def unique_names(names: tuple[Any, ...]) -> Array | None:
     """Return the names of units as those of samples, None if several have the same."""
     return name_array(names) if len(set(names)) == len(names) else None
 
