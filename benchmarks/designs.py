@@ -269,7 +269,8 @@ def table(rows: list[dict]) -> str:
     legend = (
         f"Percent of {of_tests} sets with and without an effect on the first topic, of {of_mixed} "
         "sets for the mixed model. Nominal values: 5 for tests without an effect, 95 for "
-        "intervals. Bold: deviates by more than three standard errors. `python benchmarks/designs.py`"
+        "intervals. Bold: deviates by more than three standard errors. "
+        "`python benchmarks/designs.py`"
     )
     return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), "", legend])
 
