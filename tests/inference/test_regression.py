@@ -19,7 +19,7 @@ from oracle import (
     spread_of_levels,
 )
 
-from nmfscale import TopicModel, group_effects, regress_proportions
+from nmfscale import group_effects, regress_proportions
 from nmfscale.inference.regression.coefficient_tests import FreedmanLane, SignFlips
 from nmfscale.inference.regression.least_squares import CoefficientsTask, LeastSquares
 from nmfscale.inference.regression.robust import CR3, HC3
@@ -399,19 +399,6 @@ def test_strata_that_may_be_units_are_warned_of():
     ]:  # fmt: skip
         texts = warnings_of(rows, covariates, strata=of)
         assert any("strata= is given without units=" in text for text in texts) == warned
-
-
-def test_unequal_depth_along_covariates_is_warned_of():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=120)
-    for depths, warned in [(np.where(x > 0, 400, 20), True), (np.full(120, 20), False)]:
-        shares = rng.dirichlet(np.ones(30), 2)
-        X = rng.poisson(depths[:, None] * rng.dirichlet(np.ones(2), 120) @ shares)
-        model = TopicModel(2, max_iter=5, tol=0, random_state=0).fit(X)
-        for covariates, level in [({"x": x}, "x <= "), ({"up": x > 0}, "up = 0")]:
-            texts = [text for text in warnings_of(model, covariates) if "counts on average" in text]
-            assert len(texts) == warned
-            assert not warned or f"samples of group '{level}" in texts[0]
 
 
 @few

@@ -161,6 +161,24 @@ def _amounts(model: Any, values: Array, totals: Array | None, scale: str) -> Arr
     return values if totals is None else np.where(totals[:, None] > 0, values, 0.0)
 
 
+def amounts_of_new_samples(model: Any, loadings: Array, totals: Array) -> Array:
+    """Return the expected counts (n, K) of topics in samples that are not those of the fit.
+
+    Their scale is that of `totals` (n,) if the model has posteriors.
+    """
+    sums = np.asarray(model.components_, np.float64).sum(axis=1)
+    values: Array = np.asarray(loadings, np.float64) * sums
+    for posterior, prior in _POSTERIORS:
+        if getattr(model, posterior, None) is not None:
+            # a parameter of the posterior is its mean times a rate, those of the topic and the
+            # sample; they add up to the counts and the prior
+            of_prior = np.broadcast_to(getattr(model, prior), values.shape[1])
+            rest = totals + of_prior.sum() - values.sum(axis=1)
+            rate = rest / np.maximum(loadings.sum(axis=1), np.finfo(np.float64).tiny)
+            return np.maximum(values + rate[:, None] * loadings - of_prior, 0.0)
+    return values
+
+
 # Parameters of the posterior of each sample, and of their prior: the difference is expected counts.
 _POSTERIORS = (
     ("doc_topic_posterior_", "doc_topic_prior_"),
@@ -253,14 +271,18 @@ def summed_topics(topics: SampleTopics, sums: TopicSums) -> SampleTopics:
     rest = [k for k in range(len(topics.topic_names)) if k >= used.size or not used[k]]
     names = *parts, *(topics.topic_names[k] for k in rest)
     members = *parts.values(), *((k,) for k in rest)
-    # additions of columns in order: sums of NumPy along an axis may depend on the memory layout
-    columns = [sum(topics.rows[:, k] for k in of_sum) for of_sum in members]
-    if len(columns) < 2:
+    if len(members) < 2:
         raise ValueError("topic_sums: one sum of all topics is left, which is the same everywhere.")
     return replace(
-        topics, rows=np.stack(columns, axis=1), members=members,
+        topics, rows=sums_of_topics(topics.rows, members), members=members,
         topic_names=checked_names(names, len(members), "topic_sums"),
     )  # fmt: skip
+
+
+def sums_of_topics(rows: Array, members: tuple[tuple[int, ...], ...]) -> Array:
+    """Return the sums of some columns of rows (n, K), one for each of `members`."""
+    # additions of columns in order: sums of NumPy along an axis may depend on the memory layout
+    return np.stack([sum(rows[:, k] for k in of_sum) for of_sum in members], axis=1)
 
 
 def shares_of_topics(amounts: Array) -> Array:

@@ -24,11 +24,9 @@ from .groups import (
 from .loadings import topics_of_samples
 
 Array = NDArray[Any]
-# Ratio of the mean numbers of samples, or of counts, of units of two groups from which to warn: for
-# square roots, and for proportions that were fitted to few counts.
-_UNLIKE_ROOTS, _UNLIKE_DEPTHS = 1.5, 2.0
-# With fewer counts in a sample for each topic, proportions have a bias that tests detect.
-FEW_COUNTS = 50
+# Ratio of the mean numbers of samples, or of counts, of units of two groups from which square roots
+# are warned of.
+_UNLIKE_ROOTS = 1.5
 # With fewer units that have a topic, its spread in a group is poorly known; and the share of a
 # unit's total from which it has a topic.
 FEW_UNITS, PRESENT = 10, 1e-3
@@ -164,24 +162,6 @@ class Units:
                     "that p may be far too small. statistic='welch' does not."
                 )
 
-    def warn_of_depth(self) -> None:
-        """Warn if samples of one group have few counts and those of another group have more."""
-        if self.depths is not None:
-            warn_of_depths(self.depths, self.groups, self.rows.shape[1])
-
-
-def warn_of_depths(depths: Array, groups: Labels, n_topics: int) -> None:
-    """Warn if counts (n,) of samples or units are few in one group and more in another."""
-    unlike = _unlike(depths, groups, _UNLIKE_DEPTHS)
-    if unlike is not None and unlike[2] < FEW_COUNTS * n_topics:
-        warn_caller(
-            f"samples of {unlike[0]} counts on average, those of {unlike[1]}: proportions fitted "
-            "to few counts are biased, more so with fewer counts, which may look like a "
-            "difference between groups. Thin the counts by nmfscale.thin, or nmfscale store, with "
-            f"total={max(1, int(unlike[2]))}, so that deep samples have as many as shallow ones, "
-            "and fit to these."
-        )
-
 
 def _unlike(values: Array, groups: Labels, factor: float) -> tuple[str, str, float] | None:
     """Return the groups with the smallest and largest mean, if these are far apart."""
@@ -260,12 +240,3 @@ def warn_of_rare_topics(rows: Array, groups: Labels, names: tuple[Any, ...], uni
         "spread of a topic is poorly known: its mean and differences may be far from the truth, "
         "intervals are too narrow, and tests of this topic alone reject too often."
     )
-
-
-def units_with_topics(
-    model: Any, groups: Any, units: Any, strata: Any, scale: str = "proportions"
-) -> Units:
-    """Return the units of samples, with a warning if groups differ in depth."""
-    design = Units.of(model, groups, units, strata, scale)
-    design.warn_of_depth()
-    return design

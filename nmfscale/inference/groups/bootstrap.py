@@ -23,6 +23,7 @@ from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.resample import draw_counts
 from ...models.pipelines import FittedModel, refuse_swapped
+from ..design.depth import Compared, warn_of_depth
 from ..design.equal_weights import EqualWeights, sample_weights
 from ..design.groups import (
     Design,
@@ -32,7 +33,7 @@ from ..design.groups import (
     warn_of_samples_as_units,
 )
 from ..design.loadings import Scale, topics_of_samples
-from ..design.units import warn_of_depths, warn_of_rare_topics
+from ..design.units import warn_of_rare_topics
 from ..intervals import Jackknife, ReplicateInterval, check_interval, ends_of_known
 from ..job import JobOptions, job_options
 from ..replicates.replicates import ReplicateTask, run_replicates
@@ -194,8 +195,7 @@ def bootstrap_weights(
         "80% to 89% of the cases with 20 to 40 a group, in 93% with 100 to 370",
     )  # fmt: skip
     balanced = _balanced(cells.observed(), names, labels.names)
-    if topics.totals is not None:
-        warn_of_depths(topics.totals[kept], labels, len(names))
+    warn_of_depth(topics, Compared.of_samples(labels, kept, whole))
     warn_of_rare_topics(cells.sums * cells.scale, cells.groups(labels.names), names, drawn)
     replicates = run_replicates(WeightsTask(cells, zeros == "drop"), n_replicates, **job)
     status = replicates["status"]

@@ -23,11 +23,12 @@ from ...counts.argument_types import check_option
 from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...methods.factors import proportions
 from ...models.pipelines import FittedModel, refuse_swapped
+from ..design.depth import Compared, warn_of_depth
 from ..design.equal_weights import EqualWeights
 from ..design.groups import checked_design, known_scores
 from ..design.labellings import smallest_pvalue, warn_few_labellings
 from ..design.loadings import Scale, TopicSums, topics_of_samples
-from ..design.units import units_with_topics, warn_of_rare_topics
+from ..design.units import Units, warn_of_rare_topics
 from ..groups.bootstrap import Cells, draw_in_parts, warn_of_few_units
 from ..groups.permutation import labelled_sets, null_distributions
 from ..groups.pvalues import joint_max_t, n_as_extreme, pvalue
@@ -221,7 +222,8 @@ def group_effects(
     check_positive("n_permutations", n_permutations)
     refuse_swapped(model, groups, "the groups")
     topics = topics_of_samples(model, scale, topic_names, topic_sums=topic_sums, warn=False)
-    design = units_with_topics(topics, groups, units, strata, "amounts").compared()
+    design = Units.of(topics, groups, units, strata, "amounts").compared()
+    warn_of_depth(topics, Compared.of_units(design, design.groups))
     labels, names, values = design.groups, topics.topic_names, proportions(design.rows)
     drawn = "samples" if units is None else "units"
     weights = design.rows.sum(axis=1) if equal_weights == "samples" else np.ones(len(values))

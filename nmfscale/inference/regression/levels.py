@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ...counts.names import shown
 from ...kernels.functions import power
+from ..design.depth import Compared, warn_of_depth
 from ..design.groups import Design, Labels
 from ..design.loadings import SampleTopics
-from ..design.units import warn_of_depths, warn_of_rare_topics
+from ..design.units import warn_of_rare_topics
 from ..groups.bootstrap import warn_of_few_units
 from .comparison import warn_of_unequal_spread
 from .covariates import DesignMatrix
@@ -56,7 +57,9 @@ def levels_of(matrix: DesignMatrix, X: Array, halves: bool = False) -> Iterator[
             yield labels
 
 
-def warn_of_levels(topics: SampleTopics, rows: Rows, matrix: DesignMatrix, drawn: str) -> None:
+def warn_of_levels(
+    topics: SampleTopics, rows: Rows, matrix: DesignMatrix, design: Design, drawn: str
+) -> None:
     """Warn of topics that few units have or that differ in spread, and of unequal depth."""
     names = topics.topic_names
     if rows.what != "samples" or rows.are_units:
@@ -71,10 +74,9 @@ def warn_of_levels(topics: SampleTopics, rows: Rows, matrix: DesignMatrix, drawn
         warn_of_rare_topics(
             of_units, Labels(np.zeros(rows.n_units, np.int64), (None,)), names, drawn
         )
-    if topics.totals is not None:
-        kept = ~topics.empty
-        for labels in levels_of(matrix, matrix.values[kept], halves=True):
-            warn_of_depths(topics.totals[kept], labels, len(names))
+    kept = ~topics.empty
+    for labels in levels_of(matrix, matrix.values[kept], halves=True):
+        warn_of_depth(topics, Compared.of_samples(labels, kept, design))
 
 
 def check_levels(matrix: DesignMatrix, design: Design, drawn: str, interval: str) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...counts.argument_types import check_option
 from ...counts.names import shown
 from ...models.pipelines import FittedModel, refuse_swapped
+from ..design.depth import Compared, halves_of, warn_of_depth
 from ..design.groups import scores_of
 from ..design.labellings import warn_few_labellings
 from ..design.loadings import Scale, TopicSums, topics_of_samples
@@ -228,7 +229,8 @@ def permutation_test(
     names = [" - ".join(str(labels.names[g]) for g in test) for test in members]
     whole = "units" if units is not None else "samples"
     warn_few_labellings(plan.smallest, alpha, ["all groups", *names[1:]], whole)
-    design.warn_of_depth()
+    of_depth = halves_of(labels) if is_trend else labels
+    warn_of_depth(topics, Compared.of_units(design, of_depth, jointly=True))
     if statistic == "hellinger":
         design.warn_of_roots(statistic)
     nulls, exact, interrupted = plan.run(n_permutations, batch_size=batch_size, **job)

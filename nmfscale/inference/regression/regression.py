@@ -242,7 +242,7 @@ def regress_proportions(
     rows = Rows.of(topics, matrix, design, equal_weights, within)
     drawn = "samples" if units is None else "units"
     check_levels(matrix, design, drawn, interval)
-    warn_of_levels(topics, rows, matrix, drawn)
+    warn_of_levels(topics, rows, matrix, design, drawn)
     errors = errors_of(rows, matrix)
     fit, eye = errors.fit, np.eye(len(matrix.terms))
     moderation = moderation_of(rows, errors, matrix.terms) if moderated else None
