@@ -6,6 +6,7 @@ number of topics in which something happened, and how often it should happen.
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,10 @@ LEVEL, REPLICATES = 0.05, 200
 
 
 class Outcome(NamedTuple):
-    """How often something happened in one set, and its nominal share: e.g. 1 of 1, 0.05."""
+    """How often something happened in one set, and its nominal share: e.g. 1 of 1, 0.05.
+
+    The nominal share is NaN if there is none.
+    """
 
     found: float
     of: int
@@ -40,17 +44,22 @@ def held(lower: np.ndarray, upper: np.ndarray, truth: np.ndarray | float) -> Out
 def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
     """Return tests of single topics and of any topic (max-T), and both kinds of intervals."""
     options = {"n_permutations": n, "n_replicates": REPLICATES, "random_state": seed}
-    found, drawn_again = (
-        group_effects(
-            drawn.model, drawn.groups, **drawn.labels, **options, interval=interval, n_threads=1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found, drawn_again = (
+            group_effects(
+                drawn.model, drawn.groups, **drawn.labels, **options, interval=interval, n_threads=1
+            )
+            for interval in ("t", "percentile")
         )
-        for interval in ("t", "percentile")
-    )
     outcomes = {
         "a topic": rejected(found.pvalue),
         "the first topic": rejected(found.pvalue[0]),
         "any topic, max-T": rejected(found.pvalue_maxt.min()),
     }
+    if hasattr(drawn.model, "loadings_"):
+        warned = any("few counts are biased" in str(warning.message) for warning in caught)
+        outcomes["warned of depth"] = Outcome(warned, 1, np.nan)
     if drawn.strata is None:  # if strata are confounded, the means differ
         for name, result in ("t", found), ("percentile", drawn_again):
             of = result.differences()

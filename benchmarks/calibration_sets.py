@@ -169,6 +169,15 @@ FITS: dict[str, Callable[[Generator], Drawn]] = {
     "LDA, 100 of 20 + 100 of 200 words": partial(
         of_documents, sizes=[100, 100], words=[20, 200], model=LDA
     ),
+    "TopicModel, 100 of 8 + 100 of 200 words": partial(
+        of_documents, sizes=[100, 100], words=[8, 200], model=TopicModel
+    ),
+    "topics that share 80%, 100 of 50 + 100 of 200 words": partial(
+        of_documents, sizes=[100, 100], words=[50, 200], model=TopicModel, overlap=0.8
+    ),
+    "topics that share 80%, 100 of 20 + 100 of 200 words": partial(
+        of_documents, sizes=[100, 100], words=[20, 200], model=TopicModel, overlap=0.8
+    ),
     "topics that share 80%, 100 of 8 + 100 of 200 words": partial(
         of_documents, sizes=[100, 100], words=[8, 200], model=TopicModel, overlap=0.8
     ),

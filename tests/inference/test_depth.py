@@ -31,7 +31,8 @@ def simulated(
     rng = np.random.default_rng(seed)
     common = rng.dirichlet(np.full(n_features, 0.3))
     own = rng.dirichlet(np.full(n_features, 0.1), n_topics)
-    shares = rng.dirichlet(np.arange(1.0, n_topics + 1), 2 * n // in_unit)
+    mean = 0.75 ** np.arange(n_topics)
+    shares = rng.dirichlet(3 * mean / mean.sum(), 2 * n // in_unit)
     frequencies = np.repeat(shares, in_unit, axis=0) @ (overlap * common + (1 - overlap) * own)
     groups = np.repeat([0, 1], n)
     X = rng.multinomial(np.array(depths)[groups], frequencies)
@@ -98,8 +99,8 @@ def test_depth_is_warned_of_where_noise_matters(call, fits):
 
 
 def test_noise_of_samples_averages_in_their_units():
-    model, groups = simulated(0, 0.5, [8, 200], n=160, in_unit=16, max_iter=30)
-    units = np.arange(groups.size) // 16
+    model, groups = simulated(1, 0.5, [8, 200], n=120, in_unit=12, max_iter=30)
+    units = np.arange(groups.size) // 12
     assert depth_warnings(of_each, model, groups)[0]
     assert not depth_warnings(of_each, model, groups, units=units)[0]
 

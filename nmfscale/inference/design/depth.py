@@ -33,7 +33,7 @@ _UNLIKE = 2.0
 # Units from which the variance of a group is its own, not that of all groups.
 _FEW = 3
 # Share of the null sets that a test at the 5% level may reject.
-_LEVEL, _LOST = 0.05, 0.08
+_LEVEL, _LOST = 0.05, 0.1
 # Share of noise in the variance of proportions from which tests lost their level in simulations:
 # topics adapt to deep samples, not to shallow ones.
 _MOST_NOISE = 0.45

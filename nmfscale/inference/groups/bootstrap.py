@@ -145,9 +145,9 @@ def bootstrap_weights(
     -----
     UserWarning
         If a group has fewer than 50 units, where intervals are too narrow; if fewer than 10 units
-        of a group have a topic that others have; if samples of a model have few counts in one
-        group and far more in another, as in :func:`permutation_test`; if samples without topics
-        are left out; or if replicates lacked topics, or had no balance and are left out.
+        of a group have a topic that others have; if groups of samples of a model differ in depth so
+        much that proportions mislead, as in :func:`permutation_test`; if samples without topics are
+        left out; or if replicates lacked topics, or had no balance and are left out.
 
     Notes
     -----

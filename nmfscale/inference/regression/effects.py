@@ -144,8 +144,9 @@ def group_effects(
     UserWarning
         If samples without any topic are left out, a group has fewer than 20 units (50 for bootstrap
         intervals), fewer than 10 units of a group (and less than half) have a topic, a topic varies
-        more in one group than in another, or there are too few units for any permutation p-value to
-        be small.
+        more in one group than in another, groups differ in depth so much that proportions mislead,
+        as in :func:`permutation_test`, or there are too few units for any permutation p-value to be
+        small.
 
     Notes
     -----

@@ -146,7 +146,8 @@ def regress_proportions(
     UserWarning
         If samples without any topic are left out, a level is in few units, fewer than 10 units (of
         a level, and less than half) have a topic, a topic varies more at one level than at another,
-        samples have few counts at low values of a covariate and more at high values, units at one
+        levels, or low and high values of a covariate, differ in depth so much that proportions
+        mislead, as in :func:`permutation_test`, units at one
         level cannot be compared with others, there are too few units for any permutation p-value to
         be small, or replicates lack a level.
 
