@@ -8,18 +8,22 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
 from ..counts.warn import warn_caller
+from ..kernels import dense
 from ..kernels.functions import exp
 from ..methods.poisson.priors import gamma_prior
+from ..methods.projection.new_batches import new_efficiencies, totals_of_batches
 from ..methods.projection.penalty import Penalty
 from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import RowsPass
-from ..methods.weights.measured import Measured
-from ..methods.weights.poisson_weights import PoissonWeights
+from ..methods.weights.measured import Measured, SampleEfficiencies
+from ..methods.weights.poisson_weights import Observed
+from .arguments.batches import Pairs, codes_beside, refuse_batches, warn_of_batches
 from .arguments.entry_weights import observed_counts
 from .arguments.fit_options import (
     EntryOptions,
@@ -31,6 +35,7 @@ from .arguments.measured_entries import (
     check_missing_entries,
     has_samples_of_fit,
     measured_counts,
+    rows_of_fit,
 )
 from .arguments.validation import measured_features, sizes_of
 from .base import CountModel
@@ -57,8 +62,8 @@ class HeldFactors(CountModel):
         """Return the loadings of old or new samples, with the factors held fixed.
 
         Every sample is a separate convex problem, which is solved to high accuracy: its loadings do
-        not depend on the other samples, except for rounding if some samples have counts above
-        65,535.
+        not depend on the other samples, except for samples of new batches (`batch`), and for
+        rounding if some samples have counts above 65,535.
 
         Parameters
         ----------
@@ -73,6 +78,13 @@ class HeldFactors(CountModel):
             warning if the fit had sizes: loadings are then those of ``loadings_`` times the sizes.
         measured, panel
             Which features of the fit were measured in which samples of `X`, as in :meth:`fit`.
+        batch : array-like of shape (n_samples,) or str, default=None
+            Label of the batch of each sample, or the name of a column of ``obs``, as in
+            :meth:`fit`. Features have the efficiencies ``batch_efficiencies_`` in the batches of
+            the fit. In a batch that the fit did not have, they are estimated together with the
+            loadings of all its samples, with the same prior: pass all samples of a new batch in one
+            call. They are 1 in samples without a label (None or NaN), and if `batch` is None,
+            unless `X` is the counts of the fit.
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
             Weights of the entries of `X`, as in :meth:`fit`, with a column for each of its
             features.
@@ -113,6 +125,7 @@ class HeldFactors(CountModel):
             If features had to be matched by name, or only the fit or `X` has names; if there are
             counts of features that had none in the fit (``unseen_features_``), which are left out;
             if the fit had `size_factors`, none are given, and the loadings depend on them; if
+            the fit had batches, and nothing says from which ones other samples are; if
             samples have no counts in features of the topics, such as texts without a known word:
             their loadings, 0 or those of the prior (1 / K in a TopicModel), say nothing about them.
 
@@ -158,10 +171,12 @@ class HeldFactors(CountModel):
         ----------
         X, y, completion, random_state, missing, client, layer, raw, **source
             As in :meth:`LDA.score`.
-        measured, panel, data_weights
+        measured, panel, batch, data_weights
             As in :meth:`transform`. Probabilities of a count refer to the features that were
-            measured in its sample. With weights of entries, the mean is over the counts times their
-            weights, and ``p_ij = w_ij mu_ij / sum_j w_ij mu_ij``.
+            measured in its sample, with the efficiencies of its batch. Those of a new batch are
+            estimated from all of its counts, with `completion` from held-out ones, too. With
+            weights of entries, the mean is over the counts times their weights, and ``p_ij = w_ij
+            mu_ij / sum_j w_ij mu_ij``.
 
         Returns
         -------
@@ -191,7 +206,7 @@ class HeldFactors(CountModel):
         ----------
         X : counts of shape (n_samples, n_features)
             As in :meth:`fit`.
-        completion, random_state, measured, panel, data_weights, missing, client, layer, raw
+        completion, random_state, measured, panel, batch, data_weights, missing, client, layer, raw
             As in :meth:`score`.
         **source
             As in :meth:`score`.
@@ -243,6 +258,11 @@ class HeldFactors(CountModel):
         seen = measured_features(counts, measured, panel)
         counts, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
+            if entry_options.get("batch") is not None:
+                raise ValueError(
+                    "batch cannot be combined with data_weights: say with measured= and panel= "
+                    "which features samples lack."
+                )
             return self._with_observed(entries), counts
         if data_weights is None:
             check_missing_entries(self, counts)
@@ -253,20 +273,74 @@ class HeldFactors(CountModel):
                 "measured in X: all features are taken as measured in all samples. Pass measured= "
                 "and panel= as to fit, or measured=[True, True, ...] if that is so."
             )
-        if seen is None:
-            return self, counts
-        if self._features is not None:
+        if seen is not None and self._features is not None:
             raise ValueError(
                 "measured says which features X lacks: give missing='zero' for those of which it "
                 "has no column."
             )
-        seen.check(counts)
-        return self._with_observed(seen), counts
+        if seen is not None:
+            seen.check(counts)
+        efficiencies = self._efficiencies_in(counts, seen, entry_options)
+        observed = seen if efficiencies is None else efficiencies
+        return self if observed is None else self._with_observed(observed), counts
 
-    def _with_observed(self, observed: Measured | PoissonWeights) -> Self:
+    def _with_observed(self, observed: Observed) -> Self:
         model = copy.copy(self)
         model._measured = observed
         return model
+
+    def _efficiencies_in(
+        self, counts: CountMatrix, seen: Measured | None, entry_options: dict[str, Any]
+    ) -> SampleEfficiencies | None:
+        """Return the efficiencies of samples, None if they are 1 for all measured features.
+
+        Those of batches that the fit did not have are estimated.
+        """
+        batch, labels = entry_options.get("batch"), getattr(self, "batches_", None)
+        if labels is None or not math.isfinite(self.batch_shape_):
+            refuse_batches(self, batch)
+            return None
+        if batch is None:
+            rows = rows_of_fit(self, counts)
+            if rows is None:
+                warn_of_batches(self)
+                return None
+            codes, n_new = self.batch_[rows], 0
+        else:
+            codes, n_new = codes_beside(labels, counts, batch)
+        if (codes < 0).all():
+            return None
+        n_batches = len(labels) + n_new
+        pairs = Pairs.of(np.where(codes < 0, n_batches, codes), seen, n_batches + 1)
+        # the last row is that of samples without a label
+        of_batches = np.ones((n_batches + 1, counts.shape[1]))
+        of_batches[: len(labels)] = self.batch_efficiencies_
+        if n_new:
+            new = slice(len(labels), n_batches)
+            of_batches[new] = self._new_efficiencies(
+                counts, codes, pairs, of_batches, new, entry_options.get("client")
+            )
+        return pairs.efficiencies(of_batches)
+
+    def _new_efficiencies(
+        self, counts: CountMatrix, codes: Array, pairs: Pairs, of_batches: Array, new: slice,
+        client: Client,
+    ) -> Array:  # fmt: skip
+        """Estimate the efficiencies of new batches, some rows of those of all batches, in place."""
+        F, L = np.asarray(self._held()[0], np.float64), None
+        of_groups = np.arange(new.start, new.stop)[:, None] == pairs.batches
+
+        def expected(efficiencies: Array) -> Array:
+            nonlocal L
+            of_batches[new] = efficiencies
+            model = self._with_observed(pairs.efficiencies(of_batches))
+            rows_pass = model._projection(counts, None, gathered=True, start=L)
+            L = rows_pass.gather(**self.where_to_run(client))
+            M = dense.product(dense.sums_of_groups(L, pairs.groups, len(pairs.batches)), F.T)
+            return dense.product(of_groups, M if pairs.features is None else M * pairs.features)
+
+        T = totals_of_batches(counts, codes - new.start, new.stop - new.start)
+        return new_efficiencies(T, self.batch_shape_, expected)
 
     def pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
@@ -287,8 +361,9 @@ class HeldFactors(CountModel):
         return math.fsum(rows_pass.gather(**self.where_to_run(client)) + self._log_weights(counts))
 
     def _projection(
-        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False
-    ) -> RowsPass:
+        self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False,
+        start: Array | None = None,
+    ) -> RowsPass:  # fmt: skip
         """Return the projection of counts onto the factors, after a check of its memory."""
         n_threads = self.threads_for(counts)
         needs = projection_needs(counts, self.n_components_)
@@ -302,8 +377,8 @@ class HeldFactors(CountModel):
             self.prior_loadings, shape, "prior_loadings", unit=unit, names=counts.sample_names
         )
         return projection(
-            counts, F, n_threads=n_threads, prior=prior, measured=self._measured, scored=scored,
-            penalty=penalty,
+            counts, F, L=start, n_threads=n_threads, prior=prior, measured=self._measured,
+            scored=scored, penalty=penalty,
         )  # fmt: skip
 
     def _penalty_of(self, unit: Array | float) -> Penalty | None:

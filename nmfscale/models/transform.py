@@ -33,8 +33,7 @@ from ..kernels import dense
 from ..kernels.functions import exp
 from ..methods.projection.completion import log_shares, split_counts
 from ..methods.projection.transform import write_array
-from ..methods.weights.measured import Measured
-from ..methods.weights.poisson_weights import PoissonWeights
+from ..methods.weights.poisson_weights import Observed
 from ..readers.open import as_counts
 from .arguments.fit_options import SampleOptions, ScoreOptions, with_options
 from .arguments.inputs import CountInputs, with_names
@@ -63,8 +62,8 @@ class RowsTransformer(
 
     verbose: int
 
-    # measured features, or weights of entries, of the counts that a copy is for
-    _measured: Measured | PoissonWeights | None = None
+    # what is known of the entries of the counts that a copy is for
+    _measured: Observed | None = None
 
     # scikit-learn would treat it as metadata that pipelines route.
     __metadata_request__transform = {"out": UNUSED}
@@ -165,13 +164,14 @@ class RowsTransformer(
 
     def _weighted(self, counts: CountMatrix) -> CountMatrix:
         """Return counts times the weights of their entries, if they have any."""
-        measured = self._measured
-        return measured.weighted(counts) if isinstance(measured, PoissonWeights) else counts
+        return counts if self._measured is None else self._measured.weighted(counts)
 
     def _log_weights(self, weighted: CountMatrix) -> Array | float:
-        """Return sums of w x log w over each row of weighted counts, (n,), 0 without weights."""
-        measured = self._measured
-        return measured.log_weights(weighted) if isinstance(measured, PoissonWeights) else 0.0
+        """Return sums of w x log w over each row of weighted counts, (n,), 0 without weights.
+
+        Efficiencies count as weights.
+        """
+        return 0.0 if self._measured is None else self._measured.log_weights(weighted)
 
     def completion_loadings(self, counts: CountMatrix) -> Array:
         """Return the loadings, fitted to the seen counts, that score the held-out counts."""

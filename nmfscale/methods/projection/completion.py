@@ -14,8 +14,7 @@ import numpy as np
 from ...counts.base import CountMatrix, RowRange
 from ...readers.streams.columns import select_columns
 from ..factors import Array
-from ..weights.measured import Measured
-from ..weights.poisson_weights import PoissonWeights
+from ..weights.poisson_weights import Observed
 from .transform import log_mu_rows, row_sizes
 
 
@@ -36,7 +35,7 @@ def split_counts(rows: RowRange, n_columns: int, share: float, rng: Any) -> tupl
 
 def log_shares(
     counts: CountMatrix, L: Array, F: Array, n_threads: int,
-    measured: Measured | PoissonWeights | None = None, left_out: Array | None = None,
+    measured: Observed | None = None, left_out: Array | None = None,
 ) -> Array:  # fmt: skip
     """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,).
 

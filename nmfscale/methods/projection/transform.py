@@ -38,8 +38,8 @@ from ..factors import (
 )
 from ..rows_pass import LaneBlocks, RowsPass
 from ..slices import pieces, sliced_counts
-from ..weights.measured import Measured, own_totals
-from ..weights.poisson_weights import ENTRIES, PoissonWeights, row_inputs, totals_of_rows
+from ..weights.measured import SampleGroups, own_totals
+from ..weights.poisson_weights import ENTRIES, Observed, PoissonWeights, row_inputs, totals_of_rows
 from .penalised_rows import PenalisedRows
 from .penalty import Penalty
 from .projector import ACTIVE_ABOVE, ROUNDS, TOL, Projector, RowSteps
@@ -65,19 +65,23 @@ def _totals_of(
     total: Array,
     order: Array,
     n_components: int,
-    measured: Measured | PoissonWeights,
+    measured: Observed,
 ) -> Array:
-    """Return the column sums of factors in lane order over the features of groups (G, stride).
+    """Return the column sums of factors in lane order, times the values of groups (G, stride).
 
     They are 0 for components without factors in any feature of a group. If entries have weights,
     steps compute the sums of each row, and these are the sums of all features, `total` (stride,).
     """
     if isinstance(measured, PoissonWeights):
         return total
-    totals = np.zeros((len(measured.features), design.shape[1]))
-    for total, mask in zip(totals, measured.features, strict=True):
-        of_group = design[per_lane(mask, order)]
+    totals = np.zeros((len(measured.values), design.shape[1]))
+    for total, values in zip(totals, measured.values, strict=True):
+        value = per_lane(values, order)
+        there = value > 0
+        of_group = design[there]
         alive = (of_group[:, :n_components] > MINVAL).any(axis=0)
+        if value.dtype != bool:
+            of_group = of_group * value[there, None]
         total[:n_components][alive] = of_group.sum(axis=0)[:n_components][alive]
     return totals
 
@@ -177,7 +181,7 @@ def _own_totals(block: Block, total: Array, F: Array, n_features: int, n_lanes: 
 
 def fit_rows(
     counts: CountMatrix, executor: Executor, F: Array, L: Array, *, n_steps: int, dtype: DTypeLike,
-    measured: Measured | PoissonWeights | None = None,
+    measured: Observed | None = None,
 ) -> Array:  # fmt: skip
     """Return loadings (n, K) after a few steps from L, with factors F (m, K) fixed."""
     layout, K, dtype = executor.layout, F.shape[1], np.dtype(dtype)
@@ -201,7 +205,7 @@ def projection(
     counts: CountMatrix, F: Array, *, L: Array | None = None, n_steps: int = ROUNDS,
     tol: float = TOL, dtype: DTypeLike = np.float64, n_threads: int = 1,
     prior: tuple[Array, Array] | None = None, total: Array | None = None,
-    measured: Measured | PoissonWeights | None = None, scored: bool = False,
+    measured: Observed | None = None, scored: bool = False,
     how: RowSteps | None = None, penalty: Penalty | None = None,
 ) -> RowsPass:  # fmt: skip
     """Return the pass that finds loadings (n, K) of rows with factors F (m, K) fixed.
@@ -239,7 +243,7 @@ def projection(
     if not scored:
         return rows_pass
     sizes = F.sum(axis=0, dtype=np.float64) if total is None else total
-    sizes = measured.group_sums(F) if isinstance(measured, Measured) else sizes
+    sizes = measured.group_sums(F) if isinstance(measured, SampleGroups) else sizes
     log_mu = LogMu.of(F, layout.column_order, "projected")
     lanes_of_F = log_mu.F if isinstance(measured, PoissonWeights) else None
     steps = (*rows_pass.steps, log_mu, LogShares(sizes, "projected", lanes_of_F, len(F)))

@@ -21,11 +21,83 @@ from ...counts.base import CountMatrix
 from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ...kernels import dense
+from ...kernels.functions import log
 from ..factors import LEAST, Array, aligned_copy
 
 
+class SampleGroups:
+    """Sums of factors that differ between groups of samples, and not within them."""
+
+    groups: Array
+
+    @property
+    def values(self) -> Array:
+        """What the factors of each feature are multiplied by in each group, (G, m)."""
+        raise NotImplementedError
+
+    def group_sums(self, F: Array) -> Array:
+        """Return the sums (G, K) of F (m, K) over the features, times the values of each group."""
+        raise NotImplementedError
+
+    def sums(self, F: Array) -> Array:
+        """Return these sums for each sample, (n, K)."""
+        sums: Array = self.group_sums(F)[self.groups]
+        return sums
+
+    def weighted(self, counts: CountMatrix) -> CountMatrix:
+        """Return the counts: kernels take them as they are."""
+        return counts
+
+    def log_weights(self, counts: CountMatrix) -> Array | float:
+        """Return the sums of x log v over each sample (n,), v the value of a count x; or 0."""
+        return 0.0
+
+    def whole_totals(self, totals: Array, amounts: Array, frequencies: Array) -> Array:
+        """Return the totals (n,) that samples would have if all values were 1.
+
+        The totals (n,) are divided by the share of the topics of a sample, in any amounts (n, K),
+        that is seen with its values; `frequencies` (m, K) are divided by their sums. Samples whose
+        topics have no feature with a value above 0 have 0.
+        """
+        F = frequencies / np.maximum(frequencies.sum(axis=0), LEAST)
+        inside, whole = (amounts * self.sums(F)).sum(axis=1), amounts.sum(axis=1)
+        share = np.divide(inside, whole, out=np.zeros(len(amounts)), where=whole > 0)
+        return np.divide(totals, share, out=np.zeros(len(amounts)), where=share > 0)
+
+
 @dataclass(frozen=True)
-class Measured:
+class SampleEfficiencies(SampleGroups):
+    """Group number of each sample (n,), and efficiencies (G, m) of features in each group."""
+
+    groups: Array
+    efficiencies: Array
+
+    @property
+    def values(self) -> Array:
+        """The efficiencies."""
+        return self.efficiencies
+
+    def group_sums(self, F: Array) -> Array:
+        """Return the sums (G, K) of F (m, K) times the efficiencies of each group."""
+        return dense.product(self.efficiencies, F.astype(np.float64))
+
+    def log_weights(self, counts: CountMatrix) -> Array | float:
+        """Return the sums of x log e over each sample (n,)."""
+        # a count of a feature that its batch lacked in the fit, without a prior, is impossible
+        logs, sums = log(np.maximum(self.efficiencies, LEAST)), np.zeros(counts.shape[0])
+        for first, indptr, indices, data in counts.chunks():
+            row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+            terms = data * logs[self.groups[first + row], indices]
+            sums[first : first + len(indptr) - 1] = np.bincount(row, terms, len(indptr) - 1)
+        return sums
+
+    def rows(self, rows: Any) -> SampleEfficiencies:
+        """Return the selection for some of the samples."""
+        return SampleEfficiencies(self.groups[rows], self.efficiencies)
+
+
+@dataclass(frozen=True)
+class Measured(SampleGroups):
     """Group number of each sample (n,), and a mask (G, m) of the features of each group."""
 
     groups: Array
@@ -83,14 +155,14 @@ class Measured:
             if unknown.size:
                 L[np.ix_(self.groups == g, unknown)] = 0
 
-    def group_sums(self, F: Array) -> Array:
-        """Return the column sums of F (m, K) over the features of each group, (G, K)."""
-        return np.array([F[mask].sum(axis=0, dtype=np.float64) for mask in self.features])
+    @property
+    def values(self) -> Array:
+        """The masks."""
+        return self.features
 
-    def sums(self, F: Array) -> Array:
-        """Return the column sums of F (m, K) over the measured features of each sample, (n, K)."""
-        sums: Array = self.group_sums(F)[self.groups]
-        return sums
+    def group_sums(self, F: Array) -> Array:
+        """Return the column sums (G, K) of F (m, K) over the features of each group."""
+        return np.array([F[mask].sum(axis=0, dtype=np.float64) for mask in self.features])
 
     def totals(self, rows: Array) -> Array:
         """Return the sums (m, K) of values (n, K) over the samples that measured each feature."""
@@ -98,18 +170,6 @@ class Measured:
         for g, mask in enumerate(self.features):
             totals[mask] += rows[self.groups == g].sum(axis=0, dtype=np.float64)
         return totals
-
-    def whole_totals(self, totals: Array, amounts: Array, frequencies: Array) -> Array:
-        """Return the totals (n,) that samples would have if everything had been measured.
-
-        The measured totals (n,) are divided by the share of the topics of a sample, in any amounts
-        (n, K), that is in its measured features; `frequencies` (m, K) are divided by their sums.
-        Samples whose topics have no measured feature have 0.
-        """
-        F = frequencies / np.maximum(frequencies.sum(axis=0), LEAST)
-        inside, whole = (amounts * self.sums(F)).sum(axis=1), amounts.sum(axis=1)
-        share = np.divide(inside, whole, out=np.zeros(len(amounts)), where=whole > 0)
-        return np.divide(totals, share, out=np.zeros(len(amounts)), where=share > 0)
 
     def whole_feature_totals(self, totals: Array, amounts: Array, frequencies: Array) -> Array:
         """Return the totals (m,) that features would have if everything had been measured.

@@ -10,7 +10,7 @@ themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,7 +23,7 @@ from ...kernels.functions import log, log_gamma, xlogy
 from ...readers.streams.weighted import sums_of_rows, weighted_counts
 from ..factors import LEAST, Array, per_lane
 from .entries import columns_left, in_blocks, matrix_of, sums_left
-from .measured import Measured, totals_of_groups
+from .measured import SampleGroups, totals_of_groups
 
 ENTRIES = "entries"
 # Rows whose sums are computed at a time.
@@ -89,7 +89,11 @@ class PoissonWeights:
             L[here][self.rows(here).sums(F) == 0] = 0
 
 
-def row_inputs(observed: Measured | PoissonWeights, layout: Any) -> dict[str, Any]:
+# What is known of the entries of samples: values of groups of samples, or weights of entries.
+Observed: TypeAlias = SampleGroups | PoissonWeights
+
+
+def row_inputs(observed: Observed, layout: Any) -> dict[str, Any]:
     """Return the row arrays that say what was observed in the samples."""
     if isinstance(observed, PoissonWeights):
         return {ENTRIES: in_blocks(observed.less_one, layout)}

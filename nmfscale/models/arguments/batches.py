@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
-from ...counts.names import is_missing, of_samples, shown, such_as
-from ...methods.weights.measured import Measured
+from ...counts.names import is_missing, name_array, of_samples, same_kind, shown, such_as
+from ...counts.warn import warn_caller
+from ...methods.weights.measured import Measured, SampleEfficiencies
 
 Array = NDArray[Any]
 
@@ -61,24 +62,15 @@ def batch_labels(counts: CountMatrix, batch: Any) -> Any:
 
 def codes_of(batch: Any, n_samples: int) -> tuple[Array, Array]:
     """Return the different labels, in the order of categories or sorted, and their numbers (n,)."""
-    categories = getattr(getattr(batch, "cat", batch), "categories", None)
-    values = np.asarray(batch)
-    if values.shape != (n_samples,):
+    labels, is_known = _checked(batch, n_samples)
+    if not is_known.all():
+        first = int(is_known.argmin())
         raise ValueError(
-            f"batch has shape {values.shape}: one label for each of the {n_samples:,} samples is "
-            "needed."
+            f"batch[{first}] is missing ({shown(labels[first])}): every sample needs a label. "
+            "Leave these samples out (mask_obs), or give them a label of their own."
         )
-    missing = [False]
-    if values.dtype.kind in "OfUSM":
-        missing = [is_missing(value) or value == "nan" for value in values.tolist()]
-    if any(missing):
-        raise ValueError(
-            f"batch[{missing.index(True)}] is missing ({shown(values[missing.index(True)])}): "
-            "every sample needs a label. Leave these samples out (mask_obs), or give them a label "
-            "of their own."
-        )
-    labels = values.astype(str) if values.dtype == object else values
     present, codes = np.unique(labels, return_inverse=True)
+    categories = getattr(getattr(batch, "cat", batch), "categories", None)
     if categories is None:
         return present, codes.astype(np.int64)
     order = [name for name in np.asarray(categories).astype(labels.dtype) if name in present]
@@ -87,18 +79,88 @@ def codes_of(batch: Any, n_samples: int) -> tuple[Array, Array]:
     return np.array(order, present.dtype), place[codes]
 
 
+def _checked(batch: Any, n_samples: int) -> tuple[Array, Array]:
+    """Return the labels (n,) of batches, and a mask (n,) of those that are not missing."""
+    values = np.asarray(batch)
+    if values.shape != (n_samples,):
+        raise ValueError(
+            f"batch has shape {values.shape}: one label for each of the {n_samples:,} samples is "
+            "needed."
+        )
+    is_known = np.ones(n_samples, bool)
+    if values.dtype.kind in "OfUSM":
+        is_known = np.array([not (is_missing(v) or v == "nan") for v in values.tolist()], bool)
+    return values.astype(str) if values.dtype == object else values, is_known
+
+
+def refuse_batches(model: Any, batch: Any) -> None:
+    """Refuse batches of samples for a model that was fitted without batches."""
+    if batch is not None and getattr(model, "batches_", None) is None:
+        raise ValueError(
+            f"batch was passed, and this {type(model).__name__} was fitted without batches: fit it "
+            "with batch=, or leave out batch."
+        )
+
+
+def warn_of_batches(model: Any) -> None:
+    """Warn that samples have no batch, in which features of a fit have efficiencies."""
+    warn_caller(
+        f"{type(model).__name__} was fitted with batch=, and nothing says from which batches the "
+        "samples of X are: efficiencies of features are taken as 1. Pass batch= as to fit; labels "
+        "of new batches are allowed, and None for samples without a batch."
+    )
+
+
+def codes_beside(of_fit: Array, counts: CountMatrix, batch: Any) -> tuple[Array, int]:
+    """Return the number (n,) of the batch of each new sample, and the number of new batches.
+
+    Batches of the fit come first, then new ones in sorted order; samples without a label have -1.
+    """
+    labels, is_known = _checked(batch_labels(counts, batch), counts.shape[0])
+    there, known = same_kind(name_array(labels[is_known]), name_array(of_fit))
+    number = {label: b for b, label in enumerate(known.tolist())}
+    new = sorted(set(there.tolist()) - number.keys())
+    number |= {label: len(of_fit) + b for b, label in enumerate(new)}
+    codes = np.full(counts.shape[0], -1, np.int64)
+    codes[is_known] = [number[label] for label in there.tolist()]
+    return codes, len(new)
+
+
 def groups_of(measured: Measured | None, batches: Batches | None) -> dict[str, Any]:
     """Return the groups of samples in the constraints of a fit: pairs of a batch and a panel."""
     if batches is None or not batches.have_effects:
         if measured is None:
             return {}
         return {"groups": measured.groups, "measured": measured.features}
-    if measured is None:
-        numbers = np.arange(len(batches.labels))
-        return {"groups": batches.codes, "batches": numbers, "batch_shape": batches.shape}
-    pairs = np.column_stack([batches.codes, measured.groups])
-    groups, codes = np.unique(pairs, axis=0, return_inverse=True)
-    return {
-        "groups": codes.reshape(-1), "measured": measured.features[groups[:, 1]],
-        "batches": groups[:, 0], "batch_shape": batches.shape,
-    }  # fmt: skip
+    pairs = Pairs.of(batches.codes, measured, len(batches.labels))
+    found = {"groups": pairs.groups, "batches": pairs.batches, "batch_shape": batches.shape}
+    return found if pairs.features is None else found | {"measured": pairs.features}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Groups (n,) of samples of one batch and one panel.
+
+    `batches` (G,) are the batches of the groups, and `features` (G, m) a mask of what was measured
+    in them, None if that is everything.
+    """
+
+    groups: Array
+    batches: Array
+    features: Array | None
+
+    @classmethod
+    def of(cls, codes: Array, measured: Measured | None, n_batches: int) -> Pairs:
+        """Return the pairs for the number (n,) of the batch of each sample."""
+        if measured is None:
+            return cls(codes, np.arange(n_batches), None)
+        pairs = np.column_stack([codes, measured.groups])
+        pairs, groups = np.unique(pairs, axis=0, return_inverse=True)
+        return cls(groups.reshape(-1), pairs[:, 0], measured.features[pairs[:, 1]])
+
+    def efficiencies(self, of_batches: Array) -> SampleEfficiencies:
+        """Return the efficiencies of samples, from those of batches (n_batches, m)."""
+        values = of_batches[self.batches]
+        if self.features is not None:
+            values = values * self.features
+        return SampleEfficiencies(self.groups, values)

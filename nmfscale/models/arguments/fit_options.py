@@ -57,6 +57,7 @@ class EntryOptions(TypedDict, total=False):
 
     measured: ArrayLike | None
     panel: ArrayLike | None
+    batch: ArrayLike | str | None
     data_weights: WeightsLike | None
 
 
@@ -110,7 +111,7 @@ _OF_FIT = {
 # Default values, in the order of all signatures.
 _DEFAULTS = {
     "completion": None, "random_state": None, "measured": None, "panel": None,
-    "data_weights": None, "missing": None, **_OF_FIT,
+    "batch": None, "data_weights": None, "missing": None, **_OF_FIT,
 }  # fmt: skip
 _SOURCE = Parameter("source", Parameter.VAR_KEYWORD, annotation="Unpack[SourceOptions]")
 

@@ -111,7 +111,9 @@ class CountInputs:
         counts, there = matched_counts(self, with_names(X, counts, reading), counts, missing)
         model = self if there is None else self._restricted(there)
         counts = model._explained(counts)
-        model, counts = model._knowing(counts, entry_options | {"data_weights": weights})
+        model, counts = model._knowing(
+            counts, entry_options | {"data_weights": weights, "client": client}
+        )
         return model, counts, client
 
     def _read_for(self, X: Any, client: Any, reading: dict[str, Any]) -> tuple[CountMatrix, Any]:
