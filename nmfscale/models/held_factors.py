@@ -23,7 +23,13 @@ from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import RowsPass
 from ..methods.weights.measured import Measured, SampleEfficiencies
 from ..methods.weights.poisson_weights import Observed
-from .arguments.batches import Pairs, codes_beside, refuse_batches, warn_of_batches
+from .arguments.batches import (
+    Pairs,
+    codes_beside,
+    has_efficiencies,
+    refuse_batches,
+    warn_of_batches,
+)
 from .arguments.entry_weights import observed_counts
 from .arguments.fit_options import (
     EntryOptions,
@@ -296,10 +302,11 @@ class HeldFactors(CountModel):
 
         Those of batches that the fit did not have are estimated.
         """
-        batch, labels = entry_options.get("batch"), getattr(self, "batches_", None)
-        if labels is None or not math.isfinite(self.batch_shape_):
+        batch = entry_options.get("batch")
+        if not has_efficiencies(self):
             refuse_batches(self, batch)
             return None
+        labels = self.batches_
         if batch is None:
             rows = rows_of_fit(self, counts)
             if rows is None:
@@ -324,7 +331,7 @@ class HeldFactors(CountModel):
 
     def _new_efficiencies(
         self, counts: CountMatrix, codes: Array, pairs: Pairs, of_batches: Array, new: slice,
-        client: Client,
+        client: Any,
     ) -> Array:  # fmt: skip
         """Estimate the efficiencies of new batches, some rows of those of all batches, in place."""
         F, L = np.asarray(self._held()[0], np.float64), None

@@ -24,7 +24,8 @@ from ...methods.topics.coherence import Cooccurrences, coherences
 from ...methods.topics.feature_scores import frex_of, ranked_features
 from ...methods.topics.residual_deviance import ResidualDeviance
 from ...methods.topics.score_names import DEFAULT_SCORE, SCORES, Score
-from ...methods.weights.measured import Measured
+from ...methods.weights.measured import Measured, SampleGroups
+from ...models.arguments.batches import values_in
 from ...models.arguments.measured_entries import measured_counts, rows_of_fit
 from ...models.arguments.names import default_missing, feature_names_of, matched_counts
 from ...models.base import CountModel
@@ -194,14 +195,16 @@ def _measured(
     frequencies = proportions(F.T)
     shares = proportions(L * F.sum(axis=0))
     measured, sizes, overall = Measured.of(counts), counts.row_totals, counts.column_totals
+    values = values_in(model, counts, rows)
+    if values is not None:
+        sizes = values.whole_totals(sizes, shares, F)
     if measured is None:
         measured = Measured.everything(counts.shape)
     else:
-        sizes = measured.whole_totals(sizes, shares, F)
         own = measured.totals(sizes[:, None])[:, 0]
         overall = np.divide(overall, own, out=np.zeros(len(own)), where=own > 0)
     n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
-    task = QualityTask(counts, L, F, tuple(leading), n_rows, overall, measured)
+    task = QualityTask(counts, L, F, tuple(leading), n_rows, overall, measured, values)
     sums = _sums_of(task, job)
     amounts = shares * sizes[:, None]
     n_samples = np.bincount(measured.groups, minlength=len(measured.features))
@@ -237,6 +240,7 @@ class QualityTask(ReplicateTask):
     n_rows: int
     overall: Array
     measured: Measured
+    values: SampleGroups | None
     name = "topic quality"
 
     def about(self) -> Iterable[Any]:
@@ -258,10 +262,10 @@ class QualityTask(ReplicateTask):
         rows = slice(number * self.n_rows, min((number + 1) * self.n_rows, counts.shape[0]))
         totals = counts.row_totals[rows]
         measured = self.measured.rows(rows)
-        where = {"panel": measured.groups, "measured": measured.features}
-        deviance = ResidualDeviance(self.L[rows], self.F, totals, rows.start, **where)
+        values = None if self.values is None else self.values.rows(rows)
+        deviance = ResidualDeviance(self.L[rows], self.F, totals, rows.start, values)
         ones = np.ones((len(totals), 1))
-        null = ResidualDeviance(ones, self.overall[:, None], totals, rows.start, **where)
+        null = ResidualDeviance(ones, self.overall[:, None], totals, rows.start, measured)
         together = [Cooccurrences(self.leading, n_features) for _ in measured.features]
         for piece in counts.chunks(rows.start, rows.stop):
             matrix = piece.matrix(n_features)

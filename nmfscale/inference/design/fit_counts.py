@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...counts.base import CountMatrix
 from ...methods.factors import proportions
 from ...methods.weights.measured import Measured
+from ...models.arguments.batches import values_in
 from ...models.arguments.measured_entries import (
     check_totals_of_fit,
     measured_counts,
@@ -32,7 +33,7 @@ class GivenToFit:
 
     `rows` (n,) are the positions of the samples in the fit, `sample_names` (n,) their names or
     None, `weights` (n,) their weights. `fixed` holds the masks of fixed topics, features and
-    samples, and `measured`, as arguments of `fit`.
+    samples, `measured` and `batch`, as arguments of `fit`.
     """
 
     rows: Array
@@ -71,6 +72,8 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     names = of_model if counts.sample_names is None else counts.sample_names
     if panel is not None:
         fixed |= {"measured": model.measured_, "panel": panel[rows]}
+    if getattr(model, "batches_", None) is not None:
+        fixed["batch"] = model.batches_[model.batch_[rows]]
     counts = measured_counts(model, counts)
     _check_measured(counts, fixed)
     return counts, GivenToFit(
@@ -97,11 +100,12 @@ def counts_and_topics(model: Any, X: Any, **part: Any) -> tuple[CountMatrix, Sam
     counts = as_counts(X, integer="allow", in_memory=limit is None, memory_limit=limit, **part)
     counts = matched_counts(model, X, counts, default_missing(model, counts))[0]
     counts = measured_counts(model, counts)
-    L = loadings_of_counts(model, counts, rows_of_fit(model, counts))
+    rows = rows_of_fit(model, counts)
+    L = loadings_of_counts(model, counts, rows)
     F = np.asarray(model.components_.T, np.float64)
     shares, totals = proportions(L * F.sum(axis=0)), np.asarray(counts.row_totals)
-    measured = Measured.of(counts)
-    whole = totals if measured is None else measured.whole_totals(totals, shares, F)
+    values = values_in(model, counts, rows)
+    whole = totals if values is None else values.whole_totals(totals, shares, F)
     names = tuple(getattr(model, "topic_names_", range(shares.shape[1])))
     return counts, SampleTopics(
         shares, names, "proportions", totals, counts.sample_names, model, whole

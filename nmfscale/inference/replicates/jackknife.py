@@ -19,6 +19,7 @@ from ...methods.conversion import poisson_to_multinomial
 from ...methods.poisson.priors import gamma_prior
 from ...methods.poisson.profile import ProfileHessian
 from ...methods.projection.transform import project_rows
+from ...models.arguments.batches import has_efficiencies
 from ...models.arguments.names import feature_names_of
 from ...models.pipelines import FittedModel, model_and_input
 from ...models.topics.topics import topic_number
@@ -178,6 +179,11 @@ def jackknife_fit(
         raise ValueError(
             "model was fitted with measured=, which the jackknife does not support: use "
             "bootstrap_fit."
+        )
+    if has_efficiencies(model):
+        raise ValueError(
+            "model was fitted with batch=, and the jackknife does not support efficiencies of "
+            "features: use bootstrap_fit."
         )
     counts = as_counts(X, integer="allow", subject="X", layer=layer, raw=raw)
     counts, fit_samples = counts_of_fit(model, X, counts)

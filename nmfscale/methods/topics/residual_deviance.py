@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ...counts.base import RowRange
 from ...kernels.functions import xlogy
 from ..factors import LEAST
+from ..weights.measured import Measured, SampleGroups
 
 Array = NDArray[Any]
 # Number of products of loadings and factors in memory at a time.
@@ -20,8 +21,8 @@ class ResidualDeviance:
     """Adds up ``2 (x log(x / mu) - x + mu)`` by sample and by feature.
 
     Expected counts are scaled to the total t_i of each sample: ``mu_ij = t_i p_ij`` with
-    ``p_ij = mu'_ij / sum_j mu'_ij`` and ``mu' = L F^T``. So the deviance of a sample is that of a
-    multinomial model, for every scale of L and F.
+    ``p_ij = mu'_ij / sum_j mu'_ij`` and ``mu' = L F^T``, times the efficiencies of features. So the
+    deviance of a sample is that of a multinomial model, for every scale of L and F.
 
     Parameters
     ----------
@@ -31,10 +32,9 @@ class ResidualDeviance:
         Sums of these rows.
     first : int, default=0
         Number of the first of these rows.
-    panel : ndarray of int of shape (n,), default=None
-        Panel of each sample; None if all features were measured in all samples.
-    measured : ndarray of bool of shape (n_panels, m), default=None
-        Features that were measured in each panel; sums are over these.
+    groups : SampleGroups or None
+        Efficiencies of features in the samples, or a mask of those that were measured in them; None
+        if all are 1.
 
     Attributes
     ----------
@@ -46,22 +46,22 @@ class ResidualDeviance:
 
     def __init__(
         self, L: Array, F: Array, row_totals: Array, first: int = 0,
-        panel: Array | None = None, measured: Array | None = None,
+        groups: SampleGroups | None = None,
     ):  # fmt: skip
         L, F = (np.ascontiguousarray(factor, np.float64) for factor in (L, F))
         self._F = F
-        if panel is None or measured is None:
-            panel, measured = np.zeros(len(L), np.int64), np.ones((1, len(F)), bool)
-        # sums of F over the features of each panel
-        sums = np.array([F[there].sum(axis=0) for there in measured])
-        sizes = (L * sums[panel]).sum(axis=1)
+        if groups is None:
+            groups = Measured.everything((len(L), len(F)))
+        self._groups = groups.groups
+        self._values = None if isinstance(groups, Measured) else groups.values
+        sizes = (L * groups.sums(F)).sum(axis=1)
         scale = np.divide(row_totals, sizes, out=np.zeros(len(L)), where=sizes > 0)
         self._L = L * scale[:, None]
         self._products = _PRODUCTS // F.shape[1] + 1
         self.of_features = np.zeros(len(F))
-        for number, there in enumerate(measured):
-            of_panel = self._L[panel == number].sum(axis=0)
-            self.of_features += there * (F * of_panel).sum(axis=1)
+        for number, values in enumerate(groups.values):
+            of_group = self._L[groups.groups == number].sum(axis=0)
+            self.of_features += values * (F * of_group).sum(axis=1)
         self.of_samples = np.where(sizes > 0, 0.0, -row_totals)
         self._first = first
 
@@ -72,6 +72,8 @@ class ResidualDeviance:
             rows = np.repeat(np.arange(first, first + len(part.indptr) - 1), np.diff(part.indptr))
             x = part.data.astype(np.float64)
             mu = (self._L[rows] * self._F[part.indices]).sum(axis=1)
+            if self._values is not None:
+                mu *= self._values[self._groups[rows], part.indices]
             terms = xlogy(x, x / np.maximum(mu, LEAST))
             # one addition after the other, so that sums do not depend on the pieces
             np.add.at(self.of_samples, rows, terms)

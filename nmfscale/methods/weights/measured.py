@@ -44,6 +44,10 @@ class SampleGroups:
         sums: Array = self.group_sums(F)[self.groups]
         return sums
 
+    def rows(self, rows: Any) -> SampleGroups:
+        """Return the selection for some of the samples."""
+        raise NotImplementedError
+
     def weighted(self, counts: CountMatrix) -> CountMatrix:
         """Return the counts: kernels take them as they are."""
         return counts

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...counts.base import CountMatrix
 from ...counts.names import is_missing, name_array, of_samples, same_kind, shown, such_as
 from ...counts.warn import warn_caller
-from ...methods.weights.measured import Measured, SampleEfficiencies
+from ...methods.weights.measured import Measured, SampleEfficiencies, SampleGroups
 
 Array = NDArray[Any]
 
@@ -109,6 +109,25 @@ def warn_of_batches(model: Any) -> None:
         "samples of X are: efficiencies of features are taken as 1. Pass batch= as to fit; labels "
         "of new batches are allowed, and None for samples without a batch."
     )
+
+
+def has_efficiencies(model: Any) -> bool:
+    """Whether features have efficiencies other than 1 in the batches of a fit."""
+    shape = getattr(model, "batch_shape_", None)
+    return shape is not None and bool(np.isfinite(shape))
+
+
+def values_in(model: Any, counts: CountMatrix, rows: Array | None) -> SampleGroups | None:
+    """Return the efficiencies of samples, at `rows` (n,) of a fit, or what was measured in them.
+
+    None if everything was measured, with efficiencies of 1. Without `rows`, those of samples that
+    the fit did not have are unknown.
+    """
+    measured = Measured.of(counts)
+    if rows is None or not has_efficiencies(model):
+        return measured
+    pairs = Pairs.of(model.batch_[rows], measured, len(model.batches_))
+    return pairs.efficiencies(model.batch_efficiencies_)
 
 
 def codes_beside(of_fit: Array, counts: CountMatrix, batch: Any) -> tuple[Array, int]:
