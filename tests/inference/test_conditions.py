@@ -9,17 +9,24 @@ from scipy.stats import t as student
 import nmfscale
 from nmfscale import condition_features, pseudobulk
 from nmfscale.inference.features.conditions_tests import median_ratios
-from nmfscale.inference.features.quasi_likelihood import common_alpha, fit_features
+from nmfscale.inference.features.quasi_likelihood import (
+    common_alpha,
+    fit_features,
+    variances,
+    with_pseudocounts,
+)
+from nmfscale.inference.features.unmixing import Unmixing
 from nmfscale.inference.moderation import VariancePrior
 from nmfscale.inference.quantiles import t_pvalue
 
 M, CELLS = 200, 15
 
 
-def cells(n_donors, *, crossed=False, spread=0.3, fold=2.0, seed=0):
+def cells(n_donors, *, crossed=False, spread=0.3, fold=2.0, seed=0, mixture=0.05):
     """Return counts of cells of two types, their donors and conditions; a tenth of genes differ.
 
-    Cells have nearly one type each. Genes vary between donors, and between samples of a donor.
+    Cells have nearly one type each, or more with a larger `mixture`. Genes vary between donors, and
+    between samples of a donor.
     """
     rng = np.random.default_rng(seed)
     n = 2 * n_donors
@@ -32,7 +39,7 @@ def cells(n_donors, *, crossed=False, spread=0.3, fold=2.0, seed=0):
     rates = F * np.exp(of_donor)[:, None]  # unit, type, gene
     rates[treated, 1, M - M // 10 :] *= fold
     sample = np.repeat(np.arange(n), CELLS)
-    shares = rng.dirichlet([0.05, 0.05], n * CELLS)
+    shares = rng.dirichlet([mixture, mixture], n * CELLS)
     X = rng.poisson((shares[:, :, None] * rates[sample]).sum(axis=1))
     return X, donors[sample], treated[sample]
 
@@ -43,6 +50,21 @@ def study():
     return nmfscale.TopicModel(2, random_state=0).fit(X), X, donors, treated
 
 
+def unmixed(model, X, donors, k, measured=True):
+    """Return counts (U, m) of topic k in donors, and their inflation, by the definition."""
+    samples = pseudobulk(model, X)
+    A, f = samples.sizes.sum(axis=0), np.maximum(samples.frequencies, 1e-14)
+    there = np.broadcast_to(measured, X.shape)
+    parts = A[:, :, None] * f * there[:, None]
+    means = parts.sum(axis=1)
+    confusion = np.einsum("nkm,nlm->mkl", parts, parts / np.maximum(means, 1e-300)[:, None])
+    inverses = np.linalg.inv(confusion / confusion.sum(axis=1)[:, None])
+    residuals = np.einsum("mkl,nlm->nkm", inverses, samples.counts - parts)
+    of_samples = parts[:, k] + residuals[:, k]
+    sums = [of_samples[donors == donor].sum(axis=0) for donor in np.unique(donors)]
+    return np.array(sums), np.maximum(inverses[:, k, k], 1)
+
+
 def test_tests_are_those_of_the_definition(study):
     """A negative binomial deviance with moderated phi, by statsmodels and SciPy."""
     sm = pytest.importorskip("statsmodels.api")
@@ -50,29 +72,85 @@ def test_tests_are_those_of_the_definition(study):
     changes = condition_features(model, X, treated, units=donors, normalize="total")
     bulk = pseudobulk(model, X, units=donors)
     sizes, design = bulk.sizes[0, :, 0], np.column_stack([np.ones(12), np.arange(12) >= 6])
-    counts = bulk.counts[:, 0].T + 0.125 * sizes / sizes.mean()
-    tested = np.flatnonzero(bulk.counts[:, 0].sum(axis=0) >= 10)
+    of_topic, inflation = unmixed(model, X, donors, 0)
+    base_mean = np.maximum(of_topic.mean(axis=0), 0)
+    assert_allclose(changes.base_mean[0], base_mean, rtol=1e-4, atol=1e-4)
+    effective = np.maximum(of_topic, 0).T / inflation[:, None]
+    tested = np.flatnonzero(effective.sum(axis=1) >= 10)
     assert_array_equal(np.flatnonzero(changes.tested[0, 0]), tested)
-    family = sm.families.NegativeBinomial(alpha=changes.alpha[0])
-    variances, ratios, betas = [], [], []
-    for j in tested[:40]:
+    added, alpha = 0.125 * sizes / sizes.mean(), changes.alpha[0]
+    counts = effective[tested] + added
+    family = sm.families.NegativeBinomial(alpha=alpha)
+    rows = []
+    for y in counts:
         full, null = (
-            sm.GLM(counts[j], part, family=family, offset=np.log(sizes)).fit(tol=1e-12)
+            sm.GLM(y, part, family=family, offset=np.log(sizes)).fit(tol=1e-12)
             for part in (design.astype(float), np.ones(12))
         )
-        variances.append(full.pearson_chi2 / 10)
-        ratios.append(null.deviance - full.deviance)
-        betas.append(full.params[1])
-    fits = fit_features(counts[tested], sizes, design.astype(float), changes.alpha[0])
-    assert_allclose(fits.pearson[:40] / 10, variances, rtol=1e-5)
-    prior = VariancePrior.of(fits.pearson / 10, np.full(len(tested), 10.0))
-    phi, freedom = prior.moderated(fits.pearson / 10, np.full(len(tested), 10.0))
-    at = 0, 0, tested[:40]
-    assert_allclose(changes.lfc[at], np.array(betas) / np.log(2), rtol=1e-5, atol=1e-7)
-    assert_allclose(changes.t[at] ** 2, ratios / phi[:40], rtol=1e-4, atol=1e-6)
-    assert_allclose(changes.pvalue[at], 2 * student.sf(np.abs(changes.t[at]), freedom[:40]))
-    everything = 0, 0, tested
-    assert_allclose(changes.qvalue[everything], false_discovery_control(changes.pvalue[everything]))
+        weights = (full.mu - added) * (1 + alpha * full.mu)
+        left = 1 - full.get_influence().hat_matrix_diag
+        expected = (weights * left).sum()
+        phi, freedom = ((y - full.mu) ** 2).sum() / expected, expected**2 / (weights**2 @ left)
+        rows.append([full.params[1], null.deviance - full.deviance, phi, freedom])
+    betas, ratios, variances, freedom = np.array(rows).T
+    prior = VariancePrior.of(variances, freedom, counts.mean(axis=1))
+    phi, freedom = prior.moderated(variances, freedom)
+    at = 0, 0, tested
+    assert_allclose(changes.lfc[at], betas / np.log(2), rtol=1e-4, atol=1e-4)
+    assert_allclose(changes.t[at] ** 2, ratios / phi, rtol=1e-2, atol=1e-4)
+    assert_allclose(changes.freedom[at], freedom, rtol=1e-2)
+    assert_allclose(
+        changes.pvalue[at], 2 * student.sf(np.abs(changes.t[at]), changes.freedom[at]), rtol=1e-9
+    )
+    assert_allclose(changes.qvalue[at], false_discovery_control(changes.pvalue[at]))
+
+
+def test_counts_of_mixed_samples_have_the_changes_of_their_own_topic():
+    """Without noise, and with the same mixtures in all units, they are exact."""
+    rng = np.random.default_rng(0)
+    shares, f = rng.dirichlet([1, 1, 1], 40), rng.dirichlet(np.ones(50), 3)
+    changes = np.ones((4, 3, 50))
+    changes[2:, 1, :10] = 3
+    sizes = 1e5 * np.concatenate([shares] * 4)
+    X = np.rint(np.concatenate([1e5 * shares @ (f * change) for change in changes]))
+    model = nmfscale.PoissonNMF(3, random_state=0).fit(X)
+    model.loadings_, model.components_ = sizes, f
+    bulk = pseudobulk(model, X, units=np.repeat(np.arange(4), 40))
+    unmixing = Unmixing.of(bulk)
+    for k in range(3):
+        expected = 1e5 * shares[:, k].sum() * f[k] * changes[:, k]
+        assert_allclose(unmixing.counts(bulk, k), expected, rtol=0.01, atol=30)
+        assert not np.allclose(bulk.counts[:, k], expected, rtol=0.1)
+    assert (unmixing.inflation > 1.1).all()
+
+
+@pytest.mark.nightly
+def test_intervals_cover_the_changes_of_mixed_samples():
+    covered, elsewhere = [], []
+    for seed in range(6):
+        X, donors, treated = cells(8, seed=seed, mixture=0.7)
+        model = nmfscale.TopicModel(2, random_state=0).fit(X)
+        changes = condition_features(model, X, treated, units=donors)
+        own = int(model.components_[:, M // 4 : M // 2].sum(axis=1).argmax())
+        differs = np.arange(M) >= M - M // 10
+        inside = (changes.lower[0] <= 1) & (1 <= changes.upper[0])
+        covered.append(inside[own, differs & changes.tested[0, own]].mean())
+        other = differs & changes.tested[0, 1 - own]
+        elsewhere.append((changes.pvalue[0, 1 - own, other] < 0.05).mean())
+    assert np.mean(covered) > 0.87 and np.mean(elsewhere) < 0.15
+
+
+def test_features_with_counts_in_few_units_are_not_tested(study):
+    """Counts of one cell say nothing of a condition; those of all treated donors do."""
+    model, X, donors, treated = study
+    X = X.copy()
+    X[:, :2] = 0
+    X[np.flatnonzero(treated)[3], 0] = 60
+    X[treated, 1] = 2
+    changes = condition_features(
+        nmfscale.TopicModel(2, random_state=0).fit(X), X, treated, units=donors
+    )
+    assert not changes.tested[0, :, 0].any() and changes.qvalue[0, :, 1].min() < 1e-4
 
 
 def test_intervals_agree_with_p_and_tables_with_both(study):
@@ -158,17 +236,17 @@ def test_unmeasured_features_are_compared_among_the_units_that_measured_them(stu
     X = np.where(measured[batch], X, 0)
     model = nmfscale.TopicModel(2, random_state=0).fit(X, measured=measured, panel=batch)
     changes = condition_features(model, X, treated, units=donors, normalize="total")
-    some = batch == 0
-    bulk = pseudobulk(model, X, units=donors)
-    kept = np.unique(donors[some])
-    sizes = bulk.sizes[0, kept, 0]
-    counts = bulk.counts[kept, 0, :30].T + 0.125 * sizes / sizes.mean()
+    kept = np.unique(donors[batch == 0])
+    sizes = pseudobulk(model, X, units=donors).sizes[0, kept, 0]
+    of_topic, inflation = unmixed(model, X, donors, 0, measured[batch])
+    effective = np.maximum(of_topic, 0) / inflation
+    counts = effective[kept, :30].T + 0.125 * sizes / sizes.mean()
     design = np.column_stack([np.ones(8), kept >= 6]).astype(float)
     fits = fit_features(counts, sizes, design, changes.alpha[0])
     tested = changes.tested[0, 0, :30]
     assert tested.sum() > 10
-    assert_allclose(changes.lfc[0, 0, :30][tested], fits.coefficients[tested, 1] / np.log(2))
-    assert changes.freedom[0, 0, :30][tested].max() < changes.freedom[0, 0, 30:].max()
+    expected = fits.coefficients[tested, 1] / np.log(2)
+    assert_allclose(changes.lfc[0, 0, :30][tested], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_donors_with_one_condition_do_not_contribute_beside_pairs():
@@ -180,15 +258,36 @@ def test_donors_with_one_condition_do_not_contribute_beside_pairs():
     assert some.freedom[some.tested].min() >= 4  # 11 units, less 6 donors and the group
 
 
+def test_variances_of_pairs_with_small_counts():
+    """Pairs without counts have no degrees of freedom, unlike in Pearson's statistic."""
+    rng = np.random.default_rng(0)
+    design = np.column_stack([np.tile(np.eye(10), (2, 1))[:, 1:], np.arange(20) >= 10])
+    design = np.column_stack([np.ones(20), design]).astype(float)
+    sizes = np.ones(20)
+    for mean in (0.4, 5.0):
+        counts = with_pseudocounts(rng.poisson(mean, (2000, 20)).astype(float), sizes)
+        fit = fit_features(counts, sizes, design, 0.0)
+        phi, freedom = variances(counts, fit, sizes, 0.0)
+        assert_allclose(phi.mean(), 1, rtol=0.1)
+        assert freedom.max() <= 9 + 1e-6 and (freedom.mean() > 8) == (mean == 5)
+    pearson = ((counts - fit.means) ** 2 / fit.means).sum(axis=1) / 9
+    assert_allclose(pearson.mean(), phi.mean(), rtol=0.1)  # the same where counts are large
+
+
 def test_prior_of_variances_and_tails_of_t():
     rng = np.random.default_rng(0)
-    sigma = 3 * 8 / chi2.rvs(8, size=20_000, random_state=rng)
-    variances = sigma * chi2.rvs(5, size=20_000, random_state=rng) / 5
-    prior = VariancePrior.of(variances, np.full(20_000, 5))
-    assert_allclose([prior.scale, prior.freedom], [3, 8], rtol=0.1)
-    equal = VariancePrior.of(chi2.rvs(5, size=500, random_state=rng) / 5, np.full(500, 5))
-    values, freedom = equal.moderated(np.array([0.0, 4.0]), np.array([5.0, 5.0]))
-    assert equal.freedom > 50 and freedom.max() <= 10 and values.min() > 0.5
+    means = rng.uniform(1, 100, 20_000)
+    sigma = 3 * np.sqrt(means) * 8 / chi2.rvs(8, size=20_000, random_state=rng)
+    values = sigma * chi2.rvs(5, size=20_000, random_state=rng) / 5
+    prior = VariancePrior.of(values, np.full(20_000, 5.0), means)
+    assert_allclose(prior.scale, 3 * np.sqrt(means), rtol=0.15)
+    assert_allclose(prior.freedom, 8, rtol=0.1)
+    values = chi2.rvs(5, size=500, random_state=rng) / 5
+    equal = VariancePrior.of(values, np.full(500, 5.0), means[:500])
+    values[0], values[1] = 0.0, 400.0
+    values, freedom = equal.moderated(values, np.full(500, 5.0))
+    assert equal.freedom > 50 and values[0] > 0.5 and freedom[2:].min() > 50
+    assert (values[1], freedom[1]) == (400, 5)  # an outlier
     t = np.array([0.0, 0.3, 2.5, 40.0])
     for freedom in (1.0, 7.5, 4e4):
         assert_allclose(t_pvalue(t, freedom), 2 * student.sf(t, freedom), rtol=1e-9, atol=1e-300)

@@ -37,12 +37,13 @@ class ConditionFeatures(Result):
         p-values by Student's t, and adjusted for the tested features of a topic by Benjamini and
         Hochberg.
     tested : ndarray of bool of shape (C, K, m)
-        Entries that were tested. Of the others, changes are 0 and p-values are 1; tables leave them
-        out.
+        Entries that were tested. The others have too few counts, or counts in too few units; their
+        changes are 0 and their p-values are 1. Tables leave them out.
     base_mean : ndarray of shape (K, m)
         Expected count of the feature in the topic, the mean over the units that have the topic.
     dispersion : ndarray of shape (C, K, m)
-        Moderated dispersion phi of the feature: the variance is ``phi (mu + alpha mu^2)``.
+        Moderated dispersion phi of the feature: the variance of effective counts is ``phi (mu +
+        alpha mu^2)``.
     alpha : ndarray of shape (K,)
         The part of the dispersion that all features of a topic have in common.
     n_units : ndarray of shape (K, R), int

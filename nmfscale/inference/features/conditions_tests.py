@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..design.groups import Labels
 from ..moderation import VariancePrior
 from ..quantiles import t_pvalue, t_quantile
 from .pseudobulk_result import Pseudobulk
-from .quasi_likelihood import common_alpha, fit_features, with_pseudocounts
+from .quasi_likelihood import common_alpha, fit_features, variances, with_pseudocounts
 
 Array = NDArray[Any]
 _LOG_2 = 0.6931471805599453
@@ -25,6 +25,8 @@ _LOG_2 = 0.6931471805599453
 _SMALL_T = 0.1
 # Least mean count of the features that normalize units, and least number of these features.
 _LEAST_MEAN, _LEAST_FEATURES = 5.0, 20
+# p of features that do not take part in the normalization.
+_DIFFERS = 0.1
 
 
 def _independent(columns: Array) -> Array:
@@ -35,10 +37,14 @@ def _independent(columns: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Units (U',) and the design (U', p) of a comparison; the last column is the group."""
+    """Units (U',) and the design (U', p) of a comparison; the last column is the group.
+
+    `smallest_group` is the number of units of the group or of the reference, whichever is smaller.
+    """
 
     units: Array
     design: Array
+    smallest_group: int
 
     @property
     def freedom(self) -> int:
@@ -51,15 +57,16 @@ class _Comparison:
     ) -> _Comparison | str:
         """Return the comparison of a group with the reference, or why there is none."""
         codes = labels.codes[units]
-        for code in (group, reference):
-            if not (codes == code).any():
+        sizes = [int(np.count_nonzero(codes == code)) for code in (group, reference)]
+        for code, size in zip((group, reference), sizes, strict=True):
+            if not size:
                 return f"no unit of group {shown(labels.names[code])} has the topic"
         others = [g for g in range(len(labels.names)) if g not in (group, reference)]
         columns = np.column_stack([fixed[units], *(codes == g for g in (*others, group))])
         kept = _independent(columns.astype(np.float64))
         if not kept[-1]:
             return "strata, units or covariates explain the groups among the units with the topic"
-        comparison = cls(units, columns[:, kept].astype(np.float64))
+        comparison = cls(units, columns[:, kept].astype(np.float64), min(sizes))
         if comparison.freedom < 1:
             return f"{len(units):,} units with the topic are too few for the comparison"
         return comparison
@@ -67,7 +74,7 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class Tests:
-    """Numbers of the tested features: log changes, errors, t^2 without phi, and variances."""
+    """Numbers of the tested features: log changes, errors, t^2 without phi, variances, means."""
 
     features: Array
     change: Array
@@ -75,14 +82,19 @@ class Tests:
     ratio: Array
     variance: Array
     freedom: Array
+    mean: Array
     alpha: float
 
-    def numbers(self, level: float) -> dict[str, Array]:
-        """Return the numbers of the result, with variances that are moderated over the features."""
-        prior = VariancePrior.of(self.variance, self.freedom)
+    def t(self) -> tuple[Array, Array, Array]:
+        """Return t, its degrees of freedom, and phi, moderated over the features."""
+        prior = VariancePrior.of(self.variance, self.freedom, self.mean)
         phi, freedom = prior.moderated(self.variance, self.freedom)
         phi = np.maximum(phi, np.finfo(float).tiny)
-        t = np.sign(self.change) * np.sqrt(self.ratio / phi)
+        return np.sign(self.change) * np.sqrt(self.ratio / phi), freedom, phi
+
+    def numbers(self, level: float) -> dict[str, Array]:
+        """Return the numbers of the result."""
+        t, freedom, phi = self.t()
         pvalue, lfc = t_pvalue(t, freedom), self.change / _LOG_2
         curvature = self.error * np.sqrt(phi) / _LOG_2
         large = np.abs(t) > _SMALL_T
@@ -96,43 +108,102 @@ class Tests:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class TopicCounts:
+    """Counts (U, m) of topic k in the units, and by what their variance is inflated (m,)."""
+
+    bulk: Pseudobulk
+    k: int
+    counts: Array
+    inflation: Array
+
+    def patterns(self) -> Iterator[tuple[Array, Array]]:
+        """Yield features that the same panels measured, most first, and sizes of units (U,)."""
+        bulk, k = self.bulk, self.k
+        if bulk.measured is None:
+            yield np.arange(self.counts.shape[1]), bulk.sizes[0, :, k]
+            return
+        kinds, kind = np.unique(bulk.measured, axis=1, return_inverse=True)
+        kind = kind.reshape(-1)
+        for number in np.argsort(-np.bincount(kind), kind="stable").tolist():
+            sizes = bulk.sizes[kinds[:, number], :, k].sum(axis=0)
+            yield np.flatnonzero(kind == number), sizes
+
+    def factors(self, units: Array, left_out: Array) -> Array:
+        """Return factors (U,) of the sizes of some units, from the features that are not left out.
+
+        Other units have 1.
+        """
+        used = np.setdiff1d(np.flatnonzero(self.bulk.measured_everywhere), left_out)
+        factors = np.ones(len(self.counts))
+        counts = self.counts[np.ix_(units, used)]
+        factors[units] = median_ratios(counts, self.bulk.sizes.sum(axis=0)[units, self.k])
+        return factors
+
+
 def compare_within(
-    bulk: Pseudobulk, k: int, units: Array, fixed: Array, labels: Labels, reference: int,
-    group: int, min_count: float, normalize: str,
+    topic: TopicCounts, units: Array, fixed: Array, labels: Labels, reference: int, group: int,
+    min_count: float, normalize: str,
 ) -> Tests | str:  # fmt: skip
-    """Return the tests within a topic of a group against the reference, or why there are none."""
+    """Return the tests within a topic of a group against the reference, or why there are none.
+
+    Features that differ, by first tests, do not take part in the normalization of the second.
+    """
     whole = _Comparison.of(units, fixed, labels, reference, group)
     if isinstance(whole, str):
         return whole
+
+    def comparison(measured: Array) -> _Comparison | str:
+        if len(measured) == len(units):
+            return whole
+        return _Comparison.of(measured, fixed, labels, reference, group)
+
+    if normalize == "total":
+        return _tests(topic, units, comparison, np.ones(len(topic.counts)), min_count)
+    tests = _tests(topic, units, comparison, topic.factors(units, np.array([], int)), min_count)
+    if isinstance(tests, str):
+        return tests
+    t, freedom, _ = tests.t()
+    differ = tests.features[t_pvalue(t, freedom) <= _DIFFERS]
+    return _tests(topic, units, comparison, topic.factors(units, differ), min_count)
+
+
+def _tests(
+    topic: TopicCounts, units: Array, comparison_of: Callable[[Array], _Comparison | str],
+    factors: Array, min_count: float,
+) -> Tests | str:  # fmt: skip
+    """Return the tests of all features with factors (U,) of the sizes of units."""
     parts: list[Tests] = []
-    factors = np.ones(len(bulk.counts))
-    if normalize == "median-ratio":
-        everywhere = bulk.counts[units, k][:, bulk.measured_everywhere]
-        factors[units] = median_ratios(everywhere, bulk.sizes.sum(axis=0)[units, k])
-    for features, expected in _patterns(bulk, k):
-        measured, sizes = units[expected[units] >= min_count], expected * factors
-        comparison = whole
-        if len(measured) < len(units):
-            other = _Comparison.of(measured, fixed, labels, reference, group)
-            if isinstance(other, str):
-                continue
-            comparison = other
-        counts = bulk.counts[comparison.units, k].T[features]
+    for features, expected in topic.patterns():
+        comparison = comparison_of(units[expected[units] >= min_count])
+        if isinstance(comparison, str):
+            continue
+        here, sizes = comparison.units, (expected * factors)[comparison.units]
+        counts = np.maximum(topic.counts[here].T[features], 0.0)
+        counts /= topic.inflation[features, None]
         kept = counts.sum(axis=1) >= min_count
+        kept &= _n_effective(counts, sizes) >= comparison.smallest_group / 2
         if kept.any():
             alpha = parts[0].alpha if parts else None
-            parts.append(
-                _fitted(features[kept], counts[kept], sizes[comparison.units], comparison, alpha)
-            )
+            parts.append(_fitted(features[kept], counts[kept], sizes, comparison, alpha))
     if not parts:
-        return f"no feature has {min_count:g} counts in the topic"
-    return Tests(
-        **{
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("features", "change", "error", "ratio", "variance", "freedom")
-        },
-        alpha=parts[0].alpha,
-    )
+        return f"no feature has {min_count:g} counts in the topic, in enough units"
+    names = [field.name for field in fields(Tests) if field.name != "alpha"]
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Tests(**arrays, alpha=parts[0].alpha)
+
+
+def _n_effective(counts: Array, sizes: Array) -> Array:
+    """Return the numbers (m,) of units with counts (m, U), in so far as units have sizes (U,).
+
+    The sum of the counts is squared and divided by the sum of squares, of which Poisson counts have
+    y by chance. Units of different sizes count as if they were equal.
+    """
+    totals, squares = counts.sum(axis=1), (counts * (counts - 1)).sum(axis=1)
+    whole = len(sizes) * (sizes * sizes).sum() / sizes.sum() ** 2
+    with_squares = squares > 0
+    ratios = totals * totals / np.where(with_squares, squares, 1.0)
+    return np.where(with_squares, ratios * whole, np.inf)
 
 
 def median_ratios(counts: Array, sizes: Array) -> Array:
@@ -151,34 +222,21 @@ def median_ratios(counts: Array, sizes: Array) -> Array:
     return factors
 
 
-def _patterns(bulk: Pseudobulk, k: int) -> Iterator[tuple[Array, Array]]:
-    """Yield features that the same panels measured, most first, and their sizes of units (U,)."""
-    m = bulk.counts.shape[2]
-    if bulk.measured is None:
-        yield np.arange(m), bulk.sizes[0, :, k]
-        return
-    kinds, kind = np.unique(bulk.measured, axis=1, return_inverse=True)
-    kind = kind.reshape(-1)
-    for number in np.argsort(-np.bincount(kind), kind="stable").tolist():
-        sizes = bulk.sizes[kinds[:, number], :, k].sum(axis=0)
-        yield np.flatnonzero(kind == number), sizes
-
-
 def _fitted(
     features: Array, counts: Array, sizes: Array, comparison: _Comparison, alpha: float | None
 ) -> Tests:
     """Return the fits of features with and without the group."""
-    design, freedom = comparison.design, comparison.freedom
+    design = comparison.design
     counts = with_pseudocounts(counts, sizes)
     fit = None
     if alpha is None:
         fit = fit_features(counts, sizes, design, 0.0)
-        alpha = common_alpha(counts, fit.means, freedom)
+        alpha = common_alpha(counts, fit.means, comparison.freedom)
     if fit is None or alpha > 0:
         fit = fit_features(counts, sizes, design, alpha)
     without = fit_features(counts, sizes, design[:, :-1], alpha)
     return Tests(
         features, fit.coefficients[:, -1], fit.errors[:, -1],
-        np.maximum(without.deviance - fit.deviance, 0.0), fit.pearson / freedom,
-        np.full(len(features), float(freedom)), alpha,
+        np.maximum(without.deviance - fit.deviance, 0.0),
+        *variances(counts, fit, sizes, alpha), counts.mean(axis=1), alpha,
     )  # fmt: skip

@@ -116,7 +116,8 @@ def pseudobulk(
 
     The frequencies f are those of all samples. If a feature differs between conditions in one
     topic, a part of the difference appears in the other topics of the same samples: 0 where a
-    sample has a single topic, more the more topics it has.
+    sample has a single topic, more the more topics it has. The result has the expected parts as
+    `confusion`, from which :func:`condition_features` corrects the counts. Other programs do not.
 
     References
     ----------
@@ -167,14 +168,16 @@ def counts_of_units(
     shares = proportions(topics.rows)
     F = np.asarray(model.components_, np.float64)
     F = (F / np.maximum(F.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
-    values = _expected(
-        counts, shares, F, design, memory_limit=memory_limit, n_threads=n_threads, client=client,
-        verbose=job["verbose"],
+    totals = topics.rows.sum(axis=1)
+    values, confusion = _expected(
+        counts, shares, totals, F, design, measured, memory_limit=memory_limit,
+        n_threads=n_threads, client=client, verbose=job["verbose"],
     )  # fmt: skip
     sizes, features = _sizes(topics, design, measured)
     result = Pseudobulk(
-        values, sizes, features, _sums(design, shares), np.bincount(design.of_sample),
-        _unit_names(design, names), obs=_constant(design, counts.obs),
+        values, sizes, features, F.T, confusion, _sums(design, shares),
+        np.bincount(design.of_sample), _unit_names(design, names),
+        obs=_constant(design, counts.obs),
         topic_names=topics.topic_names, feature_names=feature_names_of(model, counts),
         origin=Origin.of(topics.words, units=units, groups=groups, strata=strata),
         **_groups_of(design, groups),
@@ -333,10 +336,14 @@ def _sizes(
 
 
 def _expected(
-    counts: CountMatrix, shares: Array, F: Array, design: Design, *,
-    memory_limit: Any, n_threads: int | None, client: Any, verbose: int,
-) -> Array:  # fmt: skip
-    """Return the expected counts (n_units, K, m)."""
+    counts: CountMatrix, shares: Array, totals: Array, F: Array, design: Design,
+    measured: Measured | None, *, memory_limit: Any, n_threads: int | None, client: Any,
+    verbose: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return the expected counts (n_units, K, m), and the confusion (m, K (K + 1) / 2) of topics.
+
+    `totals` (n,) are the expected counts of all features in the samples.
+    """
     K = shares.shape[1]
     threads = resolve_threads(n_threads, counts.nnz * K)
     needs = expected_needs(counts, K, design.n_units)
@@ -359,14 +366,22 @@ def _expected(
         layout, stride = executor.layout, row_stride(K)
         lanes = to_lanes(shares, layout.row_order, stride, np.float64, least=LEAST)
         executor.put("proportions", lanes)
-        executor.put("units", per_lane(design.of_sample, layout.row_order))
-        of_features = to_lanes(F, layout.column_order, stride, np.float64, least=LEAST)
-        step = SumUnits(of_features, K, design.n_units)
-        values = executor.run_columns(step, note=note)["expected"]
+        panels = np.zeros(len(totals)) if measured is None else measured.groups
+        numbers = {"units": design.of_sample, "totals": totals, "panels": panels}
+        for name, values in numbers.items():
+            executor.put(name, per_lane(values, layout.row_order))
+        order = layout.column_order
+        features = None if measured is None else measured.features[:, order]
+        step = SumUnits(
+            to_lanes(F, order, stride, np.float64, least=LEAST), K, design.n_units, features
+        )
+        results = executor.run_columns(step, note=note)
+    there = order >= 0
     out = np.empty((design.n_units, K, counts.shape[1]))
-    there = layout.column_order >= 0
-    out[:, :, layout.column_order[there]] = values[there].transpose(1, 2, 0)
-    return out
+    out[:, :, order[there]] = results["expected"][there].transpose(1, 2, 0)
+    confusion = np.empty((counts.shape[1], K * (K + 1) // 2))
+    confusion[order[there]] = results["confusion"][there]
+    return out, confusion
 
 
 @contextmanager

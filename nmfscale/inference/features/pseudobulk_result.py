@@ -32,6 +32,11 @@ class Pseudobulk(Result):
         `measured`: from these a unit has its size for a feature.
     measured : ndarray of bool of shape (B, m), or None
         Features that were measured in each panel of samples; None if all were, so that B is 1.
+    frequencies : ndarray of shape (K, m)
+        Frequencies of the features in the topics, with which counts were split.
+    confusion : ndarray of shape (m, K (K + 1) / 2)
+        How many of the counts that come from a topic are expected to be split to another one, or to
+        itself: pairs of topics in the order of ``numpy.tril_indices(K)``.
     proportions : ndarray of shape (U, K)
         Sums of the proportions of the topics: the number of samples, split among the topics.
     n_samples : ndarray of shape (U,), int
@@ -62,6 +67,8 @@ class Pseudobulk(Result):
     counts: Array
     sizes: Array
     measured: Array | None
+    frequencies: Array
+    confusion: Array
     proportions: Array
     n_samples: Array
     unit_names: tuple[Any, ...]

@@ -2,7 +2,7 @@
 
 Counts y of units with sizes s have the mean ``mu = s exp(X beta)`` and the variance
 ``phi (mu + alpha mu^2)``: alpha is common to all features, phi belongs to the feature. Both are
-found by Pearson's statistic, and phi is moderated over the features, as in edgeR [1]_. Coefficients
+found from squared residuals, and phi is moderated over the features, as in edgeR [1]_. Coefficients
 are tested by the difference of the deviances with and without them.
 
 References
@@ -20,13 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.decompositions import solve
+from ...kernels import dense
+from ...kernels.decompositions import inverse, solve
 from ...kernels.functions import exp, log, log1p, xlogy
 
 Array = NDArray[Any]
 # Pseudo-counts that are added to each unit of mean size, at the mean rate of the feature, so that
 # coefficients are finite: those of edgeR.
 PSEUDOCOUNT = 0.125
+# Least degrees of freedom of a variance.
+_LEAST_FREEDOM = 0.1
 # Features whose regressions are solved together.
 _FEATURES = 1 << 11
 # Largest change of a linear predictor in a step, change at which it has converged, most steps.
@@ -39,21 +42,44 @@ _POISSON, _MOST_ALPHA, _BISECTIONS = 1e-6, 100.0, 60
 class QuasiFit:
     """Regressions of m features on a design with p columns, for phi = 1.
 
-    `coefficients` and their standard `errors` (m, p), `means` (m, U), `deviance` and Pearson's
-    statistic `pearson` (m,).
+    `coefficients` and their standard `errors` (m, p), `means` and `leverages` (m, U), and
+    `deviance` (m,).
     """
 
     coefficients: Array
     errors: Array
     means: Array
+    leverages: Array
     deviance: Array
-    pearson: Array
 
 
 def with_pseudocounts(counts: Array, sizes: Array) -> Array:
     """Return counts (m, U) with pseudo-counts, in proportion to the sizes (U,) of the units."""
-    added: Array = counts + PSEUDOCOUNT * (sizes / sizes.mean())
+    added: Array = counts + _pseudocounts(sizes)
     return added
+
+
+def _pseudocounts(sizes: Array) -> Array:
+    added: Array = PSEUDOCOUNT * (sizes / sizes.mean())
+    return added
+
+
+def variances(counts: Array, fit: QuasiFit, sizes: Array, alpha: float) -> tuple[Array, Array]:
+    """Return phi (m,) from the residuals of a fit with alpha, and its degrees of freedom (m,).
+
+    It is the sum of the squared residuals, divided by its expectation with phi = 1: units have
+    weight by their variances, and those without counts have none. Pearson's statistic would count
+    their degrees of freedom, although nothing is left of a unit whose mean is fitted to 0, such as
+    both samples of a pair. Pseudo-counts do not vary. The degrees of freedom are Satterthwaite's.
+    """
+    squares = ((counts - fit.means) ** 2).sum(axis=1)
+    means = np.maximum(fit.means - _pseudocounts(sizes), 0.0)
+    weights, left = means * (1 + alpha * fit.means), 1 - fit.leverages
+    expected = (weights * left).sum(axis=1)
+    of_squares = (weights * weights * left).sum(axis=1)
+    tiny = np.finfo(float).tiny
+    phi = squares / np.maximum(expected, tiny)
+    return phi, np.maximum(expected * expected / np.maximum(of_squares, tiny), _LEAST_FREEDOM)
 
 
 def fit_features(counts: Array, sizes: Array, design: Array, alpha: float) -> QuasiFit:
@@ -86,10 +112,15 @@ def _fit(counts: Array, sizes: Array, design: Array, alpha: float) -> tuple[Arra
             break
     mu = exp(_predicted(beta, design) + offset)
     variance = mu * (1 + alpha * mu)
-    inverses = solve(_gram(mu * mu / variance, design), np.broadcast_to(np.eye(p), (m, p, p)))
+    weights = mu * mu / variance
+    inverses = inverse(_gram(weights, design))[0]
     errors = np.sqrt(np.maximum(np.diagonal(inverses, axis1=1, axis2=2), 0.0))
-    pearson = ((counts - mu) ** 2 / variance).sum(axis=1)
-    return beta, errors, mu, _deviance(counts, mu, alpha), pearson
+    parts = dense.products(inverses, design.T)
+    leverages = np.zeros_like(mu)
+    for j, column in enumerate(design.T):
+        leverages += column * parts[:, j]
+    leverages = np.clip(leverages * weights, 0.0, 1.0)
+    return beta, errors, mu, leverages, _deviance(counts, mu, alpha)
 
 
 def _predicted(coefficients: Array, design: Array) -> Array:
