@@ -1,6 +1,6 @@
 """Conditions within topics: condition_features beside pydeseq2 on the same pseudobulk counts.
 
-    python benchmarks/conditions.py            minutes, most of them pydeseq2, in the first studies only
+    python benchmarks/conditions.py            minutes, most of them pydeseq2 in two studies
     python benchmarks/conditions.py --smoke    a few seconds, writes nothing
 
 Cells of three types have negative binomial counts (dispersion 0.5). Genes vary between donors on
