@@ -16,7 +16,7 @@ from nmfscale.inference.features.quasi_likelihood import (
     with_pseudocounts,
 )
 from nmfscale.inference.features.unmixing import Unmixing
-from nmfscale.inference.moderation import VariancePrior
+from nmfscale.inference.moderation import VariancePrior, VarianceTrend
 from nmfscale.inference.quantiles import t_pvalue
 
 M, CELLS = 200, 15
@@ -93,7 +93,7 @@ def test_tests_are_those_of_the_definition(study):
         phi, freedom = ((y - full.mu) ** 2).sum() / expected, expected**2 / (weights**2 @ left)
         rows.append([full.params[1], null.deviance - full.deviance, phi, freedom])
     betas, ratios, variances, freedom = np.array(rows).T
-    prior = VariancePrior.of(variances, freedom, counts.mean(axis=1))
+    prior = VarianceTrend.of(variances, freedom, counts.mean(axis=1))
     phi, freedom = prior.moderated(variances, freedom)
     at = 0, 0, tested
     assert_allclose(changes.lfc[at], betas / np.log(2), rtol=1e-4, atol=1e-4)
@@ -279,11 +279,13 @@ def test_prior_of_variances_and_tails_of_t():
     means = rng.uniform(1, 100, 20_000)
     sigma = 3 * np.sqrt(means) * 8 / chi2.rvs(8, size=20_000, random_state=rng)
     values = sigma * chi2.rvs(5, size=20_000, random_state=rng) / 5
-    prior = VariancePrior.of(values, np.full(20_000, 5.0), means)
+    plain = VariancePrior.of(values / np.sqrt(means), np.full(20_000, 5.0))
+    assert_allclose([plain.scale, plain.freedom], [3, 8], rtol=0.1)
+    prior = VarianceTrend.of(values, np.full(20_000, 5.0), means)
     assert_allclose(prior.scale, 3 * np.sqrt(means), rtol=0.15)
     assert_allclose(prior.freedom, 8, rtol=0.1)
     values = chi2.rvs(5, size=500, random_state=rng) / 5
-    equal = VariancePrior.of(values, np.full(500, 5.0), means[:500])
+    equal = VarianceTrend.of(values, np.full(500, 5.0), means[:500])
     values[0], values[1] = 0.0, 400.0
     values, freedom = equal.moderated(values, np.full(500, 5.0))
     assert equal.freedom > 50 and values[0] > 0.5 and freedom[2:].min() > 50

@@ -14,7 +14,7 @@ from ...counts.names import shown
 from ...kernels.decompositions import orthonormal_basis
 from ...kernels.functions import exp, log
 from ..design.groups import Labels
-from ..moderation import VariancePrior
+from ..moderation import VarianceTrend
 from ..quantiles import t_pvalue, t_quantile
 from .pseudobulk_result import Pseudobulk
 from .quasi_likelihood import common_alpha, fit_features, variances, with_pseudocounts
@@ -87,7 +87,7 @@ class Tests:
 
     def t(self) -> tuple[Array, Array, Array]:
         """Return t, its degrees of freedom, and phi, moderated over the features."""
-        prior = VariancePrior.of(self.variance, self.freedom, self.mean)
+        prior = VarianceTrend.of(self.variance, self.freedom, self.mean)
         phi, freedom = prior.moderated(self.variance, self.freedom)
         phi = np.maximum(phi, np.finfo(float).tiny)
         return np.sign(self.change) * np.sqrt(self.ratio / phi), freedom, phi
