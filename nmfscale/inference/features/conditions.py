@@ -173,7 +173,7 @@ def condition_features(
     >>> changes = nmfscale.condition_features(model, X, treated, units=donors)
     >>> changes.to_frame().query("qvalue < 0.05")[["topic", "feature", "group", "lfc"]].round(1)
         topic  feature  group  lfc
-    40      1        3   True  0.8
+    34      1        3   True  1.0
     """
     check_interval(level, "t", RobustInterval)
     check_option("normalize", normalize, Normalization)
