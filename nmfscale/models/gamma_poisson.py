@@ -87,7 +87,7 @@ class GammaPoisson(CountModel):
     n_init : int, default=1
         Number of starts; the fit with the highest ELBO is kept.
     inner_iter : int, default=None
-        Maximum number of updates of each sample in an iteration of `fit`. None means 5 if factors
+        Maximum number of updates of each sample in an iteration of `fit`. None means 12 if factors
         take Newton steps (see `extrapolate`), which need posteriors of samples that are close to
         their optimum, otherwise 1.
     max_sample_update_iter : int, default=500

@@ -89,7 +89,7 @@ class LDA(OnlineLDA):
         Number of starts; the fit with the highest ELBO (or ``leave_one_out``) is kept.
     inner_iter : int, default=None
         Maximum number of updates of each sample in an iteration of `fit` (mean field only). None
-        means 1, or 5 if topics take Newton steps (see `extrapolate`), which need posteriors of
+        means 1, or 12 if topics take Newton steps (see `extrapolate`), which need posteriors of
         samples that are close to their optimum.
     max_doc_update_iter : int, default=500
         Maximum number of updates of each sample when proportions are inferred with fixed topics.

@@ -48,7 +48,7 @@ NOISE = {"float32": 1e-8, "float64": 1e-14}
 FRESH_STEPS, FRESH_TOLERANCE = 20, 1e-3
 # Maximum number of updates of each sample in an iteration with a Newton step of the topics, which
 # lowers the ELBO if posteriors are far from their optimum given the topics.
-NEWTON_ROW_STEPS = 5
+NEWTON_ROW_STEPS = 12
 
 
 @dataclass(frozen=True)
