@@ -20,7 +20,14 @@ from ..methods.poisson.efficiencies import memory_of_batches
 from ..methods.poisson.objective import BATCH_SHAPE, FactorModel
 from ..methods.poisson.priors import Prior
 from ..methods.poisson.scaled_fit import ScaledFit
-from ..methods.poisson.solvers import SOLVERS, Solver, method_of, poisson_needs, start_of
+from ..methods.poisson.solvers import (
+    SOLVERS,
+    Solver,
+    method_of,
+    poisson_needs,
+    start_of,
+    start_without_batches,
+)
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
@@ -404,17 +411,22 @@ class CountFactorization(HeldFactors):
         `weights` (n,) replace those of the samples.
         """
         K, dtype = self.n_components, self.fit_dtype()
-        start = start or partial(
-            start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=scaled.L, F=scaled.F,
-            measured=scaled.measured,
-        )  # fmt: skip
+        constraints = scaled.constraints
+        if weights is not None:
+            constraints = replace(constraints, weights=weights)
+        if start is None:
+            start = partial(
+                start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=scaled.L,
+                F=scaled.F, measured=scaled.measured,
+            )  # fmt: skip
+            if constraints.batches is not None and (scaled.L is None or scaled.F is None):
+                start = partial(
+                    start_without_batches, counts, executor, start, K, dtype, constraints
+                )
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, penalty=penalty_of(self.penalty),
         )  # fmt: skip
-        constraints = scaled.constraints
-        if weights is not None:
-            constraints = replace(constraints, weights=weights)
         made: Method = make(counts, executor, start, K, dtype, constraints)
         return made
 

@@ -37,10 +37,12 @@ from .steps import weighted_columns
 FIRST_SHAPE, LEAST_SHAPE, MOST_SHAPE = 10.0, 1e-3, 1e6
 # A step of the estimate multiplies the shape by at most exp(2). It ends with steps below the least.
 _MOST_STEP, _LEAST_STEP, _STEPS = 2.0, 1e-3, 40
-# Arrays (m, B) of float64: counts, expectations, efficiencies, and temporary ones.
-_ARRAYS = 12
+# Arrays (m, B) of float64: counts, expectations, logarithms; and those of the start and the result.
+_ARRAYS = 10
+# Alternations between scales of features and of batches.
+_ROUNDS = 30
 # Iterations between two estimates of the shape.
-ADAPT_EVERY = 4
+ADAPT_EVERY = 8
 # Newton steps on the scale of each feature in an iteration.
 _SCALE_STEPS = 2
 
@@ -48,14 +50,11 @@ _SCALE_STEPS = 2
 class Efficiencies:
     """Known efficiencies (m, G) of features in lane order in groups of samples, 0 or 1.
 
-    `group_sums` (G, stride) are S; `F` is the current factor, whose change is announced by
-    `moved`.
+    `group_sums` (G, stride) are S at the current point. `moved` must be called if L or F moves.
     """
 
     def __init__(self, of_groups: Array):
-        self.of_groups, self.n_groups = of_groups, of_groups.shape[1]
-        self.group_sums = np.zeros((self.n_groups, 0))
-        self._total: Array | None = None
+        self._of_groups, self.n_groups = of_groups, of_groups.shape[1]
 
     def take_sums(self, group_sums: Array) -> None:
         """Take the sums S of the current loadings."""
@@ -64,26 +63,22 @@ class Efficiencies:
 
     def moved(self) -> None:
         """Note that L or F has moved."""
-        self._total = None
 
-    def move_to(self, F: Factor) -> None:
-        """Compute what depends on the current point."""
+    def of_groups(self, F: Factor) -> Array:
+        """Return the efficiencies of groups at the current point, (m, G)."""
+        return self._of_groups
 
     def totals_of_rows(self, F: Factor) -> Array:
         """Return u of each group, (G, stride)."""
-        self.move_to(F)
-        if self._total is None:
-            self._total = dense.cross(self.of_groups, F.values[: F.n_rows])
-        return np.maximum(self._total, LEAST)
+        return np.maximum(dense.cross(self.of_groups(F), F.values[: F.n_rows]), LEAST)
 
     def totals_of_columns(self, F: Factor) -> Array:
         """Return u of each feature in lane order, (lanes, stride).
 
         A feature that was measured nowhere has all of L, so that it becomes zero.
         """
-        self.move_to(F)
         own = np.zeros(F.values.shape)
-        own[: F.n_rows] = dense.product(self.of_groups, self.group_sums)
+        own[: F.n_rows] = dense.product(self.of_groups(F), self.group_sums)
         return np.where(own > 0, own, self.group_sums.sum(axis=0))
 
 
@@ -94,84 +89,102 @@ class BatchEfficiencies(Efficiencies):
     ----------
     totals : ndarray of shape (m, B)
         Counts T of each feature in lane order in each batch.
+    batches : ndarray of shape (G,)
+        Batch of each group of samples.
+    measured : ndarray of shape (m, G), or None
+        1 for features that were measured in a group, otherwise 0.
     shape : float
         The shape a of the prior; infinite if there are no effects.
     estimated : bool
         Whether the shape is estimated.
-    expected, of_batches : ndarray of shape (m, B)
-        M, and the efficiencies e of the current point.
+    expected : ndarray of shape (m, B)
+        M at the current point.
     """
 
     def __init__(self, totals: Array, batches: Array, measured: Array | None, shape: float | None):
-        n_batches = totals.shape[1]
-        self._measured = measured
-        self._batches: Array | None = None  # of each group, if they are not one for each batch
-        if not np.array_equal(batches, np.arange(n_batches)):
-            self._batches = batches
-        super().__init__(np.ones((len(totals), len(batches))))
-        self.totals, self.estimated = totals, shape is None
-        self.shape = FIRST_SHAPE if shape is None else shape
-        self.expected = self.of_batches = np.ones(totals.shape)
+        self.totals, self.batches = totals, batches.astype(np.intp)
+        self.measured, self.n_groups = measured, len(batches)
+        self.shape, self.estimated = FIRST_SHAPE if shape is None else shape, shape is None
+        self._of_batches: Array | None = None  # of groups, if they are not the batches
+        if not np.array_equal(batches, np.arange(totals.shape[1])):
+            self._of_batches = np.eye(totals.shape[1])[batches]
+        self.expected = np.zeros(totals.shape)
+        # memory for efficiencies, and for terms of the likelihood
+        self._means, self._room, self._more = (np.empty(totals.shape) for _ in range(3))
         self._values, times = np.unique(totals, return_counts=True)
         self._times = times.astype(np.float64)
         self._sums = totals.sum(axis=1)
-        self._here = False
+        self._known = -1.0, 0.0  # a shape, and its term in the likelihood
+        self._here, self._total = False, np.zeros((0, 0))
 
     def moved(self) -> None:
         """Note that L or F has moved."""
-        super().moved()
-        self._here = False
+        self._here, self._total = False, np.zeros((0, 0))
 
     def move_to(self, F: Factor) -> None:
-        """Compute M and e."""
+        """Compute M and e, unless they are those of this point."""
         if self._here:
             return
-        expected = dense.product(F.values[: F.n_rows], self.group_sums.T)
-        if self._measured is not None:
-            expected *= self._measured
-        if self._batches is not None:
-            of_groups = self._batches[:, None] == np.arange(self.totals.shape[1])
-            expected = dense.product(expected, of_groups)
-        self.expected = expected
-        self._set()
+        M = dense.product(F.values[: F.n_rows], self.group_sums.T)
+        if self.measured is not None:
+            M *= self.measured
+        self.expected = M if self._of_batches is None else dense.product(M, self._of_batches)
+        self._here, a = True, self.shape
+        if np.isinf(a):
+            self._means[:] = 1
+            return
+        np.add(self.totals, a, out=self._means)
+        np.add(self.expected, a, out=self._room)
+        if a == 0:  # nothing is known of features without expected counts
+            nothing = self._room == 0
+            self._means[nothing] = self._room[nothing] = 1
+        np.divide(self._means, self._room, out=self._means)
 
-    def _set(self) -> None:
-        """Compute the efficiencies of groups."""
-        self._total, self._here = None, True
-        self.of_batches = self._means()
-        of_groups = self.of_batches
-        if self._batches is not None:
-            of_groups = of_groups[:, self._batches]
-        self.of_groups = of_groups if self._measured is None else of_groups * self._measured
+    def of_groups(self, F: Factor) -> Array:
+        """Return the efficiencies of groups, (m, G)."""
+        self.move_to(F)
+        e = self._means if self._of_batches is None else self._means[:, self.batches]
+        return e if self.measured is None else e * self.measured
 
-    def _means(self) -> Array:
-        """Return the posterior means at M; 1 where nothing is known."""
-        if np.isinf(self.shape):
-            return np.ones_like(self.expected)
-        above, below = self.totals + self.shape, self.expected + self.shape
-        return np.divide(above, below, out=np.ones_like(below), where=below > 0)
+    def totals_of_rows(self, F: Factor) -> Array:
+        """Return u of each group, (G, stride)."""
+        if not self._total.size:
+            self._total = super().totals_of_rows(F)
+        return self._total
 
     def terms(self, F: Factor) -> tuple[float, float]:
         """Return sum T log e, and the terms of the marginal likelihood in place of -M."""
         self.move_to(F)
-        a, T, M = self.shape, self.totals, self.expected
+        a, T, M, t = self.shape, self.totals, self.expected, self._values
         if np.isinf(a):
             return 0.0, -float(M.sum())
         if a == 0:
-            of_means = float(xlogy(T, np.maximum(self.of_batches, LEAST)).sum())
-            return of_means, of_means - float((self.of_batches * M).sum())
-        logs, t = log1p(M / a), self._values
+            of_means = float(xlogy(T, np.maximum(T, LEAST) / np.maximum(M, LEAST)).sum())
+            return of_means, of_means - float(T.sum())
         of_totals = float((self._times * t * log1p(t / a)).sum())
-        return of_totals - float((T * logs).sum()), self._constant(a) - self._marginal(a, logs)
+        logs, weighted = self._log_growth(a)
+        return of_totals - weighted, self._constant(a) - a * logs - weighted
+
+    def _log_growth(self, a: float) -> tuple[float, float]:
+        """Return sum log(1 + M / a) and sum T log(1 + M / a)."""
+        logs = np.multiply(self.expected, 1 / a, out=self._room)
+        logs += 1
+        kernels.log(logs, logs, n_threads=1)
+        plain = float(logs.sum())
+        logs *= self.totals
+        return plain, float(logs.sum())
 
     def _constant(self, a: float) -> float:
         """Return sum log G(a + T) - log G(a) - T log a."""
-        t = self._values
-        terms = log_gamma(a + t) - float(log_gamma(a)) - t * float(log(a))
-        return float((self._times * terms).sum())
+        if self._known[0] != a:
+            t = self._values
+            terms = log_gamma(a + t) - float(log_gamma(a)) - t * float(log(a))
+            self._known = a, float((self._times * terms).sum())
+        return self._known[1]
 
-    def _marginal(self, a: float, logs: Array) -> float:
-        return float(((self.totals + a) * logs).sum())
+    def _marginal(self, a: float) -> float:
+        logs, weighted = self._log_growth(a)
+        return self._constant(a) - a * logs - weighted
 
     def scales(self, F: Factor, fixed: Array | None) -> Array:
         """Return factors c (m,) of the features that raise the likelihood.
@@ -181,27 +194,23 @@ class BatchEfficiencies(Efficiencies):
         of exp(|step|) in a step, so that steps of log(1 + h' / -h'') never pass the maximum.
         """
         self.move_to(F)
-        a, T, n, c = self.shape, self.totals, F.n_rows, np.ones(F.n_rows)
-        pseudo = rate = np.zeros(n)
+        n, mass, a = F.n_rows, np.multiply(self._means, self.expected, out=self._room), self.shape
+        slope = self._sums - mass.sum(axis=1)
+        if np.isfinite(a):
+            mass *= a
+            below = np.add(self.expected, a, out=self._more)
+            np.divide(mass, below, out=mass, where=below > 0)
+        curvature = mass.sum(axis=1)
         if F.pseudo is not None and F.rate is not None:
-            pseudo = F.pseudo[:n].sum(axis=1, dtype=np.float64)
             rate = (F.rate[:n] * F.values[:n]).sum(axis=1, dtype=np.float64)
-        for _ in range(_SCALE_STEPS):
-            M = self.expected * c[:, None]
-            if np.isinf(a):
-                mass = inside = M
-            else:
-                share = np.divide(M, M + a, out=np.zeros_like(M), where=M > 0)
-                mass = (T + a) * share
-                inside = mass * (1 - share)
-            slope = self._sums + pseudo - mass.sum(axis=1) - rate * c
-            curvature = inside.sum(axis=1) + rate * c
-            # of a feature without counts the factors vanish by themselves
-            moves = (curvature > 0) & (self._sums > 0)
-            step = np.divide(np.abs(slope), curvature, out=np.zeros(n), where=moves)
-            c *= np.where(slope > 0, 1 + step, 1 / (1 + step))
+            slope = slope + F.pseudo[:n].sum(axis=1, dtype=np.float64) - rate
+            curvature = curvature + rate
+        # the factors of a feature without counts vanish by themselves
+        moves = (curvature > 0) & (self._sums > 0)
         if fixed is not None:
-            c[fixed[:n]] = 1
+            moves &= ~fixed[:n]
+        step = np.divide(np.abs(slope), curvature, out=np.zeros(n), where=moves)
+        c: Array = np.where(slope > 0, 1 + step, 1 / (1 + step))
         return c
 
     def log_gain(self, c: Array) -> float:
@@ -216,13 +225,13 @@ class BatchEfficiencies(Efficiencies):
         self.move_to(F)
         if not self.estimated or np.isinf(self.shape):
             return 0.0
-        a, M = self.shape, self.expected
-        before = reached = self._constant(a) - self._marginal(a, log1p(M / a))
+        a = self.shape
+        before = reached = self._marginal(a)
         for _ in range(n_steps):
             step = self._step(a)
             while abs(step) >= _LEAST_STEP:
                 new = max(a * float(exp(step)), LEAST_SHAPE)
-                there = self._constant(new) - self._marginal(new, log1p(M / new))
+                there = self._marginal(new)
                 if there >= reached:
                     break
                 step /= 4
@@ -232,37 +241,50 @@ class BatchEfficiencies(Efficiencies):
                 break
             a, reached = new, there
             if a > MOST_SHAPE:
-                a, reached = np.inf, -float(M.sum())
+                a, reached = np.inf, -float(self.expected.sum())
                 break
         self.shape = a
-        self._set()
+        self.moved()
         return reached - before
-
-    def result(self, F: Factor, free: bool) -> tuple[Array, Array]:
-        """Return the efficiencies (m, B), and factors c (m,) of features, all in lane order.
-
-        Without a prior, and if F is `free`, the geometric mean of the efficiencies of a feature,
-        with weights M, becomes 1 by the factors.
-        """
-        self.move_to(F)
-        e, c = self.of_batches, np.ones(F.n_rows)
-        if self.shape == 0 and free:
-            weights = np.where(e > 0, self.expected, 0.0)
-            logs = xlogy(weights, np.where(e > 0, e, 1.0)).sum(axis=1)
-            total = weights.sum(axis=1)
-            c = exp(np.divide(logs, total, out=np.zeros(F.n_rows), where=total > 0))
-        return e / c[:, None], c
 
     def _step(self, a: float) -> float:
         """Return the Newton step of log a, of a limited size."""
-        T, M, t = self.totals, self.expected, self._values
-        slope = float((self._times * (digamma(a + t) - float(digamma(a)))).sum())
-        slope += float(((M - T) / (M + a) - log1p(M / a)).sum())
-        curvature = float((self._times * (trigamma(a + t) - float(trigamma(a)))).sum())
-        curvature += float((1 / a - 1 / (M + a) - (M - T) / (M + a) ** 2).sum())
-        slope, curvature = a * slope, a * a * curvature + a * slope
+        t, times = self._values, self._times
+        below = np.add(self.expected, a, out=self._more)
+        share = np.subtract(self.expected, self.totals, out=self._room)
+        share /= below
+        slope = float((times * (digamma(a + t) - float(digamma(a)))).sum()) + float(share.sum())
+        # M / (a (a + M)) - (M - T) / (a + M)^2
+        share -= self.expected / a
+        share /= below
+        second = -float(share.sum())
+        slope = a * (slope - self._log_growth(a)[0])
+        curvature = float((times * (trigamma(a + t) - float(trigamma(a)))).sum()) + second
+        curvature = a * a * curvature + slope
         step = -slope / curvature if curvature < 0 else np.copysign(_MOST_STEP, slope)
         return float(np.clip(step, -_MOST_STEP, _MOST_STEP))
+
+    def result(self, F: Factor, free: bool) -> tuple[Array, Array, Array]:
+        """Return the efficiencies (m, B), and scales of features (m,) and of batches (B,).
+
+        Without a prior, only the products of efficiencies with the scales are known. If both
+        factors are `free`, scales make the geometric mean of the efficiencies of a feature 1, with
+        weights M, and the sum of M over the features that a batch has its count.
+        """
+        self.move_to(F)
+        T, e, M = self.totals, self._means.copy(), self.expected.copy()
+        of_features, of_batches = np.ones(len(T)), np.ones(T.shape[1])
+        for _ in range(_ROUNDS if self.shape == 0 and free else 0):
+            weights = np.where(e > 0, M, 0.0)
+            logs = xlogy(weights, np.where(e > 0, e, 1.0)).sum(axis=1)
+            total = weights.sum(axis=1)
+            c = exp(np.divide(logs, total, out=np.zeros(len(T)), where=total > 0))[:, None]
+            e, M, of_features = e / c, M * c, of_features * c[:, 0]
+            whole = np.where(e > 0, M, 0.0).sum(axis=0)
+            s = np.divide(T.sum(axis=0), whole, out=np.ones(len(whole)), where=T.any(axis=0))
+            e, M, of_batches = e / s, M * s, of_batches * s
+        e[self.expected == 0] = 1  # nothing is known
+        return e, of_features, of_batches
 
 
 def memory_of_batches(n_batches: int, n_features: int) -> int:

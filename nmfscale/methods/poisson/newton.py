@@ -286,9 +286,10 @@ class Newton(FactorModel):
         """Adapt the scales of features and the prior of efficiencies, if there are batches."""
         efficiencies = self.state.efficiencies
         if isinstance(efficiencies, BatchEfficiencies):
-            scale_features(self.state, self.lag_F)
+            if iteration % 2 == 0:
+                scale_features(self.state, self.lag_F)
             if iteration % ADAPT_EVERY == 0:
-                efficiencies.estimate(self.state.F, 2)
+                efficiencies.estimate(self.state.F, 1)
 
     def residuals_here(self) -> dict[str, Any]:
         """Return the residuals of the current point; a fit can end only at the best point."""

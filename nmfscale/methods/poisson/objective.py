@@ -207,10 +207,13 @@ class FactorModel(DeclaredMethod):
         arrays = {"L": self.plain_rows("L"), "F": self.plain_columns(self.state.F.values)}
         efficiencies, constraints = self.state.efficiencies, self.constraints
         if isinstance(efficiencies, BatchEfficiencies):
-            free = constraints.movable and constraints.prior_factors is None
-            of_batches, scales = efficiencies.result(self.state.F, free)
-            arrays["F"] *= self.plain_columns(scales).astype(arrays["F"].dtype)[:, None]
-            arrays["efficiencies"] = np.stack([*map(self.plain_columns, of_batches.T)])
+            e, of_features, of_batches = efficiencies.result(self.state.F, constraints.free)
+            arrays["efficiencies"] = np.stack([*map(self.plain_columns, e.T)])
+            if not (of_features == 1).all():
+                assert constraints.groups is not None
+                of_rows = of_batches[efficiencies.batches][constraints.groups]
+                arrays["F"] *= self.plain_columns(of_features).astype(arrays["F"].dtype)[:, None]
+                arrays["L"] *= of_rows.astype(arrays["L"].dtype)[:, None]
             arrays[BATCH_SHAPE] = np.array([efficiencies.shape])
         return arrays
 

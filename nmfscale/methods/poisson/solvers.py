@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -29,6 +30,8 @@ from .row_update import SAMPLED_TOGETHER
 
 Solver: TypeAlias = Literal["auto", "em", "joint-em", "ccd", "scd", "sn", "newton"]
 SOLVERS = get_args(Solver)
+# Iterations before efficiencies of batches may differ from 1, unless a start is given.
+ALONE = 20
 # Maximum number of copies of each factor in lane order, and of 8-byte numbers for every row.
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
 # Row arrays in a task: two points, the next, the previous; arrays of priors. And copies of F.
@@ -90,13 +93,37 @@ def start_of(
     return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
 
 
+def start_without_batches(
+    counts: CountMatrix, executor: Executor, start: Any, n_components: int, dtype: Any,
+    constraints: Constraints,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return L (n, K) and F (m, K) after a few iterations with efficiencies of batches of 1.
+
+    From a start of its own, such as Topic-SCORE, a fit with efficiencies ends lower: the first
+    topics are far from any in which batches agree.
+    """
+    alone = constraints.measured is None
+    constraints = replace(
+        constraints, batches=None, batch_shape=None, groups=None if alone else constraints.groups
+    )
+    return _fitted(counts, executor, start, n_components, dtype, constraints, ALONE, 1e-4)
+
+
 def factors_of(
     counts: CountMatrix, executor: Executor, n_components: int, *, max_iter: int, tol: float,
     rng: Any, dtype: Any,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return L (n, K) and F (m, K) of a fit by the default method, as a start of other methods."""
     start = partial(start_of, counts, executor, n_components, "auto", rng=rng, dtype=dtype)
-    model = Newton(counts, executor, start, n_components, dtype, Constraints(), max_iter=max_iter)
+    return _fitted(counts, executor, start, n_components, dtype, Constraints(), max_iter, tol)
+
+
+def _fitted(
+    counts: CountMatrix, executor: Executor, start: Any, n_components: int, dtype: Any,
+    constraints: Constraints, max_iter: int, tol: float,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return the factors of a fit by the default method, which is the start of another one."""
+    model = Newton(counts, executor, start, n_components, dtype, constraints, max_iter=max_iter)
     monitor = Monitor(Newton, max_iter, tol)
     iteration = begin(model, monitor)
     progress.stage("iterations of a topic model")
