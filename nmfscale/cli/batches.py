@@ -55,6 +55,8 @@ def add_batch_options(command: argparse.ArgumentParser) -> None:
 
 def batch_effects(arguments: argparse.Namespace) -> int:
     """Show how batches differ."""
+    if arguments.table == "conditions" and arguments.conditions is None:
+        arguments.usage("--table conditions needs --conditions")
     specs = {name: getattr(arguments, name) for name in _LABELS if getattr(arguments, name)}
     files = [] if arguments.input is None else input_files(arguments)
     inputs = [arguments.model, *files, *(file_and_column(spec)[0] for spec in specs.values())]
@@ -65,13 +67,13 @@ def batch_effects(arguments: argparse.Namespace) -> int:
     model = load_model(arguments.model)
     if getattr(model, "loadings_", None) is None:
         raise ValueError(f"{arguments.model} has no loadings: it was fitted in parts.")
+    if arguments.table == "features" and getattr(model, "batches_", None) is None:
+        arguments.usage("--table features is for models that were fitted with batches")
     if arguments.memory_limit is not None:
         model.set_params(memory_limit=arguments.memory_limit)
     labels = _labels(specs, model)
     counts = read_input(arguments) if files else None
     result = effects(model, counts, **labels, topic_names=names_of_topics(model))
-    if arguments.table not in result._tables():
-        arguments.usage(f"--table {arguments.table}: there is no such table for this model")
     return job.end(
         Outcome(result, str(result), lambda: result.columns(arguments.table), lambda: _draw(result))
     )

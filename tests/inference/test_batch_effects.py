@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats.contingency import association
-from shell import run
+from shell import misuse, run
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.model_selection import cross_val_score
 
@@ -237,3 +237,6 @@ def test_files_plots_reports_and_the_shell(corrected, tmp_path, capsys):
     groups = tmp_path / "runs.csv"
     pd.DataFrame({"cell": CELLS, "run": NAMES[RUN]}).to_csv(groups, index=False)
     assert run("batch-effects", tmp_path / "model.h5", "--batch", f"{groups}:run") == 0
+    capsys.readouterr()
+    words = "batch-effects", tmp_path / "model.h5", "--table", "conditions"
+    assert "--table conditions needs --conditions" in misuse(capsys, *words)

@@ -91,7 +91,7 @@ def batch_effects(
     the others by the square roots of proportions. Its AUC for samples that it has not seen, by
     5-fold cross-validation, is 0.5 if batches are mixed, and 1 if they are apart. Each pair of a
     cluster and a batch needs 20 samples of the batch and 20 others; means are weighted by
-    ``n n' / (n + n')``, with n and n' the numbers of both.
+    ``n n' / (n + n')``, with n and n' the numbers of both. Values somewhat below 0.5 are chance.
 
     The AUC does not say why batches differ: donors also differ in what their cells do. Without any
     effect it was 0.6 for sorted blood cells whose types were four times as frequent in one of two
