@@ -79,6 +79,7 @@ def batch_plot(
     grid = _grid(effects, max_batches)
     host = axes_or_new(ax, *grid.size)
     panels = grid.draw(host, _caption(effects, len(chosen)))
+    host.xaxis.labelpad = 16
     legend = _draw_topics(panels[0], effects, chosen)
     if effects.efficiencies is not None:
         _draw_efficiencies(panels[1], effects, chosen)
