@@ -115,10 +115,9 @@ def test_the_same_bits_with_any_threads_and_from_files(model, small_blocks, monk
         (SMALL.astype(np.float32), {"n_threads": 2}), (tmp_path / "counts.nmf", {"n_threads": 1}),
         (tmp_path / "counts.nmf", {"memory_limit": "8GB"}),
     ):  # fmt: skip
-        assert (
-            pseudobulk(model, X, units=DONORS, **options).counts.tobytes()
-            == result.counts.tobytes()
-        )
+        again = pseudobulk(model, X, units=DONORS, **options)
+        assert again.counts.tobytes() == result.counts.tobytes()
+        assert again.confusion.tobytes() == result.confusion.tobytes()
 
 
 @pytest.mark.slow
@@ -128,6 +127,7 @@ def test_a_cluster_gives_the_same_bits(model, small_blocks, monkeypatch):
     with cluster_of(2) as client:
         again = pseudobulk(model, SMALL, units=DONORS, client=client)
     assert again.counts.tobytes() == result.counts.tobytes()
+    assert again.confusion.tobytes() == result.confusion.tobytes()
 
 
 @pytest.mark.parametrize(
