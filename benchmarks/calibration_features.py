@@ -20,15 +20,16 @@ import argparse
 import csv
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import report
 from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
-from nmfscale import TopicModel, differential_features
+from nmfscale import TopicModel, as_counts, concat, differential_features
 
 MARKERS = ("<!-- calibration features:start -->", "<!-- calibration features:end -->")
 RESULTS = report.HERE / "results" / "calibration_features.csv"
@@ -40,23 +41,50 @@ COLUMNS = "size", "p <= 0.001", "coverage", "false discoveries", "power"
 
 @dataclass
 class Drawn:
-    """Counts, true proportions and log2-fold changes of topic 1 against 0, and units or None."""
+    """Counts, true proportions and log2-fold changes of topic 1 against 0, and units or None.
 
-    X: np.ndarray
+    `with_zeros` are the counts with zeros for what was not measured, None if everything was.
+    """
+
+    X: Any
     L: np.ndarray
     change: np.ndarray
     units: np.ndarray | None = None
+    with_zeros: np.ndarray | None = None
 
 
-def samples(rng: np.random.Generator, dispersion: float, fold: float = 2.0) -> Drawn:
+def samples(
+    rng: np.random.Generator, dispersion: float, fold: float = 2.0, L: np.ndarray | None = None
+) -> Drawn:
     """Draw negative binomial counts of 200 independent samples of two topics."""
-    L = rng.dirichlet([0.3, 0.3], 200)
+    L = rng.dirichlet([0.3, 0.3], 200) if L is None else L
     frequencies = np.full((2, N_FEATURES), MEAN)
     frequencies[HALVES] *= fold
     means = L @ frequencies
     if dispersion:
         means = means * rng.gamma(1 / dispersion, dispersion, means.shape)
     return Drawn(rng.poisson(means), L, np.log2(frequencies[1] / frequencies[0]))
+
+
+def panels(rng: np.random.Generator, dispersion: float) -> Drawn:
+    """Draw counts of two panels of 100 samples, which differ in their topics.
+
+    The second panel lacks every third feature.
+    """
+    L = np.concatenate([rng.dirichlet(of_topics, 100) for of_topics in ([0.6, 0.2], [0.2, 0.6])])
+    drawn = samples(rng, dispersion, L=L)
+    names = np.array([f"{j:03d}" for j in range(N_FEATURES)])
+    lacking = np.arange(N_FEATURES) % 3 == 0
+    joined = concat(
+        [
+            as_counts(drawn.X[:100], feature_names=names),
+            as_counts(drawn.X[100:, ~lacking], feature_names=names[~lacking]),
+        ],
+        join="outer",
+    )
+    with_zeros = drawn.X.copy()
+    with_zeros[100:, lacking] = 0
+    return replace(drawn, X=joined, with_zeros=with_zeros)
 
 
 def donors(rng: np.random.Generator, n: int, sd: float = 0.3, fold: float = 2.0) -> Drawn:
@@ -78,7 +106,7 @@ def donors(rng: np.random.Generator, n: int, sd: float = 0.3, fold: float = 2.0)
 def tested(drawn: Drawn, **options) -> dict:
     """Test with the true proportions."""
     found = differential_features(
-        drawn.L, drawn.X, reference=0, size_factors=np.ones(len(drawn.X)), n_threads=1, **options
+        drawn.L, drawn.X, reference=0, size_factors=np.ones(len(drawn.L)), n_threads=1, **options
     )
     return {"p": found.pvalue[1], "lower": found.lower[1], "upper": found.upper[1]}
 
@@ -86,6 +114,11 @@ def tested(drawn: Drawn, **options) -> dict:
 def by_units(drawn: Drawn) -> dict:
     """Test with the true proportions, and errors between donors."""
     return tested(drawn, units=drawn.units)
+
+
+def with_zeros(drawn: Drawn) -> dict:
+    """Test counts in which what was not measured is 0."""
+    return tested(replace(drawn, X=drawn.with_zeros))
 
 
 def least_squares(drawn: Drawn) -> dict:
@@ -115,11 +148,16 @@ def fitted(drawn: Drawn, **options) -> dict:
 
 
 KNOWN = {"poisson": partial(tested, family="poisson"), "default": tested}
+OF_PANELS = {"declared missing": tested, "taken as zeros": with_zeros}
 OF_DONORS = {"default": tested, "units": by_units, "statsmodels, OLS by donors": least_squares}
 AFTER_FIT = {"same counts": partial(fitted, split=None), "default": fitted}
 AFTER_FIT_OF_DONORS = {"default": fitted, "units": partial(fitted, units=True)}
 KINDS = {
     **{f"dispersion {d:g}": (partial(samples, dispersion=d), KNOWN) for d in (0, 0.1, 0.5, 1)},
+    **{
+        f"joined panels, dispersion {d:g}": (partial(panels, dispersion=d), OF_PANELS)
+        for d in (0, 0.5)
+    },
     **{f"donors {n}": (partial(donors, n=n), OF_DONORS) for n in (4, 8, 20)},
     **{
         f"after a fit, dispersion {d:g}": (partial(samples, dispersion=d, fold=4), AFTER_FIT)
@@ -203,7 +241,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     kinds = [kind for kind in KINDS if kind.startswith(tuple(options.kinds))]
     if options.smoke:
-        kinds, options.sets = ["dispersion 0.5", "donors 4", "after a fit, donors 4"], 2
+        kinds, options.sets = (
+            ["dispersion 0.5", "joined panels, dispersion 0", "donors 4", "after a fit, donors 4"],
+            2,
+        )
     kept = {}
     if RESULTS.exists() and not options.smoke:
         with RESULTS.open(newline="") as file:
