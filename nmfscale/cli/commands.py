@@ -315,9 +315,9 @@ def plot(arguments: argparse.Namespace) -> int:
     if arguments.groups is not None:
         model = next(iter(models.values()))
         names = getattr(model, "sample_names_", None)
-        warn_of_order([arguments.groups], names)
         obs = getattr(model, "obs_", None)
         groups = read_groups(arguments.groups, len(model.loadings_), names, obs)
+        warn_of_order([arguments.groups], names)
     how = {"n_top": arguments.n_top, "score": arguments.score, "x": arguments.x}
     axes = _draw(arguments.kind, models, groups=groups, **how)
     save_figure(axes, target)

@@ -36,6 +36,12 @@ COLLAPSED = " --model lda --inference collapsed"
 _GIVEN = re.compile(
     rf"(?<![\w./-])({'|'.join(_OPTIONS)})=(?:True|'([^']*)'|([\d.e+-]*\d)|)(?![\w'/-]|\.\w)"
 )
+# Remedies in Python that the shell does not have, where another one is named beside them.
+_OF_PYTHON = re.compile(
+    r" To count them as 0 nevertheless, set counts\.measured = None\.|"
+    r",? or set counts\.measured = None if they were counted as 0|"
+    r" and leave out measured \(counts\.measured = None\)"
+)
 _PROGRESS = re.compile(r"(\r|\A(?:\x1b\[A)+\Z)")
 _OF_TEXTS = re.compile(r"nmfscale\.text_counts\((.*?)\), and pass the result(?=\.)")
 _NAMED = re.compile(
@@ -175,7 +181,7 @@ def in_shell_words(text: str) -> str:
         options = [_OPTIONS[name] for name in match[1].split(", ") if name in _OPTIONS]
         return f"; options: {', '.join(options) or 'none'}."
 
-    text = _OF_TEXTS.sub(counted, text)
+    text = _OF_TEXTS.sub(counted, _OF_PYTHON.sub("", text))
     text = re.sub(r"(?:^|(?<=[.:;] ))X(?= (?:has|does|is|lacks) )", "INPUT", text)
     text = text.replace("transpose=False", "--no-transpose")
     text = text.replace("LDA(inference='collapsed')", f"nmfscale fit{COLLAPSED}")

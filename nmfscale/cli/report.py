@@ -83,7 +83,6 @@ def _groups(arguments: argparse.Namespace, model: Any) -> dict[str, Any]:
     if getattr(model, "loadings_", None) is None:
         raise ValueError("--groups: the model was fitted in batches, and has no samples to group.")
     names = getattr(model, "sample_names_", None)
-    warn_of_order(arguments.groups, names)
     labels = {}
     for spec in arguments.groups:
         path, column = file_and_column(spec)
@@ -91,4 +90,5 @@ def _groups(arguments: argparse.Namespace, model: Any) -> dict[str, Any]:
         labels[spec if name in labels else name] = read_groups(
             spec, len(model.loadings_), names, getattr(model, "obs_", None)
         )
+    warn_of_order(arguments.groups, names)
     return labels

@@ -28,6 +28,10 @@ _GET_MODEL = (
     "object itself."
 )
 
+_ESTIMATOR = (
+    "pass an estimator, such as nmfscale.TopicModel(10), and the object in the place of the counts."
+)
+
 
 def is_pipeline(fit: Any) -> bool:
     """Whether an object is a Pipeline of scikit-learn (or a subclass, as of imbalanced-learn)."""
@@ -76,6 +80,13 @@ def model_and_input(fit: Any, X: Any) -> tuple[Any, Any]:
         before = clone(fit[:-1])
         counts = X if X is None else _checked_input(before, X).fit_transform(X)
     return model, counts if X is None else _with_names(counts, X, before)
+
+
+def estimator_and_input(estimator: Any, X: Any) -> tuple[CountModel, Any]:
+    """Return what `model_and_input` returns, for an estimator that need not be fitted."""
+    refuse_swapped(estimator, X, "the counts")
+    refuse_annotated(estimator, "estimator", _ESTIMATOR)
+    return model_and_input(estimator, X)
 
 
 def refuse_swapped(fit: Any, other: Any, what: str) -> None:

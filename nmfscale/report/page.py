@@ -74,9 +74,9 @@ def write_report(
     results : iterable, default=()
         Results of :func:`nmfscale.select_k`, :func:`nmfscale.permutation_test`,
         :func:`nmfscale.group_effects`, :func:`nmfscale.bootstrap_weights`,
-        :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects` and
-        :func:`nmfscale.differential_features`. Other results are shown as tables. A fit with
-        batches always has a section on them.
+        :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects`,
+        :func:`nmfscale.condition_features` and :func:`nmfscale.differential_features`. Other
+        results are shown as tables. A fit with batches always has a section on them.
     gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None
         Names of features to show in place of those of the fit, such as symbols in place of Ensembl
         identifiers: a column of ``X.var``, if `X` is an AnnData object; or the symbols themselves,

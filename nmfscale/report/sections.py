@@ -24,6 +24,8 @@ Array = NDArray[Any]
 Words = tuple[str, ...] | None
 # Rows of a result that has no section of its own; groups in a chart of intervals.
 _MOST_ROWS, _MOST_GROUPS = 500, 8
+# Features of each topic and group in the table of changes; q-values up to which they are counted.
+_N_CHANGES, _LEVEL = 10, 0.05
 # Features of batches in the text.
 _FEATURES = 10
 # Columns of numbers that come first in a table: on a phone, others are off screen.
@@ -230,6 +232,40 @@ def _with_intervals(
     return section
 
 
+def conditions_section(result: Any, words: Words) -> Section:
+    """Return the leading changes of features between groups, within each topic."""
+    names = topic_labels(result.topic_names, words)
+    rows = [
+        (k, c, j)
+        for k in range(len(names))
+        for c, group in enumerate(result.compared)
+        for j in result.contrast(group).order(k)[:_N_CHANGES].tolist()
+    ]
+
+    def of_rows(values: Array, form: str) -> list[str]:
+        return [format(values[c, k, j], form) for k, c, j in rows]
+
+    ends = zip(of_rows(result.lower, ".2f"), of_rows(result.upper, ".2f"), strict=True)
+    table: dict[str, Sequence[Any]] = {
+        "topic": [names[k] for k, _, _ in rows],
+        "feature": [str(result.feature_labels[j]) for _, _, j in rows],
+        "q": of_rows(result.qvalue, ".3g"),
+        "log2 change": of_rows(result.lfc, ".2f"),
+        f"{result.level:.0%} interval": [f"{lower} to {upper}" for lower, upper in ends],
+        "p": of_rows(result.pvalue, ".3g"),
+        "group": [str(result.compared[c]) for _, c, _ in rows],
+    }
+    n_found = int(((result.qvalue <= _LEVEL) & result.tested).sum())
+    text = (
+        f"Features whose frequency within a topic differs between groups of {result.units}, "
+        f"relative to {result.reference}"
+        f"{', compared within units' if result.paired else ''}: {n_found:,} of "
+        f"{int(result.tested.sum()):,} tests have q <= {_LEVEL:g}. The table has the "
+        f"{_N_CHANGES} features of each topic and group with the smallest p."
+    )
+    return Section("conditions", _titled("Changes within topics", result), [text], [], table)
+
+
 def quality_section(result: Any, words: Words) -> Section:
     """Return measures of the topics."""
     table = {
@@ -312,5 +348,6 @@ OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "GroupEffects": effects_section,
     "BootstrapWeights": weights_section,
     "TopicQuality": quality_section,
+    "ConditionFeatures": conditions_section,
     "BatchEffects": batches_section,
 }

@@ -1105,6 +1105,10 @@ class TestModels:
         ("raw=True does not apply to a.npz; choices: layer, groups.",
          "--raw does not apply to a.npz; options: --layer."),
         ("init=random.h5, a/tol=0.5, max_iter.txt", "init=random.h5, a/tol=0.5, max_iter.txt"),
+        ("Join files by join='inner'. To count them as 0 nevertheless, set counts.measured = None.",
+         "Join files by --join inner."),
+        ("fit it to these counts, or set counts.measured = None if they were counted as 0.",
+         "fit it to these counts."),
     ],
 )  # fmt: skip
 def test_messages_in_the_words_of_the_shell(python, shell):

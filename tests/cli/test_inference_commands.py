@@ -324,6 +324,13 @@ def test_covariates_trends_and_sums_of_topics(folder, model, tmp_path, capsys):
     assert "--topic-sum two: NAME=TOPIC,TOPIC is needed" in said
 
 
+def test_a_missing_file_of_labels_is_an_error_without_a_warning_of_names(folder, tmp_path, capsys):
+    fit = nmfscale.TopicModel(2, random_state=0)
+    fit.fit(nmfscale.read_counts(folder / "counts.npz")).save(tmp_path / "unnamed.h5")
+    given = ["test", tmp_path / "unnamed.h5", "--groups", tmp_path / "none.csv:group", "-q"]
+    assert "No such file" in failure(capsys, *given)  # a single line
+
+
 def test_ages_as_groups_are_warned_of(folder, tmp_path, capsys):
     for first, step, warned in [(20, 3, True), (0, 1, False)]:
         path = tmp_path / "ages.txt"

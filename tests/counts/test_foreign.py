@@ -151,10 +151,19 @@ def test_annotated_objects_are_no_arguments_but_counts(argument, ask):
         ask(A)
 
 
-@pytest.mark.parametrize("ask", [nmfscale.topic_quality, nmfscale.differential_features])
-def test_annotated_objects_are_no_models(ask):
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (nmfscale.topic_quality, "model is an AnnData object: pass nmfscale.get.model"),
+        (nmfscale.differential_features, "model is an AnnData object: pass nmfscale.get.model"),
+        (nmfscale.select_k, "estimator is an AnnData object: pass an estimator, such as"),
+        (nmfscale.stability, "estimator is an AnnData object: pass an estimator, such as"),
+        (nmfscale.bootstrap_fit, "estimator is an AnnData object: pass an estimator, such as"),
+    ],
+)
+def test_annotated_objects_are_no_models(ask, message):
     A = of("anndata", "AnnData", obs_names=property(lambda self: [*"ab"]))
-    with pytest.raises(ValueError, match="^model is an AnnData object: pass nmfscale.get.model"):
+    with pytest.raises(ValueError, match=f"^{message}"):
         ask(A, TABLE)
 
 

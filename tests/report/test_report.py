@@ -99,6 +99,19 @@ def test_page_holds_the_fit_and_the_results(fit, tmp_path):
     assert heads[:5] == ["topic", "p", "q", "mean in a", "mean in b"]
 
 
+def test_changes_within_topics_have_a_section(fit, tmp_path):
+    counts, model = fit
+    groups, units = np.arange(120) % 3, np.arange(120) % 15
+    changes = nmfscale.condition_features(model, counts, groups, units=units, min_count=2)
+    page = written(tmp_path, model, results=[changes])
+    n_found = (changes.to_frame().qvalue <= 0.05).sum()
+    part = page.text[page.text.index("Changes within topics</h2>") :]
+    assert f"relative to 0: {n_found} of {changes.tested.sum()} tests have q" in part
+    rows = changes.to_frame().groupby(["topic", "group"], sort=False).head(10)
+    cells = re.findall(r"<td[^>]*>(gene \d+)</td>", part)
+    assert cells[: len(rows)] == list(rows.feature)
+
+
 def test_groups_are_matched_by_name(fit, tmp_path):
     import pandas as pd
 

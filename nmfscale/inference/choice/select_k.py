@@ -22,7 +22,7 @@ from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...engine.threads import resolve_threads, single_blas_thread
 from ...engine.workers import resolve_client
 from ...models.base import CountModel
-from ...models.pipelines import model_and_input
+from ...models.pipelines import estimator_and_input
 from ...storage.atomic import user_path
 from ...terminal import progress_bar
 from ..design.groups import checked_labels
@@ -158,7 +158,7 @@ def select_k(
     ['n_components', 'score', 'score_error']
     """
     numbers = _checked_numbers(n_components)
-    estimator, X = model_and_input(estimator, X)
+    estimator, X = estimator_and_input(estimator, X)
     check_estimator(estimator)
     check_positive("n_splits", n_splits)
     check_positive("n_init", n_init)

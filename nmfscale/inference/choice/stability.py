@@ -25,7 +25,7 @@ from ...methods.factors import proportions
 from ...methods.topics.matching import lift_pairs
 from ...models.arguments.starts import fit_takes, has_random_starts
 from ...models.base import CountModel
-from ...models.pipelines import model_and_input
+from ...models.pipelines import estimator_and_input
 from ..job import JobOptions, job_options
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import state_of_fit
@@ -130,7 +130,7 @@ def stability(
     >>> found.model.loadings_.shape
     (100, 3)
     """
-    estimator, X = model_and_input(estimator, X)
+    estimator, X = estimator_and_input(estimator, X)
     _check_estimator(estimator)
     check_positive("n_starts", n_starts)
     if not isinstance(density_threshold, Real) or not 0 < float(density_threshold) <= 2:

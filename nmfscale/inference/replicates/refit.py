@@ -15,7 +15,7 @@ from ...counts.warn import warn_caller
 from ...engine.workers import resolve_client
 from ...models.arguments.names import feature_names_of
 from ...models.base import CountModel
-from ...models.pipelines import model_and_input
+from ...models.pipelines import estimator_and_input
 from ...models.topics.topic_labels import topic_words
 from ..design.equal_weights import EqualWeights, check_groups, sample_weights
 from ..design.fit_counts import counts_of_fit
@@ -153,7 +153,7 @@ def bootstrap_fit(
     """
     check_interval(level, "percentile")
     check_option("equal_weights", equal_weights, EqualWeights)
-    estimator, X = model_and_input(estimator, X)
+    estimator, X = estimator_and_input(estimator, X)
     check_refittable(estimator)
     job["client"] = resolve_client(job["client"])
     counts = counts_of_job(X, estimator.memory_limit, job["client"], layer=layer, raw=raw)
