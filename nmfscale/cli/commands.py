@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,8 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
     say(f"factors         {n_topics} topics x {n_features:,} features")
     if getattr(model, "loadings_", None) is not None:
         say(f"loadings        {len(model.loadings_):,} samples, {model.loadings_.dtype}")
+    if getattr(model, "batches_", None) is not None:
+        say(f"batches         {_batches_of(model)}")
     _describe_fit(model)
     if getattr(model, "seed_", None) is not None:
         say(f"random seed     {model.seed_}")
@@ -276,6 +279,19 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
     for message in getattr(model, "warnings_", ()):
         say(f"warning         {in_shell_words(str(message))}")
     _say_topics(model, width=15)
+
+
+def _batches_of(model: Any) -> str:
+    """Return the number of batches of a fit, the first ones, and how unlike they are."""
+    shape, labels = model.batch_shape_, [*map(visible_name, model.batches_[:4].tolist())]
+    more = ", ..." if len(model.batches_) > len(labels) else ""
+    if math.isinf(shape):
+        unlike = "no differences in efficiencies"
+    elif shape == 0:
+        unlike = "efficiencies without a prior"
+    else:
+        unlike = f"efficiencies differ by about {100 / math.sqrt(shape):.0f} %"
+    return f"{len(model.batches_)} ({', '.join(labels)}{more}); {unlike}"
 
 
 def _say_topics(model: Any, width: int) -> None:

@@ -12,6 +12,7 @@ from scipy.special import gammaln, xlogy
 
 import nmfscale
 from nmfscale import PoissonNMF, TopicModel
+from nmfscale.cli import main
 
 N, M, K = 90, 40, 3
 rng = np.random.default_rng(0)
@@ -169,7 +170,7 @@ def test_labels_of_any_type():
         assert_allclose(two.components_, one.components_, rtol=1e-6, atol=1e-9)
 
 
-def test_a_model_file_holds_the_batches(tmp_path):
+def test_a_model_file_holds_the_batches(tmp_path, capsys):
     for shape in (np.inf, "auto"):
         model = PoissonNMF(K, random_state=0, batch_shape=shape).fit(X, batch=BATCH.astype(str))
         model.save(tmp_path / "model.h5")
@@ -177,6 +178,8 @@ def test_a_model_file_holds_the_batches(tmp_path):
         assert again.batch_shape == shape and again.batch_shape_ == model.batch_shape_
         assert again.batches_.tolist() == ["0", "1", "2"]
         assert (again.batch_ == model.batch_).all()
+        assert main(["info", str(tmp_path / "model.h5")]) == 0
+        assert "batches         3 (0, 1, 2); " in capsys.readouterr().out
         assert again.batch_efficiencies_.tobytes() == model.batch_efficiencies_.tobytes()
 
 
@@ -184,7 +187,7 @@ def test_a_model_file_holds_the_batches(tmp_path):
     ("arguments", "parameters", "message"),
     [
         ({"batch": BATCH[1:]}, {}, r"batch has shape \(89,\)"),
-        ({"batch": np.where(BATCH == 1, None, "a")}, {}, r"batch\[\d+\] is missing \(None\)"),
+        ({"batch": np.where(BATCH == 1, None, "a")}, {}, r"batch\[\d+\] is missing"),
         ({"batch": np.where(BATCH == 1, "nan", "a")}, {}, r"is missing .* needs a label"),
         ({"batch": "donor"}, {}, "'donor' is not a column of obs: X has no columns"),
         ({"batch": BATCH}, {"solver": "joint-em"}, "batch cannot be combined with solver"),
@@ -216,6 +219,17 @@ def test_a_resumed_fit_has_the_same_bits(tmp_path, solver):
     assert again.batch_efficiencies_.tobytes() == one.batch_efficiencies_.tobytes()
     with pytest.raises(ValueError, match="batches, weights or priors differ"):
         PoissonNMF(K, **how).fit(X, **job | {"batch": BATCH // 2}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("LDA", "conjugate"), ("FrobeniusNMF", "squared"), ("SSNMF", "labels"), ("AnchorNMF", "anch"),
+     ("GammaPoisson", "bound"), ("NoisyTopicModel", "noise")],
+)  # fmt: skip
+def test_other_models_say_why_they_take_no_batch(name, why):
+    labels = {"y": BATCH} if name == "SSNMF" else {}
+    with pytest.raises(TypeError, match=f"{name} takes no batch: only PoissonNMF .*{why}"):
+        getattr(nmfscale, name)(K).fit(X, batch=BATCH, **labels)
 
 
 def test_moves_and_starts_keep_the_batches():

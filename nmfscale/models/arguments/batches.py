@@ -15,6 +15,18 @@ from ...methods.weights.measured import Measured, SampleEfficiencies, SampleGrou
 
 Array = NDArray[Any]
 
+# Why a model has no efficiencies of features in batches.
+_WHY = {
+    "LDA": "the probabilities of a sample's features sum to one, so that efficiencies would be in "
+    "the denominator of every sample, where Dirichlet priors are no longer conjugate",
+    "GammaPoisson": "its bound has no terms of efficiencies",
+    "FrobeniusNMF": "with squared errors, products of factors and of counts would differ from "
+    "batch to batch, and errors that are added to counts know no efficiencies",
+    "SSNMF": "its updates share sums over all samples between counts and labels",
+    "NoisyTopicModel": "its noise of each feature and topic is the same in all samples",
+    "AnchorNMF": "it finds anchors in co-occurrences of features over all samples",
+}
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -183,3 +195,13 @@ class Pairs:
         if self.features is not None:
             values = values * self.features
         return SampleEfficiencies(self.groups, values)
+
+
+def why_no_batches(classes: tuple[type, ...]) -> str:
+    """Return the message for a model, given by its class and bases, whose fit takes no batches."""
+    why = next((_WHY[one.__name__] for one in classes if one.__name__ in _WHY), "")
+    return (
+        f"{classes[0].__name__} takes no batch: only PoissonNMF and TopicModel have efficiencies "
+        f"of features in batches{'; here ' * bool(why)}{why}. Use one of these, or fit each batch "
+        "and match the topics."
+    )

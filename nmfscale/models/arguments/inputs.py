@@ -17,6 +17,7 @@ from ...readers.options import check_source
 from ...readers.sources.masks import MASKS, NAMES
 from ...readers.streams.columns import leave_out
 from ...readers.streams.matching import check_missing
+from .batches import why_no_batches
 from .entry_weights import given_weights, is_nan
 from .measured_entries import refuse_unmeasured
 from .names import default_missing, keep_names, matched_counts
@@ -81,6 +82,8 @@ class CountInputs:
     def _check_reading(self, reading: Mapping[str, Any]) -> None:
         """Refuse an unknown option of those that say what to read."""
         model: Any = self
+        if "batch" in reading:  # of a model whose fit has no such argument
+            raise TypeError(why_no_batches(type(self).__mro__))
         check_source(
             reading, type(self).__name__, model.get_params(deep=False),
             [name for name in signature(model.fit).parameters if name not in _NOT_LISTED],

@@ -312,8 +312,8 @@ def measured_features(counts: CountMatrix, measured: Any, panel: Any) -> Measure
         if panel is not None:
             raise ValueError(
                 "panel only says which features were measured in which samples, and needs "
-                "measured, a row of features for each panel. It corrects no batch effects: fit "
-                "each batch and match the topics, or pass batches as strata= of a test."
+                "measured, a row of features for each panel. It corrects no batch effects: the "
+                "efficiencies of features in batches are those of batch=."
             )
         return None
     labels = np.zeros(n, int) if panel is None else _labels(of_samples(panel, counts, "panel"), n)
