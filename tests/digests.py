@@ -219,6 +219,10 @@ def _results():
     yield nmfscale.differential_features, (model, X), known | {"reference": "mean"}
     yield nmfscale.differential_features, (model, X), known | {"family": "poisson"}
     yield nmfscale.differential_features, (model, X), known | {"units": UNITS}
+    yield nmfscale.pseudobulk, (model, X), given | {"units": UNITS}
+    within = given | {"units": UNITS % 9, "min_count": 1.0}
+    yield nmfscale.condition_features, (model, X, GROUPS), within
+    yield nmfscale.condition_features, (model, X, UNITS % 9 % 2), within | {"normalize": "total"}
     short = nmfscale.TopicModel(3, max_iter=3, n_threads=1)
     yield nmfscale.select_k, (short, X, range(2, 4)), drawn | {"n_splits": 2}
     noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, loadings=THREE["loadings"])
