@@ -46,11 +46,11 @@ def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
     options = {"n_permutations": n, "n_replicates": REPLICATES, "random_state": seed}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found, drawn_again = (
+        found, *drawn_again = (
             group_effects(
                 drawn.model, drawn.groups, **drawn.labels, **options, interval=interval, n_threads=1
             )
-            for interval in ("t", "percentile")
+            for interval in (("t", "percentile") if drawn.strata is None else ("t",))
         )
     outcomes = {
         "a topic": rejected(found.pvalue),
@@ -61,7 +61,7 @@ def effects(drawn: Drawn, seed: int, n: int) -> dict[str, Outcome]:
         warned = any("few counts are biased" in str(warning.message) for warning in caught)
         outcomes["warned of depth"] = Outcome(warned, 1, np.nan)
     if drawn.strata is None:  # if strata are confounded, the means differ
-        for name, result in ("t", found), ("percentile", drawn_again):
+        for name, result in zip(("t", "percentile"), (found, *drawn_again), strict=True):
             of = result.differences()
             outcomes[f"differences, {name}"] = held(of.lower, of.upper, 0.0)
             if drawn.mean is not None and drawn.topics is None:

@@ -112,30 +112,25 @@ def warn_of_depth(topics: SampleTopics, compared: Compared) -> None:
         return
     drawn = _drawn_at_depths(topics, compared, depths)
     variances, of_samples = compared.variances(proportions(topics.rows))
-    lost, worst = _LOST, None
-    for g in np.flatnonzero(_UNLIKE * depths < depths.max()).tolist():
-        deeper = np.flatnonzero(depths > _UNLIKE * depths[g])
-        levels, topic_of = _levels(drawn, variances, g, deeper, compared.jointly)
-        at = int(levels.argmax())
-        if levels[at] > lost:
-            lost, worst = float(levels[at]), (g, int(deeper[at]), int(topic_of[at]))
+    deepest = int(depths.argmax())
+    shallow = np.flatnonzero(_UNLIKE * depths < depths[deepest])
+    levels, topic_of = _levels(drawn, variances, shallow, deepest, compared.jointly)
     noise = drawn.noise * of_samples / np.maximum(variances.sum(axis=1), _TINY)
-    noisy = np.flatnonzero((noise > _MOST_NOISE) & (depths * _UNLIKE < depths.max()))
-    if worst is not None:
-        g, h, topic = worst
-        change = drawn.means[g, topic] - drawn.means[h, topic]
+    at, noisiest = int(levels.argmax()), int(shallow[noise[shallow].argmax()])
+    if levels[at] > _LOST:
+        g, topic = int(shallow[at]), int(topic_of[at])
+        change = drawn.means[g, topic] - drawn.means[deepest, topic]
         _warn(
-            compared.names, depths, g, h,
-            f"samples of the latter, drawn again from the fit with as few counts as the former, "
+            compared.names, depths, g, deepest,
+            "samples of the latter, drawn again from the fit with as few counts as the former, "
             f"have {change:+.2g} of topic {shown(topics.topic_names[topic])}, so that a test at 5% "
-            f"rejects in about {lost:.0%} of the studies without a difference.",
+            f"rejects in about {levels[at]:.0%} of the studies without a difference.",
         )  # fmt: skip
-    elif noisy.size:
-        g = int(noisy[noise[noisy].argmax()])
+    elif noise[noisiest] > _MOST_NOISE:
         _warn(
-            compared.names, depths, g, int(depths.argmax()),
-            f"{noise[g]:.0%} of the variance of proportions in the former is noise of the counts, "
-            "while topics adapt to the latter.",
+            compared.names, depths, noisiest, deepest,
+            f"{noise[noisiest]:.0%} of the variance of proportions in the former is noise of the "
+            "counts, while topics adapt to the latter.",
         )  # fmt: skip
 
 
@@ -171,19 +166,20 @@ class _Drawn:
 
 
 def _levels(
-    drawn: _Drawn, variances: Array, g: int, deeper: Array, jointly: bool
+    drawn: _Drawn, variances: Array, shallow: Array, deepest: int, jointly: bool
 ) -> tuple[Array, Array]:
-    """Return levels of 5% tests of group g and `deeper` ones, of which depth alone differs.
+    """Return levels of 5% tests of `shallow` groups and the deepest one, if depth alone differs.
 
     Also return the topic of each that changes most. The statistic is a noncentral chi-square over
     its degrees of freedom; those of the sum over topics are Satterthwaite's.
     """
-    change, variance = drawn.means[g] - drawn.means[deeper], variances[g] + variances[deeper]
-    certain = np.abs(change) > 3 * np.hypot(drawn.errors[g], drawn.errors[deeper])
+    change = drawn.means[shallow] - drawn.means[deepest]
+    variance = variances[shallow] + variances[deepest]
+    certain = np.abs(change) > 3 * np.hypot(drawn.errors[shallow], drawn.errors[deepest])
     variance = np.where(variance > 0, variance, np.inf)  # what does not vary, or NaN
     squares = np.where(certain, change**2, 0.0)
     topic = (squares / variance).argmax(axis=1)
-    shift, freedom = (squares / variance).max(axis=1), np.ones(deeper.size)
+    shift, freedom = (squares / variance).max(axis=1), np.ones(shallow.size)
     if jointly:
         variance = np.where(np.isfinite(variance), variance, 0.0)
         total = np.maximum(variance.sum(axis=1), _TINY)
