@@ -24,8 +24,10 @@ from .option_groups import (
     COUNT,
     PATH,
     PORT,
+    READ_FROM_FILE,
     RESULT,
     TABLE,
+    add_batch,
     add_cluster_options,
     add_data_weights,
     add_features,
@@ -43,7 +45,7 @@ from .option_groups import (
     size,
 )
 from .parameters import add_parameter, add_parameters, check_options
-from .quality import models_of_stability, stability, topic_quality
+from .quality import add_quality_options, models_of_stability, stability, topic_quality
 from .report import add_report_options, report
 from .selection import models_to_select, numbers, select_k
 from .text import add_text_options, text
@@ -101,6 +103,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
         "of INPUT)"
     )
     add("--labels", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
+    add_batch(command, "")
     add_data_weights(command)
     what = (
         "also add the fit to INPUT, an .h5ad or .h5mu file, with this key, such as topics: obsm, "
@@ -111,7 +114,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
         "--checkpoint-every", type=at_least(float, 0), metavar="SECONDS", default=60.0,
         help="time between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
-    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
     add_job_options(command, "the fit", "MODEL.h5")
     add_run_options(command)
 
@@ -143,8 +146,9 @@ def _transform(command: argparse.ArgumentParser) -> None:
         "zero by default for counts of texts, otherwise error"
     )
     add("--missing", choices=("error", "restrict", "zero"), help=what)
+    add_batch(command, "; those of new batches are estimated")
     add_data_weights(command)
-    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
     add_cluster_options(command, "the work")
     add_run_options(command)
 
@@ -260,7 +264,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
     add_of("n_folds", "--folds", type=at_least(int, 2))
     add_of("n_init", "--starts")
     add_seed(command)
-    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
     add_job_options(command, "the fits", "OUT")
     add_run_options(command)
 
@@ -289,31 +293,8 @@ def _stability(command: argparse.ArgumentParser) -> None:
     )
     add_of("density_threshold", text=what, type=at_least(float, 1e-6, 2))
     add_seed(command)
-    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
     add_job_options(command, "the fits", "OUT")
-    add_run_options(command)
-
-
-def _quality(command: argparse.ArgumentParser) -> None:
-    explain(
-        command,
-        "Coherence (NPMI, UMass): leading features occur in the same samples. FREX and unique:\n"
-        "they belong to this topic only. features, samples: effective numbers of a topic.\n"
-        "INPUT has the samples of the fit or other ones, whose loadings are then estimated.",
-    )
-    add = command.add_argument
-    add_model(command)
-    add_input(command, several=True)
-    add_outputs(command, f"{TABLE}; {RESULT}")
-    what = (
-        "table to write: measures of topics, deviance of samples or features, or leading features "
-        "or samples of topics (default: %(default)s)"
-    )
-    tables = "topics", "samples", "features", "top_features", "top_samples"
-    add("--table", choices=tables, default="topics", help=what)
-    add_features(command, "number of leading features that measure a topic")
-    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
-    add_cluster_options(command, "the work")
     add_run_options(command)
 
 
@@ -348,7 +329,7 @@ def _differential(command: argparse.ArgumentParser) -> None:
     add("--n-top", type=COUNT, default=8, metavar="N", help=what)
     what = "topic of the plot (default: the first that is compared)"
     add("--topic", metavar="TOPIC", help=what)
-    add("--memory-limit", type=size, metavar="SIZE", help=_READ_FROM_FILE)
+    add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
     add_job_options(command, "the work", "OUT")
     add_run_options(command)
 
@@ -409,7 +390,6 @@ _SLOW = (
     "fit", "test", "bootstrap", "correspondence", "select-k", "stability", "differential",
     "conditions",
 )  # fmt: skip
-_READ_FROM_FILE = "such as 2GB: data that do not fit are read from the file repeatedly"
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
     "demo": (commands.demo, "fit the docstrings of the installed packages", _demo),
@@ -428,7 +408,11 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     ),
     "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
     "stability": (stability, "topics that fits from many random starts have in common", _stability),
-    "topic-quality": (topic_quality, "coherence, exclusivity and size of topics", _quality),
+    "topic-quality": (
+        topic_quality,
+        "coherence, exclusivity and size of topics",
+        add_quality_options,
+    ),
     "batch-effects": (batch_effects, "how batches of samples differ", add_batch_options),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "pseudobulk": (

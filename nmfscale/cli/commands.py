@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import math
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from .files import (
 )
 from .in_file import add_to_input, check_h5ad_input, check_h5ad_options
 from .job import check_resume, draw_seed, drawn, is_resumed, save_figure, stopped
-from .labels import file_and_column, labels_of, read_groups, warn_of_order
+from .labels import batch_of, file_and_column, labels_of, read_groups, warn_of_order
 from .messages import COLLAPSED, in_shell_words, log, say
 from .parameters import given_parameters
 from .symbols import shown_model
@@ -84,6 +85,7 @@ def fit(arguments: argparse.Namespace) -> int:
             how["client"] = client
         if arguments.labels is not None:
             how["y"] = labels_of(arguments.labels, counts)
+        how |= batch_of(arguments, counts)
         code = _fit_and_save(model, counts, target, arguments.command_line, **how)
         short = not model.fits_short_samples and are_short(counts)
         del counts  # closes the file
@@ -98,11 +100,13 @@ def fit(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _check_together(arguments: argparse.Namespace, kind: type) -> None:
+def _check_together(arguments: argparse.Namespace, kind: Any) -> None:
     """Refuse options that cannot be combined."""
     check_resume(arguments)
     if arguments.labels is not None and not hasattr(kind, "predict"):
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
+    if arguments.batch is not None and "batch" not in inspect.signature(kind.fit).parameters:
+        arguments.usage(f"--batch is for --model topic and poisson, not {arguments.model}")
     if arguments.write_h5ad is not None:
         check_h5ad_options(arguments)
 
@@ -189,6 +193,7 @@ def transform(arguments: argparse.Namespace) -> int:
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         how = {"missing": arguments.missing, "client": client}
+        how |= batch_of(arguments, counts)
         loadings = model.transform(counts, out=where, **how, **weights)
     if not as_it_goes:
 

@@ -19,6 +19,7 @@ EXAMPLES = {
   nmfscale fit cells.h5ad -k 6 --layer counts --write-h5ad topics -o cells-k6.h5
   nmfscale fit matrix.mtx.gz -k 20 --model poisson --dtype float32 --max-iter 200 --quiet
   nmfscale fit counts.npz -k 20 --model ssnmf --labels classes.csv
+  nmfscale fit cells.h5ad -k 10 --batch donor
   nmfscale fit gaps.csv -k 5 --samples-in rows --data-weights nan
   nmfscale fit cells.nmf -k 20 --checkpoint state --resume
   nmfscale fit cells.nmf -k 20 --workers 4
@@ -44,6 +45,7 @@ EXAMPLES = {
     "transform": """examples:
   nmfscale transform model.h5 new.npz -o loadings.npz
   nmfscale transform model.h5 new.h5ad -o loadings.csv.gz --missing restrict
+  nmfscale transform model.h5 new.h5ad -o loadings.npz --batch donor
   nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB
   nmfscale transform model.h5 new.nmf -o loadings.npy --workers 4""",
     "info": """examples:

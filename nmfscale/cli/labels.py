@@ -293,3 +293,13 @@ def units_of(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
             f"{missing[0]}): add the labels, such as names of their own."
         )
     return [str(unit) for unit in units]
+
+
+def batch_of(arguments: argparse.Namespace, counts: Any) -> dict[str, Any]:
+    """Return the argument `batch` of `fit` and `transform`, if the option is given."""
+    import numpy as np
+
+    if arguments.batch is None:
+        return {}
+    batch = read_groups(arguments.batch, counts.shape[0], counts.sample_names, counts.obs)
+    return {"batch": np.array(batch, object)}

@@ -13,6 +13,7 @@ from ..counts.sizes import parse_bytes
 # A file or folder; the shell does not expand ~ in --option=~/file and in quotation marks.
 PATH = os.path.expanduser
 TABLE = "a table, .csv or .tsv, also with .gz"
+READ_FROM_FILE = "such as 2GB: data that do not fit are read from the file repeatedly"
 RESULT = "the result, .h5, for load_result in Python"
 # Tens of thousands of threads would kill the process without a message.
 MOST_THREADS = 4096
@@ -190,6 +191,15 @@ def add_data_weights(command: argparse.ArgumentParser) -> None:
         "numbers, 1 elsewhere; or nan: NaN, empty fields and NA in INPUT are missing entries"
     )
     command.add_argument("--data-weights", type=PATH, metavar="FILE|nan", help=what)
+
+
+def add_batch(command: argparse.ArgumentParser, more: str) -> None:
+    """Add the option for batches of samples."""
+    what = (
+        "for PoissonNMF and TopicModel: batch of each sample, such as its donor, in which features "
+        f"have efficiencies; same formats as --groups of the command test{more}"
+    )
+    command.add_argument("--batch", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
 
 
 class _OneOrMore(argparse.Action):

@@ -9,6 +9,43 @@ from .cluster import cluster_client
 from .files import TEXT_TABLES, input_files, read_input
 from .job import ARRAYS, PICTURES, Job, Outcome, drawn
 from .messages import log
+from .option_groups import (
+    READ_FROM_FILE,
+    RESULT,
+    TABLE,
+    add_cluster_options,
+    add_features,
+    add_input,
+    add_model,
+    add_outputs,
+    add_run_options,
+    explain,
+    size,
+)
+
+
+def add_quality_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of `topic-quality`."""
+    explain(
+        command,
+        "Coherence (NPMI, UMass): leading features occur in the same samples. FREX and unique:\n"
+        "they belong to this topic only. features, samples: effective numbers of a topic.\n"
+        "INPUT has the samples of the fit or other ones, whose loadings are then estimated.",
+    )
+    add = command.add_argument
+    add_model(command)
+    add_input(command, several=True)
+    add_outputs(command, f"{TABLE}; {RESULT}")
+    what = (
+        "table to write: measures of topics, deviance of samples or features, or leading features "
+        "or samples of topics (default: %(default)s)"
+    )
+    tables = "topics", "samples", "features", "top_features", "top_samples"
+    add("--table", choices=tables, default="topics", help=what)
+    add_features(command, "number of leading features that measure a topic")
+    add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
+    add_cluster_options(command, "the work")
+    add_run_options(command)
 
 
 def topic_quality(arguments: argparse.Namespace) -> int:

@@ -96,8 +96,8 @@ class PoissonNMF(CountFactorization):
         Penalty that makes the loadings or the components sparse, with solver="joint-em":
         :class:`nmfscale.experimental.SparsityPenalty`. Other solvers refuse it.
     batch_shape : float or "auto", default="auto"
-        Shape a of the prior of the efficiencies of features in batches, if :meth:`fit` gets
-        `batch`: they have mean 1 and variance 1 / a. "auto" estimates it; without differences
+        Shape a of the prior of the efficiencies of features in batches (`batch` of :meth:`fit`).
+        They have mean 1 and variance 1 / a. "auto" estimates it; without differences
         between batches it becomes infinite, and all efficiencies 1, as with ``np.inf``. With 0
         there is no prior.
     integer : {"warn", "allow", "require"}, default="warn"

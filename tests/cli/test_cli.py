@@ -157,6 +157,35 @@ class TestFit:
         words += ["none", "--model", "ssnmf", "-o", tmp_path / "other.h5"]
         assert "no column 'none' in obs" in failure(capsys, *words)
 
+    def test_batches_from_a_file_or_a_column(self, folder, tmp_path, capsys):
+        anndata = pytest.importorskip("anndata")
+        batch = np.array(["a", "b", "c"])[np.arange(60) % 3]
+        adata = anndata.read_h5ad(folder / "named.h5ad")
+        adata.obs["donor"] = batch
+        adata.write_h5ad(tmp_path / "counts.h5ad")
+        (tmp_path / "table.csv").write_text(
+            "".join(["name,donor\n", *(f"cell {i},{batch[i]}\n" for i in reversed(range(60)))])
+        )
+        expected = nmfscale.TopicModel(3, random_state=1, max_iter=60, batch_shape=2.0).fit(
+            simulated(), batch=batch
+        )
+        counts, model_file, out = (tmp_path / name for name in ("counts.h5ad", "m.h5", "L.npz"))
+        for place in ("donor", tmp_path / "table.csv:donor", f"{counts}:donor"):
+            words = ["-k", 3, "--batch", place, "--batch-shape", 2, "-o", model_file, "--force"]
+            assert run("fit", counts, *words, "--quiet", *FIT) == 0
+            model = nmfscale.load(model_file)
+            assert model.batches_.tolist() == ["a", "b", "c"]
+            assert model.components_.tobytes() == expected.components_.tobytes()
+        words = ["transform", model_file, counts, "-o", out, "--batch", "donor", "--quiet"]
+        assert run(*words) == 0
+        assert np.array_equal(
+            np.load(out)["loadings"], expected.transform(simulated(), batch=batch)
+        )
+        capsys.readouterr()
+        words = ["fit", counts, "-k", 3, "--batch"]
+        assert "--model topic and poisson" in misuse(capsys, *words, "donor", "--model", "lda")
+        assert "neither a file nor a column of obs" in failure(capsys, *words, "none", "--quiet")
+
     @pytest.mark.parametrize("kind", ["array", "mask", "nan"])
     def test_weights_of_entries(self, folder, tmp_path, capsys, kind):
         counts, rng = simulated().astype(float), np.random.default_rng(0)
