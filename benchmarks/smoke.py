@@ -37,6 +37,8 @@ RUNS = """
     calibration.py --smoke
     designs.py --smoke
     calibration_features.py --smoke
+    batches.py --smoke
+    batches_real.py --smoke
     ssnmf_dense.py --smoke
     ssnmf.py --smoke
     many_topics.py --smoke
