@@ -138,6 +138,8 @@ def test_questions_about_a_fit_know_its_batches(model):
         jackknife_fit(model, X[OLD], [(0, 1)])
     with pytest.warns(UserWarning, match="the regression of features has no efficiencies"):
         nmfscale.differential_features(model, counts, split=None)
+    with pytest.warns(UserWarning, match="not corrected for the efficiencies"):
+        nmfscale.pseudobulk(model, counts, units=np.arange(80) % 8)
     found = nmfscale.bootstrap_fit(
         model, counts, groups=LABELS[OLD], n_replicates=4, random_state=0
     ).group_means

@@ -21,7 +21,7 @@ from ...methods.topics.differential import (
     regression_needs,
 )
 from ...methods.weights.measured import Measured
-from ...models.arguments.batches import has_efficiencies
+from ...models.arguments.batches import warn_of_left_out_efficiencies
 from ...models.arguments.measured_entries import measured_in, n_measured, refuse_missing_entries
 from ...models.arguments.names import feature_names_of
 from ...models.arguments.validation import sizes_of
@@ -242,13 +242,13 @@ def differential_features(
     tested = counts_to_test(model, X, counts, split, job)
     feature_names = feature_names_of(model, tested.counts)
     model, counts = tested.model, tested.counts
-    if has_efficiencies(model):
-        warn_caller(
-            "the model was fitted with batch=, and the regression of features has no efficiencies: "
-            "a feature that differs between batches is taken as one of topics whose shares differ "
-            "between them. Compare with the topics themselves (components_), in which efficiencies "
-            "are left out; or test the samples of one batch at a time."
-        )
+    warn_of_left_out_efficiencies(
+        model,
+        "the regression of features has no efficiencies: a feature that differs between batches is "
+        "taken as one of topics whose shares differ between them. Compare with the topics "
+        "themselves (components_), in which efficiencies are left out; or test the samples of one "
+        "batch at a time.",
+    )
     topics = topics_of_samples(model, "proportions", topic_names, warn=False)
     topics = _in_order_of(counts, topics, model)
     proportions, measured = _proportions(counts, topics), measured_in(model, counts)

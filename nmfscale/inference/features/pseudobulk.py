@@ -24,6 +24,7 @@ from ...kernels import row_stride
 from ...methods.factors import per_lane, proportions, to_lanes
 from ...methods.topics.expected_counts import LEAST, SumUnits, expected_needs
 from ...methods.weights.measured import Measured
+from ...models.arguments.batches import warn_of_left_out_efficiencies
 from ...models.arguments.measured_entries import (
     check_totals_of_fit,
     measured_counts,
@@ -238,6 +239,11 @@ def _topics_of(
     """
     counts = matched_counts(model, X, counts, default_missing(model, counts))[0]
     counts = measured_counts(model, counts)
+    warn_of_left_out_efficiencies(
+        model,
+        "counts of units are not corrected for the efficiencies of its batches: in tests, compare "
+        "units within batches (strata=, or batches as covariates).",
+    )
     topics = topics_of_samples(model, "amounts", topic_names, warn=False)
     measured, rows = Measured.of(counts), _rows_of(model, counts)
     if rows is not None:
