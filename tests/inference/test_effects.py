@@ -246,6 +246,7 @@ def test_size_with_unequal_spread():
         assert abs(np.mean(inside) - 0.95) <= 3 * np.sqrt(0.05 * 0.95 / 300)
 
 
+@few
 def test_unequal_spread_of_a_topic_is_warned_of():
     rng, groups = np.random.default_rng(0), np.repeat(["wide", "narrow"], 30)
     rows = rng.dirichlet(np.full(4, 8.0), 60)
@@ -256,6 +257,11 @@ def test_unequal_spread_of_a_topic_is_warned_of():
     away = rng.uniform(-0.15, 0.15, 60) * (groups == "wide")
     rows[:, 0] = 0.2 + 0.02 * rng.random(60) + away
     with pytest.warns(UserWarning, match="of topic 0 varies more in group 'wide' than in .* 'narr"):
+        group_effects(rows, groups, **options)
+    groups = np.repeat(["few", "many"], [8, 40])  # where the t-test rejects too often
+    rows = rng.gamma(np.where(groups == "few", 0.5, 20.0)[:, None] * np.ones(4))
+    rows /= rows.sum(axis=1, keepdims=True)
+    with pytest.warns(UserWarning, match="in group 'few' .* intervals are somewhat too narrow"):
         group_effects(rows, groups, **options)
 
 

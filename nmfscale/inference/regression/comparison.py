@@ -12,7 +12,7 @@ from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...kernels.functions import power
 from ..design.groups import Labels
-from ..design.units import FEW_UNITS, PRESENT, Units
+from ..design.units import PRESENT, Units
 from ..quantiles import f_tail
 from .moderation import Moderation, shares_of
 from .one_way import OneWay, pvalues
@@ -23,6 +23,9 @@ Array = NDArray[Any]
 _UNEQUAL = 4.0
 # Variance of proportions that are equal up to rounding.
 _ROUNDING = 1e-24
+# A variance of fewer units that have a topic says little. With few units, unequal spread makes
+# t-intervals too narrow, too.
+_LEAST_UNITS, _ENOUGH_UNITS = 5, 20
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ def upper_if_absent(values: Array, weights: Array, groups: Labels, level: float)
 def warn_of_unequal_spread(values: Array, groups: Labels, names: tuple[Any, ...]) -> None:
     """Warn of topics whose units in one group vary far more than those of another.
 
-    Groups in which few units have a topic have a warning of their own.
+    Groups in which hardly any unit has a topic have a warning of their own.
     """
     R, T = len(groups.names), values.shape[1]
     n, first, second = np.zeros((R, T)), np.zeros((R, T)), np.zeros((R, T))
@@ -158,7 +161,7 @@ def warn_of_unequal_spread(values: Array, groups: Labels, names: tuple[Any, ...]
     np.add.at(first, groups.codes, values)
     sizes = groups.sizes[:, None]
     np.add.at(second, groups.codes, (values - (first / sizes)[groups.codes]) ** 2)
-    variance = np.where(n >= FEW_UNITS, second / np.maximum(sizes - 1, 1), np.nan)
+    variance = np.where(n >= _LEAST_UNITS, second / np.maximum(sizes - 1, 1), np.nan)
     there = (~np.isnan(variance)).sum(axis=0) > 1
     if not there.any():
         return
@@ -174,10 +177,17 @@ def warn_of_unequal_spread(values: Array, groups: Labels, names: tuple[Any, ...]
     worst = int(unequal[ratio[unequal].argmax()])
     more = f", and of {unequal.size - 1:,} more topics" if unequal.size > 1 else ""
     wide, narrow = (shown(groups.names[int(of[worst])]) for of in (most, least))
+    advice = (
+        "rely on the intervals and their p-values, and on permutation_test for all topics together."
+    )
+    if groups.sizes[most[worst]] < _ENOUGH_UNITS:
+        advice = (
+            "rely on permutation_test for all topics together; as the group has few units, "
+            "intervals are somewhat too narrow, too."
+        )
     warn_caller(
         f"the proportion of topic {shown(names[int(topics[worst])])} varies more in group {wide} "
         f"than in group {narrow} (variance {ratio[worst]:.2g} times as large){more}. p-values of "
         "permutations of a topic may then be too small, those of all topics after max-T far too "
-        "small: rely on the intervals and their p-values, and on permutation_test for all topics "
-        "together."
+        f"small: {advice}"
     )

@@ -170,12 +170,11 @@ def group_effects(
     they differ in spread [6]_. `pvalue_maxt` compare each topic with the maximum over topics [7]_.
 
     In simulations at the 5% level (``benchmarks/designs.py``), `pvalue` was at most 0.05 in 3% to
-    6% of the topics with 10 units or more in each of two groups, with equal or unequal spread, and
-    in 6% to 7% with 8 units beside 40; in 1% to 6% with 3 to 5 units, fewest with 20 topics; in 2%
-    to 3% with three groups of 5 or 10 units; in 3% to 5% with donors under two or three conditions,
-    or in strata that differ. Of a topic that few units have, tests
-    reject less often if groups are equally large, but up to 18% with 8 units beside 40; a warning
-    is given.
+    6% of the topics with 10 units or more in each of two groups, with equal or unequal spread; in
+    1% to 6% with 3 to 5 units, fewest with 20 topics; in 2% to 3% with three groups of 5 or 10
+    units; in 3% to 5% with donors under two or three conditions, or in strata that differ. It was
+    in 15% to 27% if 8 units varied far more than 40 others, because the distribution of proportions
+    is skewed, and in 9% to 16% for a topic that few units have: warnings are given.
 
     References
     ----------
