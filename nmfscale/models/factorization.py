@@ -26,12 +26,12 @@ from ..methods.poisson.solvers import (
     method_of,
     poisson_needs,
     start_of,
-    start_without_batches,
+    start_with_batches,
 )
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
-from .arguments.batches import Batches, batches_of, groups_of
+from .arguments.batches import Batches, batches_of, groups_of, warn_of_small_shape
 from .arguments.entry_weights import is_nan, observed_counts
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
@@ -339,6 +339,8 @@ class CountFactorization(HeldFactors):
         ones = np.ones((len(batches.labels), self.components_.shape[1]))
         self.batch_efficiencies_ = fitted.arrays.get("efficiencies", ones)
         self.batch_shape_ = float(fitted.arrays.get(BATCH_SHAPE, [np.inf])[0])
+        if batches.shape is None:
+            warn_of_small_shape(self.batch_shape_)
 
     def _keep_constraints(self, constraints: Constraints) -> None:
         """Set the attributes of what was fixed, weighted or measured."""
@@ -419,10 +421,9 @@ class CountFactorization(HeldFactors):
                 start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=scaled.L,
                 F=scaled.F, measured=scaled.measured,
             )  # fmt: skip
-            if constraints.batches is not None and (scaled.L is None or scaled.F is None):
-                start = partial(
-                    start_without_batches, counts, executor, start, K, dtype, constraints
-                )
+            estimated = constraints.batches is not None and constraints.batch_shape is None
+            if estimated and (scaled.L is None or scaled.F is None):
+                start = partial(start_with_batches, counts, executor, start, K, dtype, constraints)
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, penalty=penalty_of(self.penalty),

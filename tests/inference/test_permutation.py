@@ -14,12 +14,10 @@ from night import at_night
 from numpy.random import SeedSequence
 from small_fits import at_level
 
-import nmfscale
 from nmfscale import balance, kernels
 from nmfscale.counts.sizes import MemoryLimitError
 from nmfscale.engine.checkpoint import CheckpointError
 from nmfscale.inference.design.groups import checked_labels
-from nmfscale.inference.design.units import units_with_topics
 from nmfscale.inference.groups.labelling import (
     Labelled,
     Permutations,
@@ -452,24 +450,6 @@ def test_a_checkpoint_knows_its_statistic(many, tmp_path):
             permutation_test(rows, labels, statistic=statistic, resume=True, **options)
     again = {"statistic": lambda tables: tables[:, 0, 0], "resume": True}
     assert len(permutation_test(rows, labels, **again, **options).overall.null) == 20
-
-
-def test_unequal_depth_is_warned_of():
-    rng, labels = np.random.default_rng(0), np.repeat(["short", "long"], 60)
-    topics = rng.dirichlet(np.ones(30) / 5, 3)
-    n_words = np.where(labels == "short", 20, 200)
-    counts = rng.multinomial(n_words, rng.dirichlet(np.ones(3), 120) @ topics * (1 - 1e-12))
-    model = nmfscale.TopicModel(3, random_state=0).fit(counts)
-    with pytest.warns(UserWarning, match="group 'short' have 20 counts .* 'long' have 200.* Thin"):
-        permutation_test(model, labels, n_permutations=9, alpha=0.5)
-    with pytest.warns(UserWarning, match="Thin"):
-        units_with_topics(model, labels, None, None)
-    with pytest.warns(UserWarning, match="Thin"):
-        nmfscale.bootstrap_weights(model, labels, n_replicates=2)
-    # what the warning advises
-    thin = rng.binomial(counts, 20 / n_words[:, None])
-    permutation_test(model.fit(thin), labels, n_permutations=9, alpha=0.5)
-    permutation_test(model.fit(counts * 10), labels, n_permutations=9, alpha=0.5)
 
 
 def test_spread_is_that_of_residuals():

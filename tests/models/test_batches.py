@@ -108,6 +108,30 @@ def test_efficiencies_are_recovered(solver):
     assert 5 < model.batch_shape_ < 15
 
 
+@pytest.mark.parametrize("shares", [(0.25, 0.25, 0.25, 0.25), (0.1, 0.1, 0.4, 0.4)])
+def test_topics_that_are_batches_at_first_do_not_stay(shares):
+    """A fit with few topics for its types, of which the first ones are batches."""
+    rng = np.random.default_rng(0)
+    batch = np.repeat([0, 1], 150)
+    types = [rng.choice(4, 150, p=p) for p in (shares, shares[::-1])]
+    F = 0.7 * rng.dirichlet(np.ones(200)) + 0.3 * rng.dirichlet(np.ones(200), 4)
+    L = rng.dirichlet(np.full(4, 0.2), 300) / 3 + np.eye(4)[np.concatenate(types)]
+    effects = np.exp(rng.normal(0, 0.6, 200))
+    counts = rng.poisson(np.where(batch[:, None] == 1, effects, 1) * (500 * L @ F))
+    model = TopicModel(4, random_state=0).fit(counts, batch=batch)
+    found = np.log(model.batch_efficiencies_[1] / model.batch_efficiencies_[0])
+    assert np.corrcoef(found, np.log(effects))[0, 1] > 0.95
+
+
+def test_batches_that_hardly_have_topics_in_common_are_warned_of():
+    rng = np.random.default_rng(0)
+    mu = 400 * rng.dirichlet(np.full(3, 0.4), 120) @ rng.dirichlet(np.full(60, 0.5), 3)
+    batch = np.repeat(["a", "b"], 60)
+    effects = np.exp(rng.normal(0, 3, (2, 60)))[(batch == "b").astype(int)]
+    with pytest.warns(UserWarning, match="batches hardly have topics in common"):
+        TopicModel(3, random_state=0).fit(rng.poisson(effects * mu), batch=batch)
+
+
 def test_without_effects_nothing_changes():
     without = PoissonNMF(K, **EXACT).fit(PLAIN)
     for shape in ("auto", np.inf):

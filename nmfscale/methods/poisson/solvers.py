@@ -23,6 +23,7 @@ from ..starts.initialize import initialize
 from ..weights.measured import Measured
 from ..weights.poisson_weights import PoissonWeights
 from .alternating import UPDATES, Alternating
+from .efficiencies import FIRST_SHAPE
 from .joint_em import JointEM
 from .newton import Newton, shares_correlations
 from .penalised_em import SparseComponents, SparseLoadings
@@ -30,8 +31,8 @@ from .row_update import SAMPLED_TOGETHER
 
 Solver: TypeAlias = Literal["auto", "em", "joint-em", "ccd", "scd", "sn", "newton"]
 SOLVERS = get_args(Solver)
-# Iterations before efficiencies of batches may differ from 1, unless a start is given.
-ALONE = 20
+# Iterations before the shape of the prior of efficiencies is estimated, unless a start is given.
+HELD = 20
 # Maximum number of copies of each factor in lane order, and of 8-byte numbers for every row.
 _COPIES_L, _COPIES_F, _PER_ROW = 5, 4, 14
 # Row arrays in a task: two points, the next, the previous; arrays of priors. And copies of F.
@@ -93,20 +94,17 @@ def start_of(
     return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
 
 
-def start_without_batches(
+def start_with_batches(
     counts: CountMatrix, executor: Executor, start: Any, n_components: int, dtype: Any,
     constraints: Constraints,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return L (n, K) and F (m, K) after a few iterations with efficiencies of batches of 1.
+    """Return L (n, K) and F (m, K) after a few iterations with the prior of efficiencies held.
 
-    From a start of its own, such as Topic-SCORE, a fit with efficiencies ends lower: the first
-    topics are far from any in which batches agree.
+    The topics of most starts are partly batches. If the shape of the prior were estimated at once,
+    it could become infinite before efficiencies take their place.
     """
-    alone = constraints.measured is None
-    constraints = replace(
-        constraints, batches=None, batch_shape=None, groups=None if alone else constraints.groups
-    )
-    return _fitted(counts, executor, start, n_components, dtype, constraints, ALONE, 1e-4)
+    constraints = replace(constraints, batch_shape=FIRST_SHAPE)
+    return _fitted(counts, executor, start, n_components, dtype, constraints, HELD, 1e-4)
 
 
 def factors_of(

@@ -14,6 +14,8 @@ from ...counts.warn import warn_caller
 from ...methods.weights.measured import Measured, SampleEfficiencies, SampleGroups
 
 Array = NDArray[Any]
+# The shape of the prior at which efficiencies have a standard deviation of 1.
+_LEAST_SHAPE = 1.0
 
 # Why a model has no efficiencies of features in batches.
 _WHY = {
@@ -121,6 +123,17 @@ def warn_of_batches(model: Any) -> None:
         "samples of X are: efficiencies of features are taken as 1. Pass batch= as to fit; labels "
         "of new batches are allowed, and None for samples without a batch."
     )
+
+
+def warn_of_small_shape(shape: float) -> None:
+    """Warn of efficiencies that vary so much that batches can hardly have topics in common."""
+    if shape < _LEAST_SHAPE:
+        warn_caller(
+            f"efficiencies of features in batches vary by more than their mean (batch_shape_ is "
+            f"{shape:.2g}): batches hardly have topics in common, and proportions of topics cannot "
+            "be compared between them. Fit each batch, and match topics (match_topics), or hold "
+            "efficiencies nearer to 1, such as by batch_shape=10."
+        )
 
 
 def has_efficiencies(model: Any) -> bool:
