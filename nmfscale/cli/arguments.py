@@ -259,6 +259,7 @@ def _select_k(command: argparse.ArgumentParser) -> None:
         ".csv); or a column of obs of a .h5ad, or of a table with a header; or a COLUMN of obs"
     )
     add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
+    add_batch(command, "")
     add_of("held_out", text="without --units: hold out halves of counts, or samples")
     add_of("n_splits", "--splits", type=at_least(int, 1))
     add_of("n_folds", "--folds", type=at_least(int, 2))
@@ -291,6 +292,7 @@ def _stability(command: argparse.ArgumentParser) -> None:
         "leave topics out of the consensus whose mean distance from their neighbours, 0 to 2, is "
         "larger"
     )
+    add_batch(command, "")
     add_of("density_threshold", text=what, type=at_least(float, 1e-6, 2))
     add_seed(command)
     add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import inspect
 import math
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from .files import (
 )
 from .in_file import add_to_input, check_h5ad_input, check_h5ad_options
 from .job import check_resume, draw_seed, drawn, is_resumed, save_figure, stopped
-from .labels import batch_of, file_and_column, labels_of, read_groups, warn_of_order
+from .labels import batch_of, check_batch, file_and_column, labels_of, read_groups, warn_of_order
 from .messages import COLLAPSED, in_shell_words, log, say
 from .parameters import given_parameters
 from .symbols import shown_model
@@ -105,8 +104,7 @@ def _check_together(arguments: argparse.Namespace, kind: Any) -> None:
     check_resume(arguments)
     if arguments.labels is not None and not hasattr(kind, "predict"):
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
-    if arguments.batch is not None and "batch" not in inspect.signature(kind.fit).parameters:
-        arguments.usage(f"--batch is for --model topic and poisson, not {arguments.model}")
+    check_batch(arguments, kind)
     if arguments.write_h5ad is not None:
         check_h5ad_options(arguments)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import inspect
 import io
 import os
 import re
@@ -293,6 +294,12 @@ def units_of(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
             f"{missing[0]}): add the labels, such as names of their own."
         )
     return [str(unit) for unit in units]
+
+
+def check_batch(arguments: argparse.Namespace, kind: Any) -> None:
+    """Refuse batches for models whose fit does not take them."""
+    if arguments.batch is not None and "batch" not in inspect.signature(kind.fit).parameters:
+        arguments.usage(f"--batch is for --model topic and poisson, not {arguments.model}")
 
 
 def batch_of(arguments: argparse.Namespace, counts: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from .cluster import cluster_client
 from .files import TEXT_TABLES, input_files, read_input
 from .job import ARRAYS, PICTURES, Job, Outcome, drawn
+from .labels import batch_of, check_batch
 from .messages import log
 from .option_groups import (
     READ_FROM_FILE,
@@ -74,13 +75,14 @@ def stability(arguments: argparse.Namespace) -> int:
     from ..models.registry import model_named
 
     kind = model_named(arguments.model)
+    check_batch(arguments, kind)
     options = {"init": "random"} if "init" in kind._parameter_constraints else {}
     estimator = kind(arguments.k, memory_limit=arguments.memory_limit, integer="allow", **options)
     with job.running() as how:
         counts = read_input(arguments, streamed=how["client"] is not None)
         result = fit_from_starts(
             estimator, counts, arguments.starts,
-            density_threshold=arguments.density_threshold, **how,
+            density_threshold=arguments.density_threshold, **batch_of(arguments, counts), **how,
         )  # fmt: skip
     if result.model is None and job.writes(*ARRAYS):
         why = "there is no consensus" if result.consensus is None else "this model holds no topics"

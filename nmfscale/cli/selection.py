@@ -8,7 +8,7 @@ from typing import Any
 
 from .files import input_files, read_input
 from .job import Job, Outcome, check_resume, drawn
-from .labels import file_and_column, units_of
+from .labels import batch_of, check_batch, file_and_column, units_of
 
 
 def select_k(arguments: argparse.Namespace) -> int:
@@ -21,6 +21,7 @@ def select_k(arguments: argparse.Namespace) -> int:
     kind = model_named(arguments.model)
     if arguments.prior is not None and "prior_factors" not in kind._parameter_constraints:
         arguments.usage("--prior is for --model topic and poisson")
+    check_batch(arguments, kind)
     files = input_files(arguments)
     if arguments.units is not None:
         files = [*files, file_and_column(arguments.units)[0]]
@@ -30,7 +31,8 @@ def select_k(arguments: argparse.Namespace) -> int:
         result = search(
             _estimator(arguments, kind), counts, arguments.k,
             units=units_of(arguments, counts), held_out=arguments.held_out,
-            n_splits=arguments.splits, n_folds=arguments.folds, n_init=arguments.starts, **how,
+            n_splits=arguments.splits, n_folds=arguments.folds, n_init=arguments.starts,
+            **batch_of(arguments, counts), **how,
         )  # fmt: skip
     text = str(result)
     if result.excess_variance is not None:

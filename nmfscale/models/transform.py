@@ -277,8 +277,7 @@ class RowsTransformer(
         total, n_threads = 0.0, self.threads_for(counts)
         for model, L, held in self._halves(counts, share, rng):
             scored = model._weighted(as_counts(held))
-            of_rows = log_shares(scored, L, self.completion_factors, n_threads, model._measured)
-            logs.extend(of_rows + model._log_weights(scored))
+            logs.extend(log_shares(scored, L, self.completion_factors, n_threads, model._measured))
             total += scored.total
         return math.fsum(logs) / total if total else 0.0
 

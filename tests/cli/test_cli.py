@@ -181,6 +181,14 @@ class TestFit:
         assert np.array_equal(
             np.load(out)["loadings"], expected.transform(simulated(), batch=batch)
         )
+        table = tmp_path / "starts.csv"
+        words = ["stability", counts, "-k", 2, "--starts", 2, "-o", table, "--seed", 0, "--quiet"]
+        assert run(*words) == 0
+        without = table.read_text()
+        assert run(*words, "--batch", "donor", "--force") == 0
+        assert table.read_text() != without
+        words = ["select-k", counts, "-k", 2, "--splits", 1, "--seed", 0, "--quiet"]
+        assert run(*words, "--batch", "donor") == 0
         capsys.readouterr()
         words = ["fit", counts, "-k", 3, "--batch"]
         assert "--model topic and poisson" in misuse(capsys, *words, "donor", "--model", "lda")

@@ -373,3 +373,37 @@ def test_workers_share_the_fits(X, client, tmp_path):
         expected = select_k(TOPICS, X, [2, 3], random_state=0)
     for source in (X, tmp_path / "counts.nmf"):
         assert_same(select_k(TOPICS, source, [2, 3], random_state=0, client=client), expected)
+
+
+@pytest.fixture(scope="module")
+def of_batches():
+    """Counts of three topics in two batches with other efficiencies, and the batches."""
+    rng = np.random.default_rng(0)
+    batch = np.repeat(["a", "b"], 60)
+    shares, topics = rng.dirichlet(np.full(3, 0.3), 120), rng.dirichlet(np.full(60, 0.3), 3)
+    effects = np.where(batch[:, None] == "b", np.exp(rng.normal(0, 0.8, 60)), 1)
+    return rng.poisson(400 * effects * (shares @ topics)), batch
+
+
+def test_batches_are_no_topics(of_batches):
+    counts, batch = of_batches
+    options = {"n_splits": 2, "random_state": 0, "n_threads": 1}
+    found = select_k(TOPICS, counts, range(2, 6), batch=batch, **options)
+    assert (found.best, found.held_out) == (3, "samples")
+    # held-out counts, too, are explained by the efficiencies of their batches
+    options["held_out"] = "samples"
+    without = select_k(TOPICS, counts, range(2, 6), **options)
+    assert found.score.max() > without.score.max() + 0.01
+    of_column = anndata.AnnData(sp.csr_array(counts.astype(float)), obs={"donor": batch})
+    again = select_k(TOPICS, of_column, range(2, 6), batch="donor", **options)
+    assert_same(again, found)
+
+
+def test_scores_of_counts_with_batches_are_those_of_the_fits(of_batches):
+    counts, batch = of_batches
+    options = {"held_out": "counts", "n_splits": 1, "random_state": 0, "n_threads": 1}
+    found = select_k(TOPICS, counts, [3], batch=batch, **options)
+    without = select_k(TOPICS, counts, [3], **options)
+    assert found.score[0] > without.score[0] + 0.01
+    with pytest.raises(TypeError, match="LDA takes no batch"):
+        select_k(LDA(), counts, [3], batch=batch)

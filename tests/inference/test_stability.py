@@ -157,3 +157,17 @@ def test_workers_share_the_starts(data, client):
         expected = stability(estimator, data[0], **options)
     found = stability(estimator, pd.DataFrame(data[0].toarray()), client=client, **options)
     assert_same(found, expected)
+
+
+def test_consensus_topics_of_fits_with_batches():
+    rng = np.random.default_rng(0)
+    batch, topics = np.repeat(["a", "b"], 50), rng.dirichlet(np.full(40, 0.3), 3)
+    shares, effects = rng.dirichlet(np.full(3, 0.3), 100), np.exp(rng.normal(0, 0.8, 40))
+    counts = rng.poisson(400 * np.where(batch[:, None] == "b", effects, 1) * (shares @ topics))
+    found = stability(TopicModel(3), counts, 4, batch=batch, random_state=0)
+    assert found.model.batches_.tolist() == ["a", "b"]
+    e = found.model.batch_efficiencies_
+    assert np.corrcoef(np.log(e[1] / e[0]), np.log(effects))[0, 1] > 0.9
+    assert (
+        found.objective.max() > stability(TopicModel(3), counts, 4, random_state=0).objective.max()
+    )

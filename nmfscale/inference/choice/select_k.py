@@ -21,6 +21,7 @@ from ...counts.names import shown
 from ...engine.checkpoint import checkpoints_in, recorded_seed
 from ...engine.threads import resolve_threads, single_blas_thread
 from ...engine.workers import resolve_client
+from ...models.arguments.batches import checked_batch
 from ...models.base import CountModel
 from ...models.pipelines import estimator_and_input
 from ...storage.atomic import user_path
@@ -47,6 +48,7 @@ def select_k(
     n_components: Iterable[int] = range(2, 21),
     *,
     units: ArrayLike | None = None,
+    batch: ArrayLike | str | None = None,
     held_out: HeldOutPart = "auto",
     n_splits: int = 5,
     n_folds: int = 2,
@@ -82,10 +84,14 @@ def select_k(
     units : array-like of shape (n_samples,), default=None
         Unit of each sample, such as a patient or an author, to hold out whole units. They are
         matched with the samples of `X` by name if both have names.
+    batch : array-like of shape (n_samples,) or str, default=None
+        Label of the batch of each sample, or the name of a column of ``obs``, as in
+        :meth:`nmfscale.PoissonNMF.fit`, for estimators that take batches.
     held_out : {"auto", "counts", "samples"}, default="auto"
         What is held out without `units`: parts of all counts, or samples. "auto" fits both halves
         with the largest number of topics, and holds out samples if `excess_variance` of these fits
-        exceeds three standard errors, and 0.02.
+        exceeds three standard errors, and 0.02. With `batch`, "auto" is "samples": excess variance
+        is not estimated beside efficiencies.
     n_splits : int, default=5
         Number of random splits. With a single one, the recommendation may depend on the seed: the
         result shows how far splits differ, and what each of them would recommend. The time is in
@@ -170,13 +176,16 @@ def select_k(
     _check_counts(counts, numbers)
     estimator._check_unmeasured(counts)
     unit = _checked_units(units, counts, int(n_folds))
+    labels = None if batch is None else checked_batch(estimator, counts, batch)
+    if labels is not None and held_out == "auto":
+        held_out = "samples"
     with ExitStack() as stack:
         stack.enter_context(single_blas_thread())
         folder, seed = _folder_and_seed(job)
         splits = _Splits(
             estimator, counts, numbers, int(n_folds), int(n_init), seed,
             folder or Path(stack.enter_context(tempfile.TemporaryDirectory())),
-            {**job, "checkpoint": folder},
+            {**job, "checkpoint": folder}, labels,
         )  # fmt: skip
         n_fits = int(n_splits) * len(numbers) * splits.n_fits
         advance = stack.enter_context(progress_bar(n_fits, "fits", " fits", job["verbose"]))
@@ -267,6 +276,7 @@ class _Splits:
     seed: SeedSequence
     folder: Path
     job: JobOptions
+    batch: Array | None
 
     @property
     def n_fits(self) -> int:
@@ -281,7 +291,7 @@ class _Splits:
             self.counts, self.n_folds, child(seed, 0), unit, self.folder / name,
             self.estimator.memory_limit, resolve_threads(self.job["n_threads"]),
         )  # fmt: skip
-        task = SelectionTask(self.estimator, folds, (), self.n_init)
+        task = SelectionTask(self.estimator, folds, (), self.n_init, self.batch)
         return SplitFits(task, {**part_of_job(self.job, name), "random_state": child(seed, 1)})
 
     def compared(
@@ -294,7 +304,7 @@ class _Splits:
         unit = samples if held_out == "samples" else unit
         numbers, kept = self.numbers, self.numbers
         fits = self.fits(0, unit)
-        if unit is None:
+        if unit is None and self.batch is None:
             # a split in halves shows if counts vary like Poisson counts
             fits.run(numbers[-1:], "most", lambda _: None)
             excess = fits.excess_variance()

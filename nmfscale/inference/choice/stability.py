@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -23,6 +23,7 @@ from ...counts.short_samples import ShortSamplesWarning
 from ...engine.workers import resolve_client
 from ...methods.factors import proportions
 from ...methods.topics.matching import lift_pairs
+from ...models.arguments.batches import checked_batch
 from ...models.arguments.starts import fit_takes, has_random_starts
 from ...models.base import CountModel
 from ...models.pipelines import estimator_and_input
@@ -50,6 +51,7 @@ def stability(
     X: CountsLike,
     n_starts: int = 20,
     *,
+    batch: ArrayLike | str | None = None,
     density_threshold: float = 0.5,
     n_neighbors: int | None = None,
     layer: str | None = None,
@@ -74,6 +76,8 @@ def stability(
         each read.
     n_starts : int, default=20
         Number of fits.
+    batch : array-like of shape (n_samples,) or str, default=None
+        As in :func:`select_k`.
     density_threshold : float, default=0.5
         A topic is left out of the consensus if its mean distance from its nearest neighbours is
         larger. Distances are between unit vectors: 0 to 2; 2 leaves nothing out.
@@ -147,7 +151,8 @@ def stability(
     estimator = with_options(
         estimator, n_init=1, verbose=0, callback=None, random_state=None, **_init_of(estimator)
     )
-    task = StartsTask(estimator, counts)
+    labels = None if batch is None else checked_batch(estimator, counts, batch)
+    task = StartsTask(estimator, counts, labels)
     replicates = run_replicates(task, n_starts, **job)
     topics, objective = replicates["topics"], replicates["objective"]
     best = int(objective.argmax())
@@ -156,7 +161,7 @@ def stability(
     neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
     consensus = consensus_of(topics, float(density_threshold), neighbors)
     if consensus is not None and fit_takes(task.estimator, "fixed_topics"):
-        model = _with_loadings(task.estimator, consensus, counts, job["n_threads"])
+        model = _with_loadings(task, consensus, job["n_threads"])
     return Stability(
         objective, replicates["n_iter"], replicates["converged"], replicates["seed"], topics, best,
         matches, similarities, consensus, model, counts.feature_names, replicates.interrupted,
@@ -179,6 +184,7 @@ class StartsTask(ReplicateTask):
 
     estimator: Any
     counts: CountMatrix
+    batch: Array | None
     name = "starts"
     patience = 600.0
 
@@ -188,6 +194,13 @@ class StartsTask(ReplicateTask):
         names = [name for name in parameters if name not in ("n_threads", "memory_limit")]
         yield from (self.counts.row_totals, self.counts.column_totals)
         yield from (type(self.estimator).__name__, repr({name: parameters[name] for name in names}))
+        if self.batch is not None:
+            yield from self.batch.tolist()
+
+    @property
+    def of_fit(self) -> dict[str, Any]:
+        """Further arguments of the fits."""
+        return {} if self.batch is None else {"batch": self.batch}
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the packed store that workers read, if counts are in one."""
@@ -227,7 +240,7 @@ class StartsTask(ReplicateTask):
         self, seed: int, n_threads: int, counts: CountMatrix, **options: Any
     ) -> dict[str, Array]:
         model = clone(self.estimator).set_params(n_threads=n_threads, random_state=seed, **options)
-        model.fit(counts)
+        model.fit(counts, **self.of_fit)
         return {
             "topics": proportions(model.components_).astype(np.float32),
             "n_iter": np.asarray(model.n_iter_), "objective": objective_of(model),
@@ -251,12 +264,10 @@ def _matched(topics: Array, best: int) -> tuple[Array, Array]:
     return matches, similarities
 
 
-def _with_loadings(
-    estimator: Any, consensus: Consensus, counts: CountMatrix, n_threads: int | None
-) -> Any:
+def _with_loadings(task: StartsTask, consensus: Consensus, n_threads: int | None) -> Any:
     """Return a model with the topics of the consensus, and loadings fitted to the counts."""
-    K = estimator.n_components
-    model = with_options(estimator, random_state=0, init="random")
+    fixed = np.ones(task.estimator.n_components, bool)
+    model = with_options(task.estimator, random_state=0, init="random")
     if getattr(model, "solver", None) == "joint-em":  # which holds no topics
         model.set_params(solver="auto")
     if n_threads is not None:
@@ -264,4 +275,5 @@ def _with_loadings(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", ShortSamplesWarning)
-        return model.fit(counts, components=consensus.topics, fixed_topics=np.ones(K, bool))
+        topics = {"components": consensus.topics, "fixed_topics": fixed}
+        return model.fit(task.counts, **topics, **task.of_fit)

@@ -149,6 +149,14 @@ class Folds:
             parts[number], parts[n + number], parts[2 * n + number], sums[inside], sums[~inside]
         )
 
+    def rows(self, number: int) -> tuple[Array, Array]:
+        """Return the samples that are fitted in a fold, and those that are scored."""
+        if self.unit is None:
+            rows = np.arange(self.counts.shape[0])
+            return rows, rows
+        inside = self.fold_of_unit[self.unit] == number
+        return np.flatnonzero(~inside), np.flatnonzero(inside)
+
     def halves(self) -> tuple[CountMatrix, CountMatrix]:
         """Return the two parts of counts that are split in halves."""
         return self._parts[0], self._parts[1]

@@ -18,6 +18,7 @@ from ...counts.names import shown
 from ...methods.factors import proportions
 from ...methods.projection.completion import log_shares
 from ...methods.weights.measured import Measured
+from ...models.arguments.batches import values_in
 from ...models.base import CountModel
 from .folds import Fold, Folds
 from .replicates import ReplicateTask
@@ -63,13 +64,15 @@ class SelectionTask(ReplicateTask):
     """Fits with some numbers of topics, each to all folds, `n_init` times.
 
     Replicate r is of number r // (n_init n_folds), and of fold r modulo n_folds. The fits of a
-    number of topics have seeds of their own; those of different numbers have the same.
+    number of topics have seeds of their own; those of different numbers have the same. `batch` (n,)
+    are the batches of samples, None without.
     """
 
     estimator: Any
     folds: Folds
     numbers: tuple[int, ...]
     n_init: int = 1
+    batch: Array | None = None
     name = "fits"
     patience = 600.0
 
@@ -89,6 +92,8 @@ class SelectionTask(ReplicateTask):
         yield from (type(self.estimator).__name__, repr({name: parameters[name] for name in names}))
         yield from (str(folds.seed.entropy), str(folds.seed.spawn_key))
         yield from (self.n_init, *self.numbers)
+        if self.batch is not None:
+            yield from self.batch.tolist()
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the packed store that workers read, if there is one."""
@@ -138,7 +143,13 @@ class SelectionTask(ReplicateTask):
             self.estimator, n_components=self.numbers[at], n_init=1, verbose=0, callback=None,
             random_state=state_of_fit(seed, place), n_threads=n_threads, **options,
         )  # fmt: skip
-        scores = scores_of(model.fit(counts), fold, folds.n_sums, n_threads)
+        batches = None
+        if self.batch is None:
+            model.fit(counts)
+        else:
+            batches = [self.batch[rows] for rows in folds.rows(place % folds.n_folds)]
+            model.fit(counts, batch=batches[0])
+        scores = scores_of(model, fold, folds.n_sums, n_threads, batches)
         missing = (0, max(self.numbers) - self.numbers[at])
         scores["topics"] = np.pad(scores["topics"], ((0, 0), missing))
         scores["topic_counts"] = np.pad(scores["topic_counts"], missing)
@@ -152,20 +163,28 @@ def loadings_of(model: Any, counts: CountMatrix) -> Array:
     return np.asarray(model.completion_loadings(model._explained(counts)))
 
 
-def scores_of(model: Any, fold: Fold, n_sums: int, n_threads: int) -> dict[str, Array]:
-    """Return sums of log-probabilities of a fitted model, its topics, and their counts."""
+def scores_of(
+    model: Any, fold: Fold, n_sums: int, n_threads: int, batches: list[Array] | None = None
+) -> dict[str, Array]:
+    """Return sums of log-probabilities of a fitted model, its topics, and their counts.
+
+    `batches` are those of the samples of the fit and of held-out samples, if there are any.
+    """
     train, seen, held, sums, sums_of_train = fold
     F = np.asarray(model.completion_factors, np.float64)
     L = loadings_of(model, train)
-    measured = Measured.of(train)
-    inside = log_shares(train, L, F, n_threads, measured)
-    shares = proportions(L * (F.sum(axis=0) if measured is None else measured.sums(F)))
+    values = values_in(model, train, np.arange(train.shape[0]))
+    inside = log_shares(train, L, F, n_threads, values)
+    shares = proportions(L * (F.sum(axis=0) if values is None else values.sums(F)))
     topic_counts = (shares * train.row_totals[:, None]).sum(axis=0)
+    of_held: Any = Measured.of(held) if batches is None else values
     if seen is not None:
-        of_seen, seen = model._knowing(model._explained(seen), {})
+        options = {} if batches is None else {"batch": batches[1]}
+        of_seen, seen = model._knowing(model._explained(seen), options)
         L = np.asarray(of_seen.completion_loadings(seen), np.float64)
+        of_held = of_held if batches is None else of_seen._measured
     unknown = train.column_nnz == 0
-    outside = log_shares(held, L, F, n_threads, Measured.of(held), left_out=unknown)
+    outside = log_shares(held, L, F, n_threads, of_held, left_out=unknown)
     if seen is not None:
         outside = np.where(seen.row_totals > 0, outside, 0)
     F = np.asarray(model.components_.T, np.float64)

@@ -39,8 +39,10 @@ def log_shares(
 ) -> Array:  # fmt: skip
     """Return ``sum_j x_ij log p_ij`` with ``p_ij = mu_ij / sum_j mu_ij``, mu = L F^T, (n,).
 
-    The sums over j include only measured features, and none of a mask `left_out` (m,).
+    The sums over j include only measured features, and none of a mask `left_out` (m,). Weights of
+    entries and efficiencies multiply mu; counts are then weighted.
     """
+    logs = 0.0 if measured is None else measured.log_weights(counts)
     L = L.astype(np.float64, copy=False)
     if left_out is not None and left_out.any():
         counts = select_columns(
@@ -49,4 +51,4 @@ def log_shares(
         F = np.where(left_out[:, None], 0.0, F)
     u = F.sum(axis=0, dtype=np.float64) if measured is None else measured.sums(F)
     sizes = row_sizes(L, u)
-    return log_mu_rows(counts, L / sizes[:, None], F, n_threads=n_threads)
+    return logs + log_mu_rows(counts, L / sizes[:, None], F, n_threads=n_threads)

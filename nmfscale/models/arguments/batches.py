@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,14 @@ def warn_of_small_shape(shape: float) -> None:
             "be compared between them. Fit each batch, and match topics (match_topics), or hold "
             "efficiencies nearer to 1, such as by batch_shape=10."
         )
+
+
+def checked_batch(estimator: Any, counts: CountMatrix, batch: Any) -> Array:
+    """Return the labels (n,) of batches for the fits of an estimator that takes them."""
+    if "batch" not in signature(type(estimator).fit).parameters:
+        raise TypeError(why_no_batches(type(estimator).__mro__))
+    names, codes = codes_of(batch_labels(counts, batch), counts.shape[0])
+    return names[codes]
 
 
 def has_efficiencies(model: Any) -> bool:
