@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -204,9 +203,7 @@ def _without_efficiencies(model: Any, X: Any, **part: Any) -> Array:
         raise ValueError(
             "X is not what the model was fitted to: pass the same counts, or leave X out."
         )
-    alike = copy.copy(model)
-    alike.batches_ = alike.batch_ = alike.batch_efficiencies_ = None
-    loadings = np.asarray(alike.transform(counts), np.float64)
+    loadings = np.asarray(model.transform(counts, batch=[None] * len(rows)), np.float64)
     shares = np.empty(loadings.shape)
     shares[rows] = proportions(loadings * np.asarray(model.components_, np.float64).sum(axis=1))
     return shares
