@@ -170,7 +170,7 @@ def test_all_damaged(tmp_path):
         ({"n_components": 4}, X, "n_components was 3 and is 4"),
         ({"dtype": "float32"}, X, "dtype was 'float64' and is 'float32'"),
         ({"extrapolate": False}, X, "extrapolate was True and is False"),
-        ({"prior_factors": 1.5}, X, "features, weights or priors differ"),
+        ({"prior_factors": 1.5}, X, "batches, weights or priors differ"),
         ({"init": np.arange(90) % 3}, X, "the start differs"),
         ({"random_state": 1}, X, "random_state was 0 and is 1"),
         ({}, X + 1, "the counts differ"),
