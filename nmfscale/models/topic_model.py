@@ -35,7 +35,7 @@ class TopicModel(PoissonNMF):
         As in :class:`PoissonNMF`. The penalty applies to the fit before it is converted, which
         keeps zeros. With an exponent of 1 and norm="l1", it changes only `size_factors_` and the
         deviance.
-    integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+    batch_shape, integer, dtype, n_threads, memory_limit, random_state, verbose, callback
         As in :class:`PoissonNMF`.
 
     Attributes

@@ -63,6 +63,7 @@ def results():
             noisy, X, n_chains=2, n_draws=5, n_warmup=5, random_state=0
         ),
         nmfscale.topic_quality(model, X, n_top=3),
+        nmfscale.batch_effects(model, batch=GROUPS, clusters=["all"] * N),
         nmfscale.cluster_samples(model),
         nmfscale.find_samples(model, n_top=2),
         nmfscale.compare_fits({"a": model, "b": named}, X),
