@@ -35,7 +35,7 @@ MODULES = sorted(
 COMMANDS = (
     "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap",
     "correspondence", "select-k", "stability", "topic-quality", "batch-effects", "differential",
-    "export", "report", "restore", "completion", "cluster",
+    "pseudobulk", "conditions", "export", "report", "restore", "completion", "cluster",
 )  # fmt: skip
 # Pages whose names are checked, and names of other packages on them.
 PAGES_OF_NAMES = ("faq", "which_model")
@@ -134,6 +134,7 @@ def test_page_on_model_files(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
 @pytest.mark.filterwarnings("ignore:.* fewer than 20 (units|samples)")
 @pytest.mark.filterwarnings("ignore:one unit has most of topics")
+@pytest.mark.filterwarnings("ignore:most of the variance of topics .* is between units")
 @pytest.mark.filterwarnings("ignore:units= is not given, so that each of 5,15")
 @pytest.mark.filterwarnings("ignore:samples of group 'numpy' have")
 @pytest.mark.filterwarnings("ignore:.* samples have fewer than total=86 counts")
@@ -166,6 +167,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:the proportion of topic .* varies more in group")
 @pytest.mark.filterwarnings("ignore:one unit has most of topics")
+@pytest.mark.filterwarnings("ignore:most of the variance of topics .* is between units")
 @pytest.mark.parametrize(
     ("name", "least"),
     [
