@@ -13,11 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
+from ..counts.label_totals import totals_of_labels
 from ..counts.warn import warn_caller
 from ..kernels import dense
 from ..kernels.functions import exp
 from ..methods.poisson.priors import gamma_prior
-from ..methods.projection.new_batches import new_efficiencies, totals_of_batches
+from ..methods.projection.new_batches import new_efficiencies
 from ..methods.projection.penalty import Penalty
 from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import RowsPass
@@ -346,8 +347,8 @@ class HeldFactors(CountModel):
             M = dense.product(dense.sums_of_groups(L, pairs.groups, len(pairs.batches)), F.T)
             return dense.product(of_groups, M if pairs.features is None else M * pairs.features)
 
-        T = totals_of_batches(counts, codes - new.start, new.stop - new.start)
-        return new_efficiencies(T, self.batch_shape_, expected)
+        T = totals_of_labels(counts, codes - new.start, new.stop - new.start)
+        return new_efficiencies(np.ascontiguousarray(T.T), self.batch_shape_, expected)
 
     def pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,

@@ -195,7 +195,7 @@ class StartsTask(ReplicateTask):
         yield from (self.counts.row_totals, self.counts.column_totals)
         yield from (type(self.estimator).__name__, repr({name: parameters[name] for name in names}))
         if self.batch is not None:
-            yield from self.batch.tolist()
+            yield np.unique(self.batch, return_inverse=True)[1]
 
     @property
     def of_fit(self) -> dict[str, Any]:

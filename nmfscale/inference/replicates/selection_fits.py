@@ -93,7 +93,7 @@ class SelectionTask(ReplicateTask):
         yield from (str(folds.seed.entropy), str(folds.seed.spawn_key))
         yield from (self.n_init, *self.numbers)
         if self.batch is not None:
-            yield from self.batch.tolist()
+            yield np.unique(self.batch, return_inverse=True)[1]
 
     def file(self) -> tuple[str, tuple[int, ...]]:
         """Return the packed store that workers read, if there is one."""

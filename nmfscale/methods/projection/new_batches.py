@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...counts.base import CountMatrix
 from ...engine import progress
 from ...kernels.functions import exp, log
 from ..factors import LEAST, Array
@@ -35,18 +34,6 @@ def new_efficiencies(T: Array, shape: float, expected: Callable[[Array], Array])
         if (change * np.sqrt(T)).max(initial=0.0) <= _TOL:
             break
     return efficiencies
-
-
-def totals_of_batches(counts: CountMatrix, batches: Array, n_batches: int) -> Array:
-    """Return the counts (B, m) of each feature in batches (n,); those of -1 are left out."""
-    m = counts.shape[1]
-    totals = np.zeros(n_batches * m)
-    for first, indptr, indices, data in counts.chunks():
-        batch = np.repeat(batches[first : first + len(indptr) - 1], np.diff(indptr))
-        inside = batch >= 0
-        # in the order of the entries, whatever the chunks
-        np.add.at(totals, batch[inside] * m + indices[inside], data[inside].astype(np.float64))
-    return totals.reshape(n_batches, m)
 
 
 def _means(T: Array, M: Array, a: float) -> Array:

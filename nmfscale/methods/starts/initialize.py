@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...counts.base import CountMatrix
+from ...counts.label_totals import totals_of_labels
 from ...counts.names import is_missing, of_features, of_samples, same_topics, shown, transposed
 from ...counts.structure import non_negative
 from ...counts.warn import warn_caller
@@ -202,12 +203,7 @@ def _from_clusters(counts: CountMatrix, labels: Array, n_components: int) -> tup
     L = np.full((counts.shape[0], n_components), SHARED / n_components)
     L[np.arange(counts.shape[0]), labels] += 1 - SHARED
     L *= counts.row_totals[:, np.newaxis]
-    F = np.zeros(counts.shape[1] * n_components)
-    # In pieces: a product of sparse matrices would copy the counts to float64.
-    for first, indptr, indices, data in counts.chunks():
-        entry_labels = np.repeat(labels[first : first + len(indptr) - 1], np.diff(indptr))
-        np.add.at(F, indices.astype(np.int64) * n_components + entry_labels, data)
-    totals = F.reshape(counts.shape[1], n_components)
+    totals = totals_of_labels(counts, labels, n_components)
     return L, _smoothed(totals, totals.sum(axis=1) / max(counts.total, MINVAL))
 
 
