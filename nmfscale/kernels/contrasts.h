@@ -22,7 +22,8 @@ typedef struct {
     const row_problem *p;
     const slice_counts *s;
     int lane0, K;
-    VEC pseudo, exposure, residual;                       /* residual: largest squared decrement at an end */
+    VEC pseudo, residual;                                 /* residual: largest squared decrement at an end */
+    VEC *total;                                           /* total_k + exposure */
     VEC *b, *from, *x, *num, *g, *kappa, *A, *H, *T;      /* coefficients, where a step begins, the step, ... */
     VEC *fit, *logs, *fitted, *c, *w, *least, *other;     /* the minimum, its log, its Cholesky factor; contrast and its weights */
 } NAME(regression);
@@ -30,13 +31,12 @@ typedef struct {
 /* h at b; H and num of the passes of the counts. */
 static VEC NAME(loss)(NAME(regression) *r)
 {
-    const REAL *total = r->p->total;
     double loglik[LANES] ALIGNED = {0};
     REAL lanes[WIDTH] ALIGNED;
     VEC sum = SET1(0), logs = SET1(0);
     NAME(newton_pass)(r->p, r->s, r->lane0, r->b, r->num, r->A, r->H, loglik);
     for (int k = 0; k < r->K; k++) {
-        sum = FMA(SET1(total[k]) + r->exposure, r->b[k], sum);
+        sum = FMA(r->total[k], r->b[k], sum);
         logs += NAME(vlog)(r->b[k]);
     }
     for (int j = 0; j < WIDTH; j++)
@@ -77,10 +77,9 @@ static VEC NAME(solve_lower)(const VEC *C, VEC *v, int K)
 /* g <- the relative Newton step at b, subject to c'b = 0 if there is a contrast; returns the squared decrement. */
 static VEC NAME(direction)(NAME(regression) *r, const VEC *c)
 {
-    const REAL *total = r->p->total;
     VEC *g = r->g, *kappa = r->kappa, squared, both = SET1(0);
     for (int k = 0; k < r->K; k++)
-        g[k] = r->pseudo - r->b[k] * (SET1(total[k]) + r->exposure - r->num[k]);
+        g[k] = r->pseudo - r->b[k] * (r->total[k] - r->num[k]);
     NAME(factorize)(r, r->pseudo);
     squared = NAME(solve_lower)(r->T, g, r->K);
     if (c) {
@@ -142,13 +141,12 @@ static VEC NAME(minimum)(NAME(regression) *r, const VEC *c, VEC live, VEC enough
 /* b <- the fit, moved so that coefficient k and its reference are equal and have the same expected counts together. */
 static void NAME(merge)(NAME(regression) *r, int k)
 {
-    const REAL *total = r->p->total;
-    const VEC own = SET1(total[k]) + r->exposure;
+    const VEC own = r->total[k];
     VEC mean = SET1(0), sizes = SET1(0);
     for (int l = 0; l < r->K; l++) {
         const VEC inside = SET1(1) - AT_LEAST(SET1(0), r->w[l]);
         mean = FMA(r->w[l], r->fit[l], mean);
-        sizes = FMA(inside, SET1(total[l]) + r->exposure, sizes);
+        sizes = FMA(inside, r->total[l], sizes);
     }
     const VEC merged = FMA(own, r->fit[k], sizes * mean) / (own + sizes), factor = merged / mean;
     for (int l = 0; l < r->K; l++) {
@@ -235,11 +233,10 @@ static void NAME(all_pairs)(NAME(regression) *r, VEC fitted, int bounds)
  * place of pseudo. */
 static VEC NAME(fit_row)(NAME(regression) *r, VEC ridge)
 {
-    const REAL *total = r->p->total;
     for (int i = 0; i < EM_START; i++) {
         NAME(gradient_pass)(r->p, r->s, r->lane0, r->b, r->num, r->A, NULL);
         for (int k = 0; k < r->K; k++)
-            r->b[k] = FMA(r->b[k], r->num[k], r->pseudo) / (SET1(total[k]) + r->exposure);
+            r->b[k] = FMA(r->b[k], r->num[k], r->pseudo) / r->total[k];
     }
     const VEC found = NAME(minimum)(r, NULL, SET1(1), SET1((REAL)1e300), PRECISE);
     for (int k = 0; k < r->K; k++) {
@@ -307,10 +304,14 @@ static void NAME(ratios)(NAME(regression) *r, const contrast_problem *to, REAL *
 /* The prior of the rows of a vector, with its mode at their mean coefficients. */
 static void NAME(set_prior)(NAME(regression) *r, const contrast_problem *to, double pseudo)
 {
-    REAL exposure[WIDTH] ALIGNED;
+    REAL exposure[WIDTH] ALIGNED, total[WIDTH] ALIGNED;
     for (int j = 0; j < WIDTH; j++)
         exposure[j] = (REAL)(pseudo / to->mean[r->lane0 + j]);
-    r->exposure = LOAD(exposure);
+    for (int k = 0; k < r->K; k++) {
+        for (int j = 0; j < WIDTH; j++)
+            total[j] = (REAL)to->total[k * LANES + r->lane0 + j];
+        r->total[k] = LOAD(total) + LOAD(exposure);
+    }
     r->pseudo = SET1((REAL)pseudo);
 }
 
@@ -322,7 +323,7 @@ static void NAME(contrasts)(const row_problem *p, const slice_counts *s, const c
     const int K = p->n_components, packed = PACKED(K, 0);
     VEC *next = workspace;
     NAME(regression) r = {.p = p, .s = s, .K = K};
-    VEC **parts[] = {&r.b, &r.from, &r.x, &r.num, &r.g, &r.kappa, &r.fit, &r.logs, &r.c, &r.w, &r.least, &r.other};
+    VEC **parts[] = {&r.b, &r.from, &r.x, &r.num, &r.g, &r.kappa, &r.fit, &r.logs, &r.c, &r.w, &r.least, &r.other, &r.total};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++, next += p->stride)
         *parts[i] = next;
     r.A = next;

@@ -213,8 +213,9 @@ def correlations(
     """
 
 def contrasts(
-    counts: SlicedCounts, problem: RowProblem, mean: Array, out: Array, *, pseudo: float,
-    pseudo_of_tests: float, bounds: bool, n_threads: int, weights: Array | None = None,
+    counts: SlicedCounts, problem: RowProblem, totals: Array, mean: Array, out: Array, *,
+    pseudo: float, pseudo_of_tests: float, bounds: bool, n_threads: int,
+    weights: Array | None = None,
 ) -> None:  # fmt: skip
     """Fit every row with the held factor as design, and test equality of its coefficients.
 
@@ -224,7 +225,10 @@ def contrasts(
     Parameters
     ----------
     counts, problem
-        As in `update_rows`; the factor is float64, with at least two components.
+        As in `update_rows`; the factor is float64, with at least two components, and the problem
+        needs no totals.
+    totals : float64 array of shape (n_slices, K, 16)
+        The linear term of each coefficient of each row.
     mean : float64 array of shape (n_lanes,)
         Positive coefficients at which the prior of a row has its mode, and from which it starts.
     out : float64 array of shape (n_slices, 5 K + 2, 16)

@@ -284,13 +284,15 @@ def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] 
            out.shape[0], first, every, n_threads)
 
 
-def contrasts(SlicedCounts counts, RowProblem problem, const double[::1] mean,
-              double[:, :, ::1] out, *, double pseudo, double pseudo_of_tests, bint bounds,
+def contrasts(SlicedCounts counts, RowProblem problem, const double[:, :, ::1] totals,
+              const double[::1] mean, double[:, :, ::1] out, *, double pseudo, double pseudo_of_tests, bint bounds,
               int n_threads, const double[:, ::1] weights=None):
     """Fit every row, and compare each of its coefficients with others: see contrasts.h."""
     cdef Py_ssize_t s, K = problem.c.n_components, n_slices = counts.n_slices
     if problem.dtype != "float64" or mean.shape[0] != n_slices * LANES or K < 2:
         raise ValueError("contrasts need a float64 design of two components, and a mean per lane")
+    if (totals.shape[0], totals.shape[1], totals.shape[2]) != (n_slices, K, LANES):
+        raise ValueError(f"totals have shape {(totals.shape[0], totals.shape[1], totals.shape[2])}")
     if (out.shape[0], out.shape[1], out.shape[2]) != (n_slices, 5 * K + 2, LANES):
         raise ValueError(f"out has shape {(out.shape[0], out.shape[1], out.shape[2])}")
     if weights is not None and (weights.shape[0], weights.shape[1]) != (K, K):
@@ -300,23 +302,23 @@ def contrasts(SlicedCounts counts, RowProblem problem, const double[::1] mean,
     cdef const level_kernels *kernels = kernels_in_use()
     cdef size_t size = contrasts_bytes(K)
     to.pseudo, to.pseudo_of_tests, to.bounds = pseudo, pseudo_of_tests, bounds
-    to.mean, to.weights = NULL, NULL
+    to.total, to.mean, to.weights = NULL, NULL, NULL
     if weights is not None:
         to.weights = &weights[0, 0]
     cdef char *memory = workspace(size, n_threads)
     for s in prange(n_slices, nogil=True, schedule="dynamic", num_threads=n_threads,
                     use_threads_if=n_slices > 1):
-        contrasts_of_slice(kernels, counts, problem, to, s, &mean[s * LANES], &out[s, 0, 0],
-                           piece(memory, size, threadid()))
+        contrasts_of_slice(kernels, counts, problem, to, s, &totals[s, 0, 0], &mean[s * LANES],
+                           &out[s, 0, 0], piece(memory, size, threadid()))
     free(memory)
 
 
 cdef void contrasts_of_slice(const level_kernels *kernels, SlicedCounts counts, RowProblem problem,
-                             contrast_problem to, Py_ssize_t s, const double *mean, double *out,
-                             char *memory) noexcept nogil:
+                             contrast_problem to, Py_ssize_t s, const double *total,
+                             const double *mean, double *out, char *memory) noexcept nogil:
     cdef slice_counts x
     counts.slice(s, &x)
-    to.mean = mean
+    to.total, to.mean = total, mean
     kernels.contrasts(&problem.c, &x, &to, out, memory)
 
 

@@ -91,6 +91,7 @@ typedef struct {
 
 /* Regressions of the rows of a slice on the held factor, and contrasts of their coefficients: see contrasts.h. */
 typedef struct {
+    const double *total;           /* (K, 16) linear terms of the coefficients of each row */
     const double *mean;            /* (16) equal coefficients of each row, from which it starts */
     const double *weights;         /* (K, K) weights of the coefficients that each one is compared with; NULL: the nearest one */
     double pseudo;                 /* pseudo-counts of each coefficient; their rate is pseudo / mean */

@@ -79,6 +79,7 @@ cdef extern from "slices.h" nogil:
         void (*elementwise)(int, int64_t, const void *, const void *, double,
                             void *) noexcept nogil
     ctypedef struct contrast_problem:
+        const double *total
         const double *mean
         const double *weights
         double pseudo

@@ -49,5 +49,5 @@ size_t nmfscale_solve_bytes(int n_components, int64_t max_entries, int real_byte
 size_t nmfscale_contrasts_bytes(int n_components)
 {
     size_t stride = (size_t)(n_components + GROUP - 1) / GROUP * GROUP, packed = (size_t)n_components * (n_components + 1) / 2;
-    return ((12 + TILE) * stride + 3 * packed) * LANES * sizeof(double);
+    return ((13 + TILE) * stride + 3 * packed) * LANES * sizeof(double);
 }

@@ -10,7 +10,7 @@ from sklearn.model_selection import cross_val_score
 
 import nmfscale
 from nmfscale import TopicModel, batch_effects
-from nmfscale.inference.batches.advice import cramers_v
+from nmfscale.inference.design.confounding import cramers_v
 
 N, M, K = 240, 60, 4
 RNG = np.random.default_rng(0)

@@ -1,5 +1,7 @@
 """Conditions within topics: the tests of the definition, their level, designs of donors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -249,6 +251,41 @@ def test_unmeasured_features_are_compared_among_the_units_that_measured_them(stu
     assert_allclose(changes.lfc[0, 0, :30][tested], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_sizes_of_units_have_the_efficiencies_of_their_batches():
+    X, donors, treated = cells(8)
+    batch = np.isin(donors, [0, 1, 8, 9, 10, 11, 12, 13]).astype(int)  # more of the treated donors
+    rng = np.random.default_rng(3)
+    X = rng.binomial(X, rng.choice([0.3, 0.9], (2, M))[batch])
+    model = nmfscale.TopicModel(2, random_state=0).fit(X, batch=np.array(["a", "b"])[batch])
+    bulk = pseudobulk(model, X, units=donors)
+    assert bulk.batches == ("a", "b")
+    passed = model.batch_efficiencies_ @ model.components_.T
+    whole = X.sum(axis=1) / (model.loadings_ * passed[batch]).sum(axis=1)
+    expected = model.loadings_[:, 0] * whole
+    sizes = np.array([
+        sum(expected[(donors == u) & (batch == b)].sum() * model.batch_efficiencies_[b]
+            for b in (0, 1)) for u in range(16)
+    ])  # fmt: skip
+    assert_allclose(bulk.sizes_of_features(0), sizes, rtol=1e-6)
+    efficiency = np.array(bulk.to_anndata(0).layers["efficiencies"])
+    assert_allclose(efficiency * bulk.sizes.sum(axis=0)[:, [0]], sizes, rtol=1e-6)
+    changes = condition_features(model, X, treated, units=donors, normalize="total")
+    counts = np.maximum(Unmixing.of(bulk).counts(bulk, 0), 0).T
+    counts /= Unmixing.of(bulk).inflation[0][:, None]
+    design = np.column_stack([np.ones(16), np.arange(16) >= 8])
+    fits = fit_features(with_pseudocounts(counts, sizes.T), sizes.T, design, changes.alpha[0])
+    tested = changes.tested[0, 0]
+    assert tested.sum() > 150
+    assert_allclose(changes.lfc[0, 0, tested], fits.coefficients[tested, 1] / np.log(2), rtol=1e-6)
+    null = changes.pvalue[0, :, : M - M // 10][changes.tested[0, :, : M - M // 10]]
+    assert (null < 0.05).mean() < 0.1
+    alone = replace(bulk, efficiencies=None, sizes=bulk.sizes.sum(axis=0, keepdims=True))
+    without = condition_features(model, alone, np.arange(16) >= 8)
+    assert (without.pvalue[without.tested] < 0.05).mean() > 0.2
+    with pytest.warns(UserWarning, match="batch=, and conditions False and True have no batch in"):
+        condition_features(model, bulk, batch[np.searchsorted(donors, np.arange(16))] == 1)
+
+
 def test_donors_with_one_condition_do_not_contribute_beside_pairs():
     X, donors, treated = cells(6, crossed=True)
     kept = ~((donors == 5) & treated)
@@ -301,10 +338,10 @@ def test_few_frequent_features_that_rise_make_no_others_fall():
     means[3:, :5] += 4 * means.mean()
     counts = rng.poisson(means).astype(float)
     sizes = counts.sum(axis=1)
-    rates = counts[:, 5:].sum(axis=1) / (sizes * median_ratios(counts, sizes))
+    rates = counts[:, 5:].sum(axis=1) / (sizes * median_ratios(counts, sizes[:, None]))
     assert np.ptp(counts[:, 5:].sum(axis=1) / sizes) > 0.1
     assert_allclose(rates, rates.mean(), rtol=0.03)
-    assert_array_equal(median_ratios(counts[:, :10], sizes), 1)
+    assert_array_equal(median_ratios(counts[:, :10], sizes[:, None]), 1)
 
 
 def test_alpha_of_negative_binomial_counts():

@@ -95,6 +95,93 @@ def test_every_number_is_that_of_the_oracle(loadings, pseudocount, family):
         assert_allclose(found.std_error[:, j], errors, rtol=1e-4)
 
 
+def with_batches():
+    """Return counts, the batches of samples, and a fit of two topics that differ between them."""
+    rng = np.random.default_rng(4)
+    batch = np.repeat([0, 1], [50, 70])
+    shares = np.stack([rng.beta(2 - batch, 1 + batch), rng.beta(1, 1, 120)]).T
+    shares = np.stack([shares[:, 0], 1 - shares[:, 0]]).T
+    means = 400 * shares @ rng.dirichlet(np.full(40, 0.7), 2)
+    X = rng.poisson(means * np.exp(rng.normal(0, 0.5, (2, 40)))[batch])
+    return X, batch, TopicModel(2, random_state=0).fit(X, batch=batch)
+
+
+def test_efficiencies_of_batches_are_factors_of_expected_counts():
+    """The oracle has them in its design; errors are those of frequencies and efficiencies."""
+    X, batch, model = with_batches()
+    sizes, n = np.random.default_rng(0).uniform(300, 500, len(X)), len(X)
+    options = {"split": None, "size_factors": sizes}
+    found, a = differential_features(model, X, **options), model.batch_shape_
+    for j in (0, 7, 20):
+        x, e = X[:, j].astype(float), model.batch_efficiencies_[batch, j]
+        A = np.maximum(model.loadings_, 1e-10) * (sizes * e)[:, None]
+        f, _ = feature_regression(x, A)
+        assert_allclose(found.frequencies[:, j], f, rtol=2e-5)
+        mu = A @ f
+        dispersion = ((x - mu) ** 2).sum() / mu.sum() * n / (n - 2)
+        assert_allclose(found.dispersion[j], dispersion, rtol=1e-4)
+        parts = A * f / mu[:, None]  # information on log f, and on log e
+        both = np.column_stack([parts, np.eye(2)[batch]])
+        information = (both * x[:, None]).T @ both
+        c, variances = np.array([1, -1]), []
+        for pseudo in (1.0, OF_TESTS):
+            prior = np.diag([pseudo, pseudo, a, a])
+            V = np.linalg.inv(information + prior)[:2, :2]
+            known = np.linalg.inv(information[:2, :2] + prior[:2, :2])
+            variances.append((c @ V @ c, c @ known @ c))
+        factor = max(dispersion, 1)
+        assert_allclose(
+            found.std_error[:, j], np.sqrt(variances[0][0] * factor) / np.log(2), rtol=1e-3
+        )
+        value = feature_regression(x, A, OF_TESTS)[1]
+        equal = feature_regression(x, A, OF_TESTS, equal_topics(2, 1, 0))[1]
+        share = variances[1][1] / variances[1][0]
+        assert share < 0.9
+        z = np.sqrt(2 * (equal - value) * share / factor)
+        assert_allclose(np.abs(found.z[:, j]), z, rtol=1e-3, atol=1e-4)
+    of_mean = differential_features(model, X, reference="mean", **options)
+    assert_allclose(of_mean.z, found.z, rtol=1e-6)  # with two topics
+
+
+def test_efficiencies_of_features_that_the_fit_did_not_have_are_estimated():
+    X, batch, _ = with_batches()
+    counts = pd.DataFrame(X).rename("g{}".format, axis=1)
+    model = TopicModel(2, random_state=0).fit(counts.iloc[:, :30], batch=batch)
+    found = differential_features(model, counts, split=None)
+    a, j = model.batch_shape_, 35
+    x, passed = X[:, j].astype(float), model.batch_efficiencies_ @ model.components_.T
+    whole = X[:, :30].sum(axis=1) / (model.loadings_ * passed[batch]).sum(axis=1)
+    A = np.maximum(model.loadings_, 1e-10) * whole[:, None]
+    T, S = (np.array([V[batch == b].sum(axis=0) for b in (0, 1)]) for V in (x, A))
+    f = np.full(2, x.sum() / A.sum())
+    for _ in range(2000):
+        e = (a + T) / (a + S @ f)
+        f = f * (A.T @ (x / (A @ f))) / (e @ S)
+    f, _ = feature_regression(x, A * e[batch][:, None])
+    assert np.abs(np.log(e)).max() > 0.1
+    assert_allclose(found.frequencies[:, j], f, rtol=0.01)
+
+
+@pytest.mark.slow
+def test_batches_that_differ_in_topics_and_efficiencies_keep_the_level():
+    """Where efficiencies are taken as known, 15% are below 0.05; without batches, 60%."""
+    rng, n, m = np.random.default_rng(0), 600, 400
+    null, batch = np.arange(m) % 2 == 0, np.arange(n) % 2
+    common, own = rng.gamma(1, 1, m) + 0.05, rng.gamma(0.4, 1, (m, 2))
+    F = np.where(null, common / common[null].sum(), 0)[:, None] + np.where(
+        null[:, None], 0, own / own[~null].sum(axis=0)
+    )
+    share = rng.beta(np.where(batch, 1, 3), np.where(batch, 3, 1))
+    means = 200 * np.column_stack([share, 1 - share]) @ F.T
+    X = rng.poisson(means * np.exp(rng.normal(0, 0.5, (2, m)))[batch])
+    shares = {}
+    for batches in (None, batch):
+        model = TopicModel(2, random_state=0).fit(X, batch=batches)
+        p = differential_features(model, X, random_state=0).pvalue[0]
+        shares[batches is None] = (p[null] < 0.05).mean(), (p[~null] < 0.05).mean()
+    assert shares[True][0] > 0.4 and shares[False][0] < 0.11 and shares[False][1] > 0.6, shares
+
+
 @pytest.mark.parametrize("reference", ["least-extreme", "mean", [0, 2]])
 def test_errors_between_units_are_those_of_the_oracle(loadings, reference):
     """One Newton step without each unit, in plain NumPy; t tests of differences of frequencies.

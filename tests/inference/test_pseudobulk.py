@@ -34,7 +34,7 @@ def test_counts_are_split_among_topics_by_their_responsibilities(model, result):
         assert_allclose(result.counts[u].sum(axis=0), SMALL[donor == DONORS].sum(axis=0))
     assert_allclose(result.sizes[0].sum(axis=1), result.counts.sum(axis=(1, 2)))
     assert_allclose(result.proportions.sum(axis=1), result.n_samples)
-    assert result.unit_names == ("ann", "ben", "cat", "dan") and result.measured is None
+    assert result.unit_names == ("ann", "ben", "cat", "dan") and result.efficiencies is None
 
 
 def test_other_samples_have_the_loadings_of_transform(model, result):

@@ -136,10 +136,6 @@ def test_questions_about_a_fit_know_its_batches(model):
     assert_allclose(topic_quality(model, counts).sample_deviance, deviance, rtol=1e-6)
     with pytest.raises(ValueError, match="jackknife does not support"):
         jackknife_fit(model, X[OLD], [(0, 1)])
-    with pytest.warns(UserWarning, match="the regression of features has no efficiencies"):
-        nmfscale.differential_features(model, counts, split=None)
-    with pytest.warns(UserWarning, match="not corrected for the efficiencies"):
-        nmfscale.pseudobulk(model, counts, units=np.arange(80) % 8)
     found = nmfscale.bootstrap_fit(
         model, counts, groups=LABELS[OLD], n_replicates=4, random_state=0
     ).group_means

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...counts.names import shown, such_as
+from ..design.confounding import confounded
 
 if TYPE_CHECKING:
     from .effects_result import BatchEffects
 
 Array = NDArray[Any]
-# Concentration of a topic in one batch; standard error of log efficiencies; mean AUC; Cramér's V.
-ONE_BATCH, UNCERTAIN, APART, CONFOUNDED = 0.8, 0.15, 0.7, 0.9
+# Concentration of a topic in one batch; standard error of log efficiencies; mean AUC.
+ONE_BATCH, UNCERTAIN, APART = 0.8, 0.15, 0.7
 # Spread of efficiencies that matters, and the weight of the prior that is too much.
 _SPREAD, _OF_PRIOR = 0.1, 0.5
 
@@ -31,44 +32,11 @@ def warnings_of(effects: BatchEffects) -> Iterator[str]:
     yield from _of_counts(effects)
 
 
-def cramers_v(table: Array) -> float:
-    """Return Cramér's V of a table of counts, 0 to 1; 0 if it has one row or column."""
-    table = table[table.any(axis=1)][:, table.any(axis=0)].astype(np.float64)
-    if min(table.shape) < 2:
-        return 0.0
-    rows, columns, n = table.sum(axis=1), table.sum(axis=0), table.sum()
-    expected = rows[:, None] * columns / n
-    squares = float(((table - expected) ** 2 / expected).sum())
-    return float(np.sqrt(squares / n / (min(table.shape) - 1)))
-
-
-def apart(table: Array) -> list[Array]:
-    """Return sets of columns that no rows connect: columns with a row in common are in one set."""
-    from scipy.sparse.csgraph import connected_components
-
-    there = (table > 0).astype(np.int64)
-    together = there.T @ there > 0
-    n, of_column = connected_components(together, directed=False)
-    return [np.flatnonzero(of_column == part) for part in range(n)]
-
-
 def _of_conditions(effects: BatchEffects) -> Iterator[str]:
-    table, names = effects.condition_sizes, effects.conditions
-    if table is None or names is None or len(names) < 2:
-        return
-    parts = apart(table)
-    if len(parts) > 1:
-        one, other = (shown(names[part[0]]) for part in parts[:2])
-        yield (
-            f"conditions {one} and {other} have no batch in common: their differences cannot be "
-            "told from those of batches, and efficiencies remove both. Use batches that have "
-            "samples of both conditions, such as runs in place of donors, or fit without batch=."
-        )
-    elif effects.cramers_v is not None and effects.cramers_v >= CONFOUNDED:
-        yield (
-            f"batches and conditions nearly coincide (Cramér's V {effects.cramers_v:.2f}): most of "
-            "what differs between conditions differs between batches, and efficiencies remove it."
-        )
+    if effects.condition_sizes is not None and effects.conditions is not None:
+        text = confounded(effects.condition_sizes, effects.conditions)
+        if text is not None:
+            yield text
 
 
 def _of_topics(effects: BatchEffects) -> Iterator[str]:

@@ -12,9 +12,10 @@ from ...counts.names import name_array
 from ...kernels.functions import log
 from ...models.tables import Columns, Tables, tidy_columns
 from ...terminal import table_lines, visible_name
+from ..design.confounding import cramers_v
 from ..results.files import Result
 from ..results.origin import Origin
-from .advice import cramers_v, warnings_of
+from .advice import warnings_of
 
 Array = NDArray[Any]
 # Batches and topics that the text shows; batches whose shares of topics it shows; features.

@@ -22,7 +22,7 @@ from ...counts.foreign import refuse_annotated
 from ...counts.names import name_array, names_of, shown
 from ...counts.warn import warn_caller
 from ...methods.factors import proportions
-from ...models.arguments.measured_entries import measured_of_fit
+from ...models.arguments.measured_entries import efficiencies_of_fit
 from ...models.pipelines import model_of
 from ...models.topics.topic_labels import topic_words
 
@@ -38,8 +38,8 @@ class SampleTopics:
     `scale` is "proportions", rows that sum to 1, or "amounts". `totals` (n,) are the total counts
     of samples, None if unknown. `sample_names` (n,) is None if samples have no names. `model` is
     the fitted model, None for an array. `whole_totals` (n,) are the totals that samples would have
-    if everything had been measured in all. `members` are the numbers of the model's topics that
-    each of these is the sum of, None if each is one topic of the model.
+    if everything had been measured in all, with efficiencies of 1. `members` are the numbers of the
+    model's topics that each of these is the sum of, None if each is one topic of the model.
     """
 
     rows: Array
@@ -130,10 +130,13 @@ def topics_of_samples(
 
 
 def _whole_totals(model: Any, values: Array, totals: Array | None) -> Array | None:
-    """Return the totals that the samples of a fit would have if everything had been measured."""
-    F, measured = np.asarray(model.components_.T, np.float64), measured_of_fit(model)
-    if totals is not None and measured is not None:
-        return measured.whole_totals(totals, values * F.sum(axis=0), F)
+    """Return the totals that the samples of a fit would have if everything had been measured.
+
+    So they have without the efficiencies of batches.
+    """
+    F, among = np.asarray(model.components_.T, np.float64), efficiencies_of_fit(model)
+    if totals is not None and among is not None:
+        return among.whole_totals(totals, values * F.sum(axis=0), F)
     if totals is not None and getattr(model, "has_missing_entries_", False):
         expected: Array = (values * F.sum(axis=0)).sum(axis=1)
         return expected * model.size_factors_ if model.loadings_are_proportions else expected

@@ -12,6 +12,7 @@ from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...engine.threads import single_blas_thread
 from ...models.pipelines import FittedModel
+from ..design.confounding import confounded
 from ..design.groups import Design, Labels, warn_of_samples_as_units
 from ..intervals import RobustInterval, check_interval
 from ..job import RunOptions, run_options
@@ -113,7 +114,8 @@ def condition_features(
     UserWarning
         If groups have fewer than four units, units with samples in a single group do not
         contribute to comparisons within units, comparisons within a topic are left out because
-        too few units have the topic, or very many samples serve as units.
+        too few units have the topic, or very many samples serve as units; or if groups cannot be
+        told from the batches of a fit with ``batch=``.
 
     Notes
     -----
@@ -121,7 +123,9 @@ def condition_features(
     the change is split to other topics of the same samples, and Fisher's information says how much
     is expected. So the counts are corrected by one step of scoring, which is unbiased for changes
     of any size, as counts are linear in frequencies. It increases the variance of Poisson counts by
-    a factor c; counts are divided by it, which gives the effective counts.
+    a factor c; counts are divided by it, which gives the effective counts. Sizes of units have the
+    efficiencies of the batches of a fit with ``batch=``, so that the batches of units do not appear
+    as changes. These efficiencies are taken as known.
 
     With y the effective counts of a feature and s the expected counts of the topic in the units,
     normalized, ``log E[y] = log s + X beta``, and the variance is ``phi (mu + alpha mu^2)``. The
@@ -193,6 +197,7 @@ def condition_features(
     assert labels is not None
     of_reference = _number_of_reference(reference, labels)
     warn_of_samples_as_units(design)
+    _warn_of_batches(bulk, labels)
     fixed = _fixed_columns(design, covariates, names)
     with single_blas_thread():
         return _compared(
@@ -217,6 +222,20 @@ def _number_of_reference(reference: Any, labels: Labels) -> int:
     if reference not in labels.names:
         raise ValueError(f"reference={shown(reference)} is not one of the groups: {names}.")
     return labels.names.index(reference)
+
+
+def _warn_of_batches(bulk: Pseudobulk, labels: Labels) -> None:
+    """Warn of groups that cannot be told from the batches of a fit."""
+    if bulk.batches is None:
+        return
+    batches, of_row = np.unique(np.array(bulk.batches), return_inverse=True)
+    there = np.zeros((len(batches), bulk.sizes.shape[1]), bool)  # samples of units in batches
+    np.logical_or.at(there, of_row.reshape(-1), bulk.sizes.any(axis=2))
+    table = np.zeros((len(batches), len(labels.names)), np.int64)
+    np.add.at(table.T, labels.codes, there.T)
+    text = confounded(table, labels.names)
+    if text is not None:
+        warn_caller(f"the model was fitted with batch=, and {text}")
 
 
 def _fixed_columns(design: Design, covariates: Any, sample_names: Any) -> Array:

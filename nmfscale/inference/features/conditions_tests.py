@@ -117,17 +117,22 @@ class TopicCounts:
     counts: Array
     inflation: Array
 
-    def patterns(self) -> Iterator[tuple[Array, Array]]:
-        """Yield features that the same panels measured, most first, and sizes of units (U,)."""
+    def patterns(self) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield features that the same samples measured, most first, and sizes of units.
+
+        Sizes (U,) are those with efficiencies of 1, then those of features, (1, U) or (p, U).
+        """
         bulk, k = self.bulk, self.k
-        if bulk.measured is None:
-            yield np.arange(self.counts.shape[1]), bulk.sizes[0, :, k]
+        sizes = bulk.sizes[:, :, k]
+        if bulk.efficiencies is None:
+            yield np.arange(self.counts.shape[1]), sizes[0], sizes
             return
-        kinds, kind = np.unique(bulk.measured, axis=1, return_inverse=True)
+        of_features = bulk.sizes_of_features(k).T
+        there, kind = np.unique(bulk.efficiencies > 0, axis=1, return_inverse=True)
         kind = kind.reshape(-1)
         for number in np.argsort(-np.bincount(kind), kind="stable").tolist():
-            sizes = bulk.sizes[kinds[:, number], :, k].sum(axis=0)
-            yield np.flatnonzero(kind == number), sizes
+            features = np.flatnonzero(kind == number)
+            yield features, sizes[there[:, number]].sum(axis=0), of_features[features]
 
     def factors(self, units: Array, left_out: Array) -> Array:
         """Return factors (U,) of the sizes of some units, from the features that are not left out.
@@ -135,9 +140,9 @@ class TopicCounts:
         Other units have 1.
         """
         used = np.setdiff1d(np.flatnonzero(self.bulk.measured_everywhere), left_out)
-        factors = np.ones(len(self.counts))
+        factors, sizes = np.ones(len(self.counts)), self.bulk.sizes_of_features(self.k)[units]
         counts = self.counts[np.ix_(units, used)]
-        factors[units] = median_ratios(counts, self.bulk.sizes.sum(axis=0)[units, self.k])
+        factors[units] = median_ratios(counts, sizes if sizes.shape[1] == 1 else sizes[:, used])
         return factors
 
 
@@ -174,17 +179,19 @@ def _tests(
 ) -> Tests | str:  # fmt: skip
     """Return the tests of all features with factors (U,) of the sizes of units."""
     parts: list[Tests] = []
-    for features, expected in topic.patterns():
+    for features, expected, of_features in topic.patterns():
         comparison = comparison_of(units[expected[units] >= min_count])
         if isinstance(comparison, str):
             continue
-        here, sizes = comparison.units, (expected * factors)[comparison.units]
+        here = comparison.units
+        sizes = (of_features * factors)[:, here]
         counts = np.maximum(topic.counts[here].T[features], 0.0)
         counts /= topic.inflation[features, None]
         kept = counts.sum(axis=1) >= min_count
         kept &= _n_effective(counts, sizes) >= comparison.smallest_group / 2
         if kept.any():
             alpha = parts[0].alpha if parts else None
+            sizes = sizes if len(sizes) == 1 else sizes[kept]
             parts.append(_fitted(features[kept], counts[kept], sizes, comparison, alpha))
     if not parts:
         return f"no feature has {min_count:g} counts in the topic, in enough units"
@@ -194,20 +201,20 @@ def _tests(
 
 
 def _n_effective(counts: Array, sizes: Array) -> Array:
-    """Return the numbers (m,) of units with counts (m, U), in so far as units have sizes (U,).
+    """Return the numbers (m,) of units with counts (m, U), in so far as units have sizes (., U).
 
     The sum of the counts is squared and divided by the sum of squares, of which Poisson counts have
     y by chance. Units of different sizes count as if they were equal.
     """
     totals, squares = counts.sum(axis=1), (counts * (counts - 1)).sum(axis=1)
-    whole = len(sizes) * (sizes * sizes).sum() / sizes.sum() ** 2
+    whole = sizes.shape[1] * (sizes * sizes).sum(axis=1) / sizes.sum(axis=1) ** 2
     with_squares = squares > 0
     ratios = totals * totals / np.where(with_squares, squares, 1.0)
     return np.where(with_squares, ratios * whole, np.inf)
 
 
 def median_ratios(counts: Array, sizes: Array) -> Array:
-    """Return factors (U,) of the sizes (U,) with which most features have the same frequency.
+    """Return factors (U,) of the sizes (U, .) with which most features have the same frequency.
 
     The median over the features of the ratio to the geometric mean over the units, as in DESeq
     (Anders, Huber 2010); 1 if few features have counts in all units. Rare features are left out:
@@ -216,7 +223,7 @@ def median_ratios(counts: Array, sizes: Array) -> Array:
     common = (counts > 0).all(axis=0) & (counts.mean(axis=0) >= _LEAST_MEAN)
     if np.count_nonzero(common) < _LEAST_FEATURES:
         return np.ones(len(sizes))
-    logs = log(counts[:, common] / sizes[:, None])
+    logs = log(counts[:, common] / (sizes if sizes.shape[1] == 1 else sizes[:, common]))
     ratios = np.median(logs - logs.mean(axis=0), axis=1)
     factors: Array = exp(ratios - ratios.mean())
     return factors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
@@ -20,9 +21,14 @@ from ...methods.topics.differential import (
     Regressions,
     regression_needs,
 )
-from ...methods.weights.measured import Measured
-from ...models.arguments.batches import warn_of_left_out_efficiencies
-from ...models.arguments.measured_entries import measured_in, n_measured, refuse_missing_entries
+from ...methods.weights.measured import Measured, SampleGroups
+from ...models.arguments.batches import has_efficiencies
+from ...models.arguments.measured_entries import (
+    efficiencies_in,
+    measured_in,
+    n_measured,
+    refuse_missing_entries,
+)
 from ...models.arguments.names import feature_names_of
 from ...models.arguments.validation import sizes_of
 from ...models.pipelines import FittedModel, model_and_input
@@ -43,6 +49,7 @@ from .differential_split import counts_to_test
 from .differential_summary import differential_result
 from .differential_tests import LEAST_EXTREME, Reference, ReferenceName, Tests
 from .differential_units import warn_of_topics_of_units, warn_of_units
+from .other_features import efficiencies_of_all
 
 Array = NDArray[Any]
 Family: TypeAlias = Literal["quasi-poisson", "poisson"]
@@ -171,6 +178,12 @@ def differential_features(
     dispersion is ``sum_i (x_i - mu_i)^2 / sum_i mu_i n / (n - K)``: 1 for Poisson counts. z then
     has n - K degrees of freedom.
 
+    If the model was fitted with ``batch=``, expected counts of a sample are those above times the
+    efficiencies of its batch, and u are the sums over the samples of ``e_bj s_i l_ik``. Errors and
+    likelihood ratios allow for the errors of these efficiencies, which matter where topics differ
+    between batches; errors between units do not. Efficiencies of features that the fit did not have
+    are estimated in the counts that are tested.
+
     With units, z is the difference of the two frequencies divided by its standard error, the
     jackknife that leaves out one unit after the other, with one Newton step each (CR3 of [3]_).
     Unlike a sandwich with the factor n / (n - 1), it keeps its level where units have very
@@ -242,24 +255,24 @@ def differential_features(
     tested = counts_to_test(model, X, counts, split, job)
     feature_names = feature_names_of(model, tested.counts)
     model, counts = tested.model, tested.counts
-    warn_of_left_out_efficiencies(
-        model,
-        "the regression of features has no efficiencies: a feature that differs between batches is "
-        "taken as one of topics whose shares differ between them. Compare with the topics "
-        "themselves (components_), in which efficiencies are left out; or test the samples of one "
-        "batch at a time.",
-    )
     topics = topics_of_samples(model, "proportions", topic_names, warn=False)
     topics = _in_order_of(counts, topics, model)
-    proportions, measured = _proportions(counts, topics), measured_in(model, counts)
-    sizes, K = _sizes(size_factors, counts, topics, measured), len(names)
+    proportions, among = _proportions(counts, topics), efficiencies_in(model, counts)
+    sizes, K = _sizes(size_factors, counts, topics, among), len(names)
     sizes = np.where(proportions.any(axis=1), sizes, 0.0)
+    among = efficiencies_of_all(
+        model, counts, proportions * sizes[:, None], n_threads=job["n_threads"],
+        client=job["client"],
+    )  # fmt: skip
     threads = resolve_threads(job["n_threads"], counts.nnz * K)
-    needs = regression_needs(counts, K, threads, 0 if labels is None else len(labels.names))
+    needs = regression_needs(
+        counts, K, threads, 0 if labels is None else len(labels.names),
+        1 if among is None else len(among.values),
+    )  # fmt: skip
     check_columns(counts, needs, memory_limit, n_threads=threads)
     with single_blas_thread():
         design = FeatureDesign.of(
-            proportions, sizes, counts.shape[1], measured,
+            proportions, sizes, counts.shape[1], among,
             None if labels is None else labels.codes,
         )  # fmt: skip
         if tested.no_pvalues is None:
@@ -267,7 +280,9 @@ def differential_features(
             if labels is not None and tested.share is not None:
                 warn_of_topics_of_units(proportions[sizes > 0], labels.at(sizes > 0), names)
         weights = compared.weights(design.whole)
-        step = RegressFeatures.of(counts, design, pseudocount, weights)
+        step = RegressFeatures.of(
+            counts, design, pseudocount, weights, *_errors_of_efficiencies(model, tested.share)
+        )
         arrays, done = run_regressions(counts, step, design, needs, tested.seed, job)
         features = np.flatnonzero(done)
         totals = np.asarray(counts.column_totals, np.float64)[features]
@@ -283,7 +298,7 @@ def differential_features(
             regressions, tests, tested, compared, topics, features, feature_names,
             level=float(level), pseudocount=pseudocount, family=family,
             n_units=None if labels is None else design.n_units,
-            base_mean=totals / n_measured(measured, counts)[features],
+            base_mean=totals / n_measured(measured_in(model, counts), counts)[features],
             origin=Origin.of(topics.words, units=units),
         )  # fmt: skip
 
@@ -363,21 +378,33 @@ def _proportions(counts: CountMatrix, topics: SampleTopics) -> Array:
 
 
 def _sizes(
-    sizes: Any, counts: CountMatrix, topics: SampleTopics, measured: Measured | None
+    sizes: Any, counts: CountMatrix, topics: SampleTopics, among: SampleGroups | None
 ) -> Array:
-    """Return sizes of samples: by default totals, as if everything had been measured."""
+    """Return sizes of samples: by default totals, as if everything had been measured.
+
+    They are those with efficiencies of 1.
+    """
     if not np.asarray(counts.row_totals).any():
         raise ValueError("X has no counts.")
     if sizes is not None:
         return np.asarray(sizes_of(sizes, counts), np.float64)
-    if measured is None:
+    if among is None:
         return np.asarray(counts.row_totals, np.float64)
     if topics.whole_totals is None:
+        measured = Measured.of(counts)
+        assert measured is not None
         raise ValueError(
             f"X has {measured.n_missing:,} entries that were not measured, so that totals of "
             "samples cannot be compared: pass size_factors=, or the model in place of its loadings."
         )
     return topics.whole_totals
+
+
+def _errors_of_efficiencies(model: Any, share: Fraction | None) -> tuple[float | None, float]:
+    """Return the shape of the prior of efficiencies, and counts of the fit for each one tested."""
+    if not has_efficiencies(model):
+        return None, 1.0
+    return float(model.batch_shape_), 1.0 if share is None else float(share / (1 - share))
 
 
 def _warn_of_unsolved(regressions: Regressions, features: Array) -> None:

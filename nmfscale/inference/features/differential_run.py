@@ -155,8 +155,8 @@ def _noting(
 def _about(counts: CountMatrix, step: RegressFeatures, design: FeatureDesign) -> dict[str, Any]:
     inputs = digest_of(
         counts.row_totals, counts.column_totals, counts.row_nnz, counts.column_nnz, design.values,
-        step.means, step.pseudocount, step.weights, step.patterns, step.totals, step.unit_totals,
-        design.units,
+        step.means, step.pseudocount, step.weights, step.totals, step.efficiencies, step.unit_sums,
+        design.units, design.groups, step.batch_shape, step.part,
     )  # fmt: skip
     return {"task": _NAME, "inputs": inputs}
 

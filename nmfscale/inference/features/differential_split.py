@@ -18,7 +18,7 @@ from ...counts.warn import warn_caller
 from ...engine.checkpoint import recorded_seed
 from ...methods.topics.differential import FeatureDesign, excess_variances
 from ...methods.topics.matching import lift_correlations_of
-from ...methods.weights.measured import Measured
+from ...models.arguments.measured_entries import efficiencies_in
 from ...models.arguments.starts import starts_at_fits
 from ...readers.streams.columns import select_columns
 from ...readers.streams.file_counts import FileCounts
@@ -181,10 +181,10 @@ def _excess_of(model: Any, counts: CountMatrix, rows: Array) -> Array:
     shares = topics_of_samples(model, "proportions", warn=False).rows[rows]
     frequencies = np.asarray(model.components_.T, np.float64)
     frequencies = frequencies / frequencies.sum(axis=0)
-    totals, measured = np.asarray(counts.row_totals, np.float64), Measured.of(counts)
-    if measured is not None:
-        totals = measured.whole_totals(totals, shares, frequencies)
-    design = FeatureDesign.of(shares, totals, counts.shape[1], measured)
+    totals, among = np.asarray(counts.row_totals, np.float64), efficiencies_in(model, counts)
+    if among is not None:
+        totals = among.whole_totals(totals, shares, frequencies)
+    design = FeatureDesign.of(shares, totals, counts.shape[1], among)
     return excess_variances(counts, design, frequencies)
 
 

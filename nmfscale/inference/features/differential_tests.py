@@ -122,7 +122,7 @@ class Tests:
             factor = np.maximum(regressions.dispersion, 1.0)[:, None] if varies else 1.0
             errors = regressions.errors * np.sqrt(factor)
             sizes = np.sqrt(regressions.least / factor)
-            left = int(design.n_samples.sum()) - log_ratios.shape[1]
+            left = int(design.sizes.sum()) - log_ratios.shape[1]
             freedom = max(left, 1) if varies else np.inf
         errors = errors * (1 - share)
         tested = (totals > 0)[:, None] & ~np.isin(np.arange(errors.shape[1]), compared.own)

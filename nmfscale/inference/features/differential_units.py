@@ -68,14 +68,8 @@ class _Trend:
     @classmethod
     def of(cls, frequencies: Array, design: FeatureDesign, features: Array) -> _Trend:
         """Return the trend for the frequencies (m, K) of features."""
-        assert design.unit_totals is not None
-        totals = np.maximum(design.totals, np.finfo(float).tiny)
-        shares = design.unit_totals / totals[:, None, :]
-        patterns = design.patterns[features]
-        counts = frequencies * totals[patterns]
-        return cls(
-            _divided(np.ones_like(counts), counts), (shares * shares).sum(axis=1)[patterns], counts
-        )
+        counts = frequencies * np.maximum(design.totals[features], np.finfo(float).tiny)
+        return cls(_divided(np.ones_like(counts), counts), design.squared_shares(features), counts)
 
     def fitted(self, comparison: _Comparison, variances: Array) -> tuple[float, float, Array]:
         """Return r, s, and the ratios of some variances to the trend, none if there are too few."""
@@ -180,8 +174,8 @@ def tests_between_units(
 
 def warn_of_units(design: FeatureDesign, labels: Labels | None, names: tuple[Any, ...]) -> None:
     """Warn of samples that cannot be units, of few units, and of topics of one unit."""
-    if labels is None or design.unit_totals is None:
-        n = int(design.n_samples.sum())
+    if labels is None or design.unit_sums is None:
+        n = int(design.sizes.sum())
         one = Labels(np.zeros(n, np.int64), (None,))
         warn_of_samples_as_units(Design(np.arange(n), n, None, one))
         return
@@ -191,7 +185,7 @@ def warn_of_units(design: FeatureDesign, labels: Labels | None, names: tuple[Any
             "must be large to be found, and p-values depend on units being alike. More units are "
             "needed, not more samples."
         )
-    shares = design.unit_totals.sum(axis=0) / design.whole
+    shares = design.unit_sums.sum(axis=0) / design.whole
     alone = np.flatnonzero((shares * shares).sum(axis=0) > _ONE_UNIT)
     if alone.size:
         units = shares[:, alone].argmax(axis=0)

@@ -23,8 +23,8 @@ from ...engine.workers import resolve_client
 from ...kernels import row_stride
 from ...methods.factors import per_lane, proportions, to_lanes
 from ...methods.topics.expected_counts import LEAST, SumUnits, expected_needs
-from ...methods.weights.measured import Measured
-from ...models.arguments.batches import warn_of_left_out_efficiencies
+from ...methods.weights.measured import Measured, SampleGroups
+from ...models.arguments.batches import Pairs, has_efficiencies
 from ...models.arguments.measured_entries import (
     check_totals_of_fit,
     measured_counts,
@@ -112,7 +112,9 @@ def pseudobulk(
     -----
     With ``x_ij ~ Poisson(sum_k l_ik f_jk)`` the part of topic k in a count has the expectation
     ``x_ij l_ik f_jk / sum_k l_ik f_jk`` [1]_, the responsibility of the topic in an EM step. These
-    parts add up to the counts, whatever the fit. The product ``x_ij l_ik`` with proportions l does
+    parts add up to the counts, whatever the fit. Efficiencies of batches do not change the split:
+    counts are those of the batches, and `sizes` and `efficiencies` of the result say how many are
+    expected. The product ``x_ij l_ik`` with proportions l does
     so, too, but gives each topic of a sample the features of all others.
 
     The frequencies f are those of all samples. If a feature differs between conditions in one
@@ -160,7 +162,7 @@ def counts_of_units(
     model, X = model_and_input(model, X)
     check_is_fitted(model, "components_")
     counts = counts_of_job(X, memory_limit, client, layer=layer, raw=raw)
-    counts, topics, measured = _topics_of(model, X, counts, topic_names, client)
+    counts, topics, among, batches = _topics_of(model, X, counts, topic_names, client)
     n, names = counts.shape[0], topics.sample_names
     labels = Labels(np.zeros(n, np.int64), (None,))
     if groups is not None:
@@ -171,13 +173,13 @@ def counts_of_units(
     F = (F / np.maximum(F.sum(axis=1, keepdims=True), np.finfo(float).tiny)).T
     totals = topics.rows.sum(axis=1)
     values, confusion = _expected(
-        counts, shares, totals, F, design, measured, memory_limit=memory_limit,
+        counts, shares, totals, F, design, among, memory_limit=memory_limit,
         n_threads=n_threads, client=client, verbose=job["verbose"],
     )  # fmt: skip
-    sizes, features = _sizes(topics, design, measured)
+    sizes, efficiencies = _sizes(topics, design, among)
     result = Pseudobulk(
-        values, sizes, features, F.T, confusion, _sums(design, shares),
-        np.bincount(design.of_sample), _unit_names(design, names),
+        values, sizes, efficiencies, F.T, confusion, _sums(design, shares),
+        np.bincount(design.of_sample), _unit_names(design, names), batches=batches,
         obs=_constant(design, counts.obs),
         topic_names=topics.topic_names, feature_names=feature_names_of(model, counts),
         origin=Origin.of(topics.words, units=units, groups=groups, strata=strata),
@@ -232,32 +234,33 @@ def units_of_pseudobulk(
 
 def _topics_of(
     model: Any, X: Any, counts: CountMatrix, topic_names: Any, client: Any
-) -> tuple[CountMatrix, SampleTopics, Measured | None]:
-    """Return counts with the features of the fit, the amounts of topics, and what was measured.
+) -> tuple[CountMatrix, SampleTopics, SampleGroups | None, tuple[Any, ...] | None]:
+    """Return counts with the features of the fit, and the amounts of topics in its samples.
 
+    Also return the efficiencies of groups of samples, and the labels of the batches of the groups.
     Samples that are not those of the fit get loadings by `transform`.
     """
     counts = matched_counts(model, X, counts, default_missing(model, counts))[0]
     counts = measured_counts(model, counts)
-    warn_of_left_out_efficiencies(
-        model,
-        "counts of units are not corrected for the efficiencies of its batches: in tests, compare "
-        "units within batches (strata=, or batches as covariates).",
-    )
     topics = topics_of_samples(model, "amounts", topic_names, warn=False)
     measured, rows = Measured.of(counts), _rows_of(model, counts)
     if rows is not None:
         of_fit = measured_of_fit(model)
         if measured is None and of_fit is not None:
             measured = of_fit.rows(rows)
-        return counts, topics.of(rows), measured
+        if not has_efficiencies(model):
+            return counts, topics.of(rows), measured, None
+        pairs = Pairs.of(model.batch_[rows], measured, len(model.batches_))
+        labels = tuple(model.batches_[pairs.batches].tolist())
+        return counts, topics.of(rows), pairs.efficiencies(model.batch_efficiencies_), labels
     F = np.asarray(model.components_.T, np.float64)
     shares = proportions(loadings_of_counts(model, counts, None, client) * F.sum(axis=0))
     totals = np.asarray(counts.row_totals, np.float64)
     whole = totals if measured is None else measured.whole_totals(totals, shares, F)
     names = counts.sample_names
     amounts = shares * whole[:, None]
-    return counts, replace(topics, rows=amounts, totals=totals, sample_names=names), measured
+    topics = replace(topics, rows=amounts, totals=totals, sample_names=names)
+    return counts, topics, measured, None
 
 
 def _rows_of(model: Any, counts: CountMatrix) -> Array | None:
@@ -326,29 +329,29 @@ def _equal(one: Array, other: Array) -> bool:
 
 
 def _sizes(
-    topics: SampleTopics, design: Design, measured: Measured | None
+    topics: SampleTopics, design: Design, among: SampleGroups | None
 ) -> tuple[Array, Array | None]:
-    """Return the expected counts (B, n_units, K) of topics in the panels, and what they measured.
+    """Return the expected counts (G, n_units, K) of topics in groups of samples with one pattern.
 
-    Panels are those with different measured features; without these there is one.
+    Also return the efficiencies (G, m) of these groups. Without efficiencies there is one group.
     """
-    if measured is None:
+    if among is None:
         return _sums(design, topics.rows)[None], None
     sizes = [
-        _sums(design, np.where((measured.groups == b)[:, None], topics.rows, 0.0))
-        for b in range(len(measured.features))
+        _sums(design, np.where((among.groups == g)[:, None], topics.rows, 0.0))
+        for g in range(len(among.values))
     ]
-    return np.stack(sizes), np.asarray(measured.features, bool)
+    return np.stack(sizes), among.values.astype(np.float64)
 
 
 def _expected(
     counts: CountMatrix, shares: Array, totals: Array, F: Array, design: Design,
-    measured: Measured | None, *, memory_limit: Any, n_threads: int | None, client: Any,
+    among: SampleGroups | None, *, memory_limit: Any, n_threads: int | None, client: Any,
     verbose: int,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return the expected counts (n_units, K, m), and the confusion (m, K (K + 1) / 2) of topics.
 
-    `totals` (n,) are the expected counts of all features in the samples.
+    `totals` (n,) are the expected counts of all features in the samples, with efficiencies of 1.
     """
     K = shares.shape[1]
     threads = resolve_threads(n_threads, counts.nnz * K)
@@ -372,15 +375,15 @@ def _expected(
         layout, stride = executor.layout, row_stride(K)
         lanes = to_lanes(shares, layout.row_order, stride, np.float64, least=LEAST)
         executor.put("proportions", lanes)
-        panels = np.zeros(len(totals)) if measured is None else measured.groups
-        numbers = {"units": design.of_sample, "totals": totals, "panels": panels}
+        groups = np.zeros(len(totals)) if among is None else among.groups
+        numbers = {"units": design.of_sample, "totals": totals, "groups": groups}
         for name, values in numbers.items():
             executor.put(name, per_lane(values, layout.row_order))
         order = layout.column_order
-        features = None if measured is None else measured.features[:, order]
         step = SumUnits(
-            to_lanes(F, order, stride, np.float64, least=LEAST), K, design.n_units, features
-        )
+            to_lanes(F, order, stride, np.float64, least=LEAST), K, design.n_units,
+            None if among is None else among.values.astype(np.float64)[:, order],
+        )  # fmt: skip
         results = executor.run_columns(step, note=note)
     there = order >= 0
     out = np.empty((design.n_units, K, counts.shape[1]))

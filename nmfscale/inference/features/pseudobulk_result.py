@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...counts.argument_types import Topic
 from ...counts.foreign import imported_pandas
 from ...counts.names import name_array
+from ...kernels import dense
 from ...models.tables import Columns, Tables
 from ..design.loadings import number_of_topic
 from ..results.files import Result
@@ -27,11 +28,13 @@ class Pseudobulk(Result):
     ----------
     counts : ndarray of shape (U, K, m)
         Expected counts. Their sums over the topics are the counts of the units.
-    sizes : ndarray of shape (B, U, K)
-        Expected counts of all features by the fit, separately for the samples of each panel of
-        `measured`: from these a unit has its size for a feature.
-    measured : ndarray of bool of shape (B, m), or None
-        Features that were measured in each panel of samples; None if all were, so that B is 1.
+    sizes : ndarray of shape (G, U, K)
+        Expected counts of all features by the fit, if all efficiencies were 1, separately for
+        groups of samples of one batch and one panel: times `efficiencies`, from these a unit has
+        its size for a feature.
+    efficiencies : ndarray of shape (G, m), or None
+        Efficiencies of features in each group of samples, 0 for features that were not measured;
+        None if all are 1, so that G is 1.
     frequencies : ndarray of shape (K, m)
         Frequencies of the features in the topics, with which counts were split.
     confusion : ndarray of shape (m, K (K + 1) / 2)
@@ -55,6 +58,8 @@ class Pseudobulk(Result):
         Names of the features.
     origin : Origin
         Names of the columns of labels.
+    batches : tuple or None
+        Label of the batch of each group of samples; None without efficiencies of batches.
 
     Notes
     -----
@@ -66,7 +71,7 @@ class Pseudobulk(Result):
 
     counts: Array
     sizes: Array
-    measured: Array | None
+    efficiencies: Array | None
     frequencies: Array
     confusion: Array
     proportions: Array
@@ -78,14 +83,25 @@ class Pseudobulk(Result):
     topic_names: tuple[Any, ...]
     feature_names: NDArray[Any] | None
     origin: Origin = Origin()
+    batches: tuple[Any, ...] | None = None
 
     @property
     def measured_everywhere(self) -> Array:
         """Mask (m,) of the features that were measured in all samples."""
-        if self.measured is None:
+        if self.efficiencies is None:
             return np.ones(self.counts.shape[2], bool)
         used = self.sizes.any(axis=(1, 2))
-        return np.logical_and.reduce(self.measured[used])
+        return np.logical_and.reduce(self.efficiencies[used] > 0)
+
+    def sizes_of_features(self, topic: int) -> Array:
+        """Return the sizes (U, m) of units for the features of a topic, or (U, 1) if all are equal.
+
+        They are expected counts of the topic if the feature had all of them: times its frequency,
+        those of the feature.
+        """
+        if self.efficiencies is None:
+            return self.sizes[0, :, topic, None]
+        return dense.product(self.sizes[:, :, topic].T, self.efficiencies)
 
     @property
     def feature_labels(self) -> Array:
@@ -133,7 +149,9 @@ class Pseudobulk(Result):
         -------
         anndata.AnnData
             ``obs`` has the columns ``unit``, ``group`` (if there are groups), ``topic``,
-            ``n_samples``, ``proportions``, and those of `obs`.
+            ``n_samples``, ``proportions``, and those of `obs`. With efficiencies of batches, the
+            layer ``efficiencies`` has those of features in the samples of each row: pass them to
+            other programs, such as DESeq2 as normalization factors, so that batches are no change.
 
         Raises
         ------
@@ -160,9 +178,16 @@ class Pseudobulk(Result):
         rows: Any = slice(None)
         if topic is not None:
             rows = np.arange(number_of_topic(topic, self.topic_names, "topic"), len(values), K)
+        layers = {}
+        if self.batches is not None:
+            whole = np.maximum(self.sizes.sum(axis=0), np.finfo(float).tiny)
+            sizes = np.stack([self.sizes_of_features(k) for k in range(K)], axis=1)
+            shares = (sizes / whole[:, :, None])[:, :, kept].reshape(values.shape)
+            layers["efficiencies"] = shares[rows]
         return anndata.AnnData(
-            np.rint(values[rows]) if rounded else values[rows].copy(), obs.iloc[rows], var
-        )
+            np.rint(values[rows]) if rounded else values[rows].copy(), obs.iloc[rows], var,
+            layers=layers,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         """Sizes, and the number of features that were not measured everywhere."""

@@ -1,9 +1,9 @@
 """Quasi-likelihood regression of many features on few units, with a log link.
 
-Counts y of units with sizes s have the mean ``mu = s exp(X beta)`` and the variance
-``phi (mu + alpha mu^2)``: alpha is common to all features, phi belongs to the feature. Both are
-found from squared residuals, and phi is moderated over the features, as in edgeR [1]_. Coefficients
-are tested by the difference of the deviances with and without them.
+Counts y of units with sizes s, which may differ between features, have the mean ``mu = s exp(X
+beta)`` and the variance ``phi (mu + alpha mu^2)``: alpha is common to all features, phi belongs to
+the feature. Both are found from squared residuals, and phi is moderated over the features, as in
+edgeR [1]_. Coefficients are tested by the difference of the deviances with and without them.
 
 References
 ----------
@@ -54,13 +54,16 @@ class QuasiFit:
 
 
 def with_pseudocounts(counts: Array, sizes: Array) -> Array:
-    """Return counts (m, U) with pseudo-counts, in proportion to the sizes (U,) of the units."""
+    """Return counts (m, U) with pseudo-counts, in proportion to the sizes of the units.
+
+    Sizes are (U,), or (m, U) if they differ between features.
+    """
     added: Array = counts + _pseudocounts(sizes)
     return added
 
 
 def _pseudocounts(sizes: Array) -> Array:
-    added: Array = PSEUDOCOUNT * (sizes / sizes.mean())
+    added: Array = PSEUDOCOUNT * (sizes / sizes.mean(axis=-1, keepdims=True))
     return added
 
 
@@ -83,12 +86,13 @@ def variances(counts: Array, fit: QuasiFit, sizes: Array, alpha: float) -> tuple
 
 
 def fit_features(counts: Array, sizes: Array, design: Array, alpha: float) -> QuasiFit:
-    """Fit positive counts (m, U) of units with sizes (U,) to a design (U, p) of full rank.
+    """Fit positive counts (m, U) of units with sizes (U,) or (m, U) to a design (U, p).
 
-    The first column of the design is the intercept.
+    The design has full rank. The first column of the design is the intercept.
     """
+    sizes = np.broadcast_to(sizes, counts.shape)
     parts = [
-        _fit(counts[first : first + _FEATURES], sizes, design, alpha)
+        _fit(counts[first : first + _FEATURES], sizes[first : first + _FEATURES], design, alpha)
         for first in range(0, len(counts), _FEATURES)
     ]
     return QuasiFit(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
@@ -99,9 +103,9 @@ def _fit(counts: Array, sizes: Array, design: Array, alpha: float) -> tuple[Arra
     m, p = len(counts), design.shape[1]
     offset, active = log(sizes), np.arange(m)
     beta = np.zeros((m, p))
-    beta[:, 0] = log(counts.sum(axis=1) / sizes.sum())
+    beta[:, 0] = log(counts.sum(axis=1) / sizes.sum(axis=1))
     for _ in range(_MOST_STEPS):
-        y, mu = counts[active], exp(_predicted(beta[active], design) + offset)
+        y, mu = counts[active], exp(_predicted(beta[active], design) + offset[active])
         variance = 1 + alpha * mu
         score = _products((y - mu) / variance, design)
         step = solve(_gram(mu / variance, design), score[:, :, None])[:, :, 0]

@@ -63,9 +63,4 @@ class Unmixing:
 
 def _means(bulk: Pseudobulk, topic: int) -> Array:
     """Return the expected counts (U, m) of a topic with the common frequencies."""
-    if bulk.measured is None:
-        return bulk.sizes[0][:, topic, None] * bulk.frequencies[topic]
-    out = np.zeros((bulk.counts.shape[0], bulk.counts.shape[2]))
-    for sizes, measured in zip(bulk.sizes, bulk.measured, strict=True):
-        out += sizes[:, topic, None] * np.where(measured, bulk.frequencies[topic], 0.0)
-    return out
+    return bulk.sizes_of_features(topic) * bulk.frequencies[topic]

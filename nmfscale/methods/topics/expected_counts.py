@@ -7,6 +7,9 @@ which each pair of a feature and a unit is a column of its own.
 
 Of the counts that come from topic k, ``sum_i l_ik f_jk l_iq f_jq / mu_ij`` are expected to be split
 to topic q: the confusion of topics, Fisher's information on the logarithms of the frequencies.
+
+Efficiencies of features in groups of samples, such as batches, are factors of z and mu alike: they
+do not change how a count is split, only the number of counts that are expected.
 """
 
 from __future__ import annotations
@@ -20,12 +23,10 @@ from numpy.typing import NDArray
 from ... import kernels
 from ...counts.base import CountMatrix
 from ...counts.panels import panel_slices
-from ...counts.sell import LANES, SellBlock, lanes_of
-from ...counts.split_columns import split_columns
+from ...counts.sell import LANES, lanes_of
 from ...engine.protocol import ColumnStep, Needs, Panel
 from ...kernels import dense
-from ..factors import aligned_copy, rows_of_sums
-from ..slices import sliced_counts
+from .split_sums import split_sums
 
 Array = NDArray[Any]
 # Least proportion and least frequency, so that every count has a positive mean.
@@ -43,19 +44,20 @@ class SumUnits(ColumnStep):
     """Sums the expected counts of the topics over the samples of each unit.
 
     Row arrays: ``proportions`` (lanes, stride) of the topics; ``units`` (lanes,), the number of the
-    unit of each sample; ``totals`` (lanes,), its expected counts; ``panels`` (lanes,), the number
-    of its row in `measured`. F (lanes, stride) has frequencies of the features in lane order,
-    `measured` (B, lanes) says which of them were measured in a panel; None means all. Results are
-    ``expected`` (lanes, n_units, K), and ``confusion`` (lanes, K (K + 1) / 2), packed.
+    unit of each sample; ``totals`` (lanes,), its expected counts with efficiencies of 1; ``groups``
+    (lanes,), the number of its row in `efficiencies`. F (lanes, stride) has frequencies of the
+    features in lane order, `efficiencies` (G, lanes) those in groups of samples, 0 for features
+    that were not measured; None means 1. Results are ``expected`` (lanes, n_units, K), and
+    ``confusion`` (lanes, K (K + 1) / 2), packed.
     """
 
     F: Array
     n_components: int
     n_units: int
-    measured: Array | None
+    efficiencies: Array | None
 
-    shared = ("F", "measured")
-    uses = ("proportions", "units", "totals", "panels")
+    shared = ("F", "efficiencies")
+    uses = ("proportions", "units", "totals", "groups")
 
     def run(self, panel: Panel, n_threads: int) -> dict[str, Array]:
         """Sum the counts of a panel, some slices at a time."""
@@ -65,7 +67,11 @@ class SumUnits(ColumnStep):
         for part in panel_slices(np.diff(panel.counts.offset) + beside, _ENTRIES):
             here = lanes_of(part)
             F = self.F[panel.lanes][here]
-            out[here] = self._sums(panel.counts.slices(part), F, panel.arrays, n_threads)
+            sums = split_sums(
+                panel.counts.slices(part), panel.arrays["proportions"], F, panel.arrays["units"],
+                self.n_units, self.n_components, wanted=kernels.SUM_GRADIENT, n_threads=n_threads,
+            )  # fmt: skip
+            out[here] = sums * F[:, None, : self.n_components]
         return {"expected": out, "confusion": self._confusion(panel, n_threads)}
 
     def _confusion(self, panel: Panel, n_threads: int) -> Array:
@@ -81,26 +87,12 @@ class SumUnits(ColumnStep):
             for features in _slices(len(F), _FEATURES):
                 means = dense.product(shares, F[features].T, n_threads=n_threads)
                 weights = totals[rows, None] / np.maximum(means, np.finfo(float).tiny)
-                if self.measured is not None:
-                    panels = panel.arrays["panels"][rows].astype(np.intp)
-                    weights *= self.measured[:, panel.lanes][:, features][panels]
+                if self.efficiencies is not None:
+                    groups = panel.arrays["groups"][rows].astype(np.intp)
+                    weights *= self.efficiencies[:, panel.lanes][:, features][groups]
                 out[features] += dense.cross(weights, pairs, n_threads=n_threads)
         out *= F[:, first] * F[:, second]
         return out
-
-    def _sums(self, counts: SellBlock, F: Array, arrays: dict[str, Array], n_threads: int) -> Array:
-        """Return the sums (lanes, n_units, K) of some slices."""
-        K, L = self.n_components, arrays["proportions"]
-        parts, order = split_columns(counts, arrays["units"], self.n_units, n_threads)
-        start, n_slices = aligned_copy(F[order // self.n_units]), len(order) // LANES
-        sums = np.zeros((n_slices, kernels.statistics_size(K, kernels.SUM_GRADIENT), LANES))
-        kernels.sums(
-            sliced_counts(parts, len(L)), kernels.RowProblem(L, np.zeros(L.shape[1]), K), start,
-            sums, wanted=kernels.SUM_GRADIENT, first=0, last=n_slices, n_threads=n_threads,
-        )  # fmt: skip
-        out = np.empty((len(order), K))
-        out[order] = rows_of_sums(sums[:, :K], len(order)) * start[:, :K]
-        return out.reshape(len(F), self.n_units, K)
 
 
 def _slices(n: int, size: int) -> list[slice]:

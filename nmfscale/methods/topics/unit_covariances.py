@@ -21,34 +21,31 @@ Array = NDArray[Any]
 
 def unit_covariances(
     counts: SellBlock, design: Array, units: Array, unit_totals: Array, coefficients: Array,
-    pseudocount: float, chosen: Array,
+    pseudocount: float,
 ) -> Array:  # fmt: skip
     """Return the covariances of log coefficients of each lane, (lanes, K (K + 1) / 2), packed.
 
-    Lanes without counts, and those that are not chosen, have 0.
+    Lanes without counts have 0.
 
     Parameters
     ----------
     counts : SellBlock
         Counts of the features, in lanes; indices are samples.
     design : array of shape (n_samples, >= K)
-        Expected counts of topics with coefficients of 1.
+        Expected counts of topics with coefficients of 1, but for efficiencies of the feature in
+        groups of samples: the sums over counts do not depend on them.
     units : array of shape (n_samples,)
         Number of the unit of each sample.
-    unit_totals : array of shape (n_units, K)
-        Sums of the design over the samples of each unit; a unit without any does not count.
+    unit_totals : array of shape (lanes, n_units, K)
+        Sums of the design, times efficiencies, over the samples of each unit; a unit without any
+        does not count.
     coefficients : array of shape (lanes, K)
         Positive coefficients, the minimum of the regression with these pseudo-counts.
     pseudocount : float
         Pseudo-counts of each coefficient.
-    chosen : bool array of shape (lanes,)
-        Features of which to compute covariances.
     """
     K = coefficients.shape[1]
     out = np.zeros((len(coefficients), K * (K + 1) // 2))
-    inside = np.flatnonzero(unit_totals.any(axis=1))
-    number = np.full(len(unit_totals), -1)
-    number[inside] = np.arange(inside.size)
     lower = np.tril_indices(K)
     for s, (first, last) in enumerate(zip(counts.offset[:-1], counts.offset[1:], strict=True)):
         index, values = (
@@ -57,13 +54,16 @@ def unit_covariances(
         )
         for lane in range(LANES):
             there, place = np.flatnonzero(values[:, lane]), s * LANES + lane
-            if not there.size or not chosen[place]:
+            if not there.size:
                 continue
+            inside = np.flatnonzero(unit_totals[place].any(axis=1))
+            number = np.full(unit_totals.shape[1], -1)
+            number[inside] = np.arange(inside.size)
             samples = index[there, lane]
+            b = coefficients[place]
             moved = _without_each_unit(
-                design[samples, :K] * coefficients[place], values[there, lane].astype(np.float64),
-                number[units[samples].astype(np.intp)], unit_totals[inside] * coefficients[place],
-                pseudocount,
+                design[samples, :K] * b, values[there, lane].astype(np.float64),
+                number[units[samples].astype(np.intp)], unit_totals[place, inside] * b, pseudocount,
             )  # fmt: skip
             moved -= moved.mean(axis=0)
             n = len(moved)

@@ -151,12 +151,6 @@ def has_efficiencies(model: Any) -> bool:
     return shape is not None and bool(np.isfinite(shape))
 
 
-def warn_of_left_out_efficiencies(model: Any, effect: str) -> None:
-    """Warn of the effect of efficiencies of a fit that a function leaves out."""
-    if has_efficiencies(model):
-        warn_caller(f"the model was fitted with batch=, and {effect}")
-
-
 def values_in(model: Any, counts: CountMatrix, rows: Array | None) -> SampleGroups | None:
     """Return the efficiencies of samples, at `rows` (n,) of a fit, or what was measured in them.
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ...counts.base import CountMatrix
 from ...counts.names import name_array, names_of, same_kind, shown
 from ...counts.warn import warn_caller
-from ...methods.weights.measured import Measured
+from ...methods.weights.measured import Measured, SampleGroups
+from .batches import Pairs, has_efficiencies
 
 Array = NDArray[Any]
 # Relative tolerance of sums of fractional counts, whose rounding depends on how a file is read.
@@ -46,6 +47,50 @@ def measured_of_fit(model: Any) -> Measured | None:
     return None if features is None else Measured(model.panel_, features)
 
 
+def efficiencies_of_fit(model: Any) -> SampleGroups | None:
+    """Return the efficiencies of the samples of a fit, or what was measured in them.
+
+    None if everything was measured, with efficiencies of 1.
+    """
+    measured = measured_of_fit(model)
+    if not has_efficiencies(model):
+        return measured
+    pairs = Pairs.of(model.batch_, measured, len(model.batches_))
+    return pairs.efficiencies(model.batch_efficiencies_)
+
+
+def efficiencies_in(
+    model: Any, counts: CountMatrix, of_others: Array | float = 1.0
+) -> SampleGroups | None:
+    """Return the same for counts of the samples of a fit, with any features.
+
+    `of_others` (n_batches, .) are efficiencies of features that the fit did not have. `model` may
+    be an array.
+    """
+    measured = measured_in(model, counts)
+    if not has_efficiencies(model):
+        return measured
+    of_fit, places = model.batch_efficiencies_, places_of_features(model, counts)
+    there = np.isin(places, np.arange(of_fit.shape[1]))
+    of_batches = np.empty((len(of_fit), len(places)))
+    of_batches[:, there], of_batches[:, ~there] = of_fit[:, places[there]], of_others
+    rows = rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+    return Pairs.of(model.batch_[rows], measured, len(of_fit)).efficiencies(of_batches)
+
+
+def places_of_features(model: Any, counts: CountMatrix) -> Array:
+    """Return the position (m,) in the fit of each feature of counts, -1 for others.
+
+    Features without names are in the order of the fit.
+    """
+    names, reference = counts.feature_names, names_of(model, 1)
+    if names is None or reference is None:
+        return np.arange(counts.shape[1])
+    names, reference = same_kind(names, reference)
+    place = {name: j for j, name in enumerate(reference.tolist())}
+    return np.array([place.get(name, -1) for name in names.tolist()], np.intp)
+
+
 def measured_in(model: Any, counts: CountMatrix) -> Measured | None:
     """Return what was measured in counts of the samples of a fit, with any of its features.
 
@@ -56,13 +101,7 @@ def measured_in(model: Any, counts: CountMatrix) -> Measured | None:
     if counts.measured is not None or of_fit is None:
         return Measured.of(counts)
     rows = rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
-    names, reference = counts.feature_names, names_of(model, 1)
-    if names is None or reference is None:
-        places = np.arange(counts.shape[1])
-    else:
-        names, reference = same_kind(names, reference)
-        place = {name: j for j, name in enumerate(reference.tolist())}
-        places = np.array([place.get(name, -1) for name in names.tolist()], np.intp)
+    places = places_of_features(model, counts)
     if not np.isin(places, np.arange(of_fit.features.shape[1])).all():
         raise ValueError(
             "X has features that the fit did not have, and says nothing of which samples measured "
