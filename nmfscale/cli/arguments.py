@@ -281,13 +281,19 @@ def _stability(command: argparse.ArgumentParser) -> None:
 
     add_input(command, several=True)
     add, add_of = command.add_argument, partial(add_parameter, command, fit_from_starts)
-    add("-k", type=COUNT, required=True, help="number of topics")
+    add("-k", type=COUNT, help="number of topics")
+    what = "in place of -k and --model: a fit of INPUT, to be compared with the starts"
+    add("--of", type=PATH, metavar="MODEL", help=what)
     add_of("n_starts", "--starts")
-    add_outputs(command, f"{TABLE}; a plot, .png, .pdf or .svg; a consensus model, .h5")
-    what = "table to write: a row for each start, or topic (default: %(default)s)"
-    add("--table", choices=("starts", "topics"), default="starts", help=what)
-    what = "default: %(default)s"
-    add("--model", choices=models_of_stability(), default="topic", help=what)
+    add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
+    what = "a .h5 to write, a model with the consensus topics"
+    add("--consensus", type=PATH, metavar="OUT", help=what)
+    what = (
+        "table to write: a row for each start, or for each topic of the best start or of --of "
+        "(default: %(default)s)"
+    )
+    add("--table", choices=("starts", "topics", "fit"), default="starts", help=what)
+    add("--model", choices=models_of_stability(), help="default: topic")
     what = (
         "leave topics out of the consensus whose mean distance from their neighbours, 0 to 2, is "
         "larger"

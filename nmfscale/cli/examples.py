@@ -58,7 +58,8 @@ EXAMPLES = {
   nmfscale select-k cells.nmf -k 2-20 --checkpoint state --resume --workers 4""",
     "stability": """examples:
   nmfscale stability counts.npz -k 10 -o starts.csv -o starts.png
-  nmfscale stability cells.h5ad -k 8 --starts 50 -o consensus.h5
+  nmfscale stability cells.h5ad -k 8 --starts 50 --consensus consensus.h5
+  nmfscale stability cells.h5ad --of model.h5 --starts 10 -o starts.h5
   nmfscale stability cells.nmf -k 8 --checkpoint state --resume --workers 4""",
     "topic-quality": """examples:
   nmfscale topic-quality model.h5 counts.npz

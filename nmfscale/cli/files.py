@@ -72,7 +72,9 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
         counts = opened(**lines)
     if not counts.is_integer:
         source = ", ".join(input_files(arguments))
-        if arguments.command in ("fit", "select-k", "stability"):
+        # counts of a fit are compared with it
+        is_new = getattr(arguments, "of", None) is None
+        if arguments.command in ("fit", "select-k", "stability") and is_new:
             _refuse_logarithms(arguments, counts, source)
         log(
             f"warning: {source} holds counts that are not whole numbers: "

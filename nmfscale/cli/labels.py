@@ -299,7 +299,8 @@ def units_of(arguments: argparse.Namespace, counts: Any) -> list[str] | None:
 def check_batch(arguments: argparse.Namespace, kind: Any) -> None:
     """Refuse batches for models whose fit does not take them."""
     if arguments.batch is not None and "batch" not in inspect.signature(kind.fit).parameters:
-        arguments.usage(f"--batch is for --model topic and poisson, not {arguments.model}")
+        named = arguments.model or kind.__name__
+        arguments.usage(f"--batch is for --model topic and poisson, not {named}")
 
 
 def batch_of(arguments: argparse.Namespace, counts: Any) -> dict[str, Any]:

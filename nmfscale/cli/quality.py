@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from .cluster import cluster_client
-from .files import TEXT_TABLES, input_files, read_input
-from .job import ARRAYS, PICTURES, Job, Outcome, drawn
+from .files import TEXT_TABLES, input_files, output, read_input, write_or_rescue
+from .job import ARRAYS, Job, Outcome, drawn
 from .labels import batch_of, check_batch
-from .messages import log
+from .messages import log, say
 from .option_groups import (
     READ_FROM_FILE,
     RESULT,
@@ -70,30 +71,59 @@ def topic_quality(arguments: argparse.Namespace) -> int:
 
 def stability(arguments: argparse.Namespace) -> int:
     """Fit from many starts."""
-    job = Job(arguments, input_files(arguments), (*TEXT_TABLES, *PICTURES, *ARRAYS))
+    files = input_files(arguments)
+    if (arguments.of is None) == (arguments.k is None):
+        arguments.usage("pass either -k or --of, a model whose number of topics is used")
+    if arguments.of is not None and arguments.model is not None:
+        arguments.usage("--model is that of --of")
+    if arguments.of is not None:
+        files = [arguments.of, *files]
+    else:
+        arguments.model = arguments.model or "topic"
+    job = Job(arguments, files)
+    consensus = None
+    if arguments.consensus is not None:
+        consensus = output(arguments, ARRAYS, files, path=arguments.consensus)
     from ..inference.choice.stability import stability as fit_from_starts
-    from ..models.registry import model_named
 
-    kind = model_named(arguments.model)
-    check_batch(arguments, kind)
-    options = {"init": "random"} if "init" in kind._parameter_constraints else {}
-    estimator = kind(arguments.k, memory_limit=arguments.memory_limit, integer="allow", **options)
+    estimator = _estimator(arguments)
     with job.running() as how:
         counts = read_input(arguments, streamed=how["client"] is not None)
         result = fit_from_starts(
             estimator, counts, arguments.starts,
             density_threshold=arguments.density_threshold, **batch_of(arguments, counts), **how,
         )  # fmt: skip
-    if result.model is None and job.writes(*ARRAYS):
+    done = f"results are those of the {len(result.objective):,} that were done"
+    code = job.end(Outcome(
+        result, _text_of_stability(result), lambda: result.columns(arguments.table),
+        lambda: _draw(result), done=done if result.interrupted else None,
+    ))  # fmt: skip
+    if consensus is not None:
+        _write_consensus(result, consensus)
+    return code
+
+
+def _estimator(arguments: argparse.Namespace) -> Any:
+    """Return the model to fit: that of --of, or a new one."""
+    from ..models.persistence import load_model
+    from ..models.registry import model_named
+
+    if arguments.of is not None:
+        model = load_model(arguments.of)
+        check_batch(arguments, type(model))
+        return model.set_params(memory_limit=arguments.memory_limit)
+    kind = model_named(arguments.model)
+    check_batch(arguments, kind)
+    return kind(arguments.k, memory_limit=arguments.memory_limit, integer="allow")
+
+
+def _write_consensus(result: Any, path: Path) -> None:
+    if result.model is None:
         why = "there is no consensus" if result.consensus is None else "this model holds no topics"
         log(f"{why}, and no model is written")
-        job.leave_out(*ARRAYS)
-    done = f"results are those of the {len(result.objective):,} that were done"
-    return job.end(Outcome(
-        result, _text_of_stability(result), lambda: result.columns(arguments.table),
-        lambda: _draw(result), save=None if result.model is None else result.model.save,
-        done=done if result.interrupted else None,
-    ))  # fmt: skip
+        return
+    write_or_rescue(path, "the consensus", result.model.save)
+    say(f"consensus       {path}")
 
 
 def _draw(result: Any) -> Any:
@@ -116,13 +146,15 @@ def models_of_stability() -> list[str]:
 def _text_of_stability(result: Any) -> str:
     """Return the spread of the optima, and the similarity of each topic."""
     n, K = result.similarities.shape
-    columns, best = result.columns("topics"), result.best
+    columns = result.columns("fit" if result.fit_summary else "topics")
+    best = result.best
     lines = [
         f"optima          {result.n_best} of {n} fits end within 1 of the best objective, "
         f"{result.objective[best]:,.1f}",
         f"largest gap     {result.gaps.max():,.1f}",
-        f"best start      seed {result.seeds[best]}\n",
-        "topic  similarity  smallest",
+        f"best start      seed {result.seeds[best]}",
+        *([f"the fit         {result.fit_summary}"] if result.fit_summary else []),
+        "\ntopic  similarity  smallest",
     ]
     for topic, similarity, least in zip(*columns.values(), strict=True):
         lines.append(f"{topic:>5}  {similarity:>10.2f}  {least:>8.2f}")

@@ -143,7 +143,8 @@ def stability_plot(
     -------
     matplotlib.axes.Axes, matplotlib.figure.Figure or None
         As in :func:`structure_plot`. The Axes are divided into panels (``child_axes``): how far the
-        objective of each fit is below the best, sorted; similarities of the topics of all fits to
+        objective of each fit is below the best, sorted, with a line for the fit that was passed, if
+        any; similarities of the topics of all fits to
         those of the best fit, with their means as lines; and, if there is a consensus, the share of
         the fits that have each consensus topic.
 
@@ -172,6 +173,9 @@ def stability_plot(
     panels = _GRID._replace(n_panels=2 + (fits.consensus is not None)).draw(host, caption)
     host.xaxis.labelpad = 16
     panels[0].plot(np.arange(1, n + 1), np.sort(fits.gaps), "o-", color=_SCORE, markersize=3)
+    if fits.fit_gap is not None:
+        panels[0].axhline(fits.fit_gap, linestyle="--", color=_TOPIC, label="the fit")
+        panels[0].legend(fontsize=6, frameon=False)
     panels[0].set_title("optima", size=8)
     panels[0].set_ylabel("below the best objective", size=7)
     panels[0].set_xlabel("fits", size=7)

@@ -202,6 +202,20 @@ def select_k_charts(result: Any) -> list[Any]:
     return charts
 
 
+def stability_charts(result: Any) -> list[Any]:
+    """Return how far each start ends below the best one, sorted, with a line for the fit."""
+    text = "below the best start"
+    chart = _figure(220, name=f"{text} chart")
+    numbers, gaps = np.arange(1, len(result.gaps) + 1), np.sort(result.gaps)
+    chart.line(numbers, gaps, line_color=_BLUE, line_width=2)
+    chart.scatter(numbers, gaps, color=_BLUE, size=6)
+    if result.fit_gap is not None:
+        chart.hspan([result.fit_gap], line_color=_RED, legend_label="this fit")
+    chart.xaxis.axis_label, chart.yaxis.axis_label = "fits", text
+    chart.xaxis.ticker.min_interval = 1
+    return [chart]
+
+
 def interval_chart(
     names: Sequence[str], groups: Sequence[str], values: Array, lower: Array, upper: Array,
     text: str, neutral: float | None = None,

@@ -72,8 +72,9 @@ def write_report(
     other : fitted model, default=None
         Another fit, whose topics are matched with those of `model`.
     results : iterable, default=()
-        Results of :func:`nmfscale.select_k`, :func:`nmfscale.permutation_test`,
-        :func:`nmfscale.group_effects`, :func:`nmfscale.bootstrap_weights`,
+        Results of :func:`nmfscale.select_k`, :func:`nmfscale.stability`,
+        :func:`nmfscale.permutation_test`, :func:`nmfscale.group_effects`,
+        :func:`nmfscale.bootstrap_weights`,
         :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects`,
         :func:`nmfscale.condition_features` and :func:`nmfscale.differential_features`. Other
         results are shown as tables. A fit with batches always has a section on them.

@@ -142,6 +142,26 @@ def select_k_section(result: Any, words: Words) -> Section:
     return Section("number-of-topics", "Number of topics", [result.advice], charts_of, table)
 
 
+def stability_section(result: Any, words: Words) -> Section:
+    """Return how far fits from other starts end from the best, and the topics that they find."""
+    n, K = result.topics.shape[:2]
+    text = (
+        f"{result.n_best} of {n} fits from other starts end within 1 of the best of them; the "
+        f"largest difference is {result.gaps.max():,.1f}."
+    )
+    columns, topics = result.columns("topics"), [str(k) for k in range(K)]
+    if result.fit_summary:
+        text = f"This fit {result.fit_summary}. {text}"
+        columns = result.columns("fit")
+        topics = topic_labels(tuple(range(K)), words)
+    table = {
+        "topic of this fit" if result.fit_summary else "topic of the best start": topics,
+        "mean similarity in the starts": [f"{value:.2f}" for value in columns["similarity"]],
+        "smallest similarity": [f"{value:.2f}" for value in columns["least_similarity"]],
+    }
+    return Section("starts", "Other starts", [text], charts.stability_charts(result), table)
+
+
 def permutation_section(result: Any, words: Words) -> Section:
     """Return tests of whether groups differ."""
     tests = result.tests
@@ -344,6 +364,7 @@ def convergence_section(model: Any) -> Section | None:
 # The class of a result, by name: its module is not imported only to recognise it.
 OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "SelectK": select_k_section,
+    "Stability": stability_section,
     "PermutationTest": permutation_section,
     "GroupEffects": effects_section,
     "BootstrapWeights": weights_section,

@@ -405,16 +405,31 @@ def test_quality_of_topics(folder, tmp_path, capsys):
 def test_topics_of_many_starts(folder, tmp_path, capsys):
     counts, model, table = folder / "counts.npz", tmp_path / "consensus.h5", tmp_path / "topics.csv"
     words = ["stability", counts, "-k", 3, "--starts", 4, "--table", "topics", *QUICK]
-    assert run(*words, "-o", table, "-o", model, "-o", tmp_path / "starts.png") == 0
+    assert run(*words, "-o", table, "--consensus", model, "-o", tmp_path / "starts.png") == 0
     expected = nmfscale.stability(nmfscale.TopicModel(3), sp.load_npz(counts), 4, random_state=1)
     assert f"{expected.n_best} of 4 fits end within 1" in capsys.readouterr().out
     pd.testing.assert_frame_equal(pd.read_csv(table), expected.to_frame("topics"))
     assert_array_equal(nmfscale.load(model).components_, expected.model.components_)
     assert (tmp_path / "starts.png").stat().st_size > 0
     words = ["stability", counts, "-k", 3, "--starts", 2, "--density-threshold", 1e-6, *QUICK]
-    assert run(*words, "-o", tmp_path / "none.h5") == 0
+    assert run(*words, "--consensus", tmp_path / "none.h5") == 0
     assert "no model is written" in capsys.readouterr().err
     assert "--resume needs --checkpoint" in misuse(capsys, "stability", counts, "-k", 3, "--resume")
+
+
+def test_a_fit_is_compared_with_other_starts(folder, tmp_path, capsys):
+    counts, fit, result = folder / "counts.npz", folder / "model.h5", tmp_path / "starts.h5"
+    words = ["stability", counts, "--of", fit, "--starts", 3, *QUICK]
+    assert run(*words, "-o", result) == 0
+    text = capsys.readouterr().out
+    expected = nmfscale.stability(nmfscale.load(fit), sp.load_npz(counts), 3, random_state=1)
+    assert f"the fit         {expected.fit_summary}" in text
+    assert run("info", result) == 0 and expected.fit_summary in capsys.readouterr().out
+    assert run("report", fit, "--results", result, "-o", tmp_path / "report.html") == 0
+    assert f"This fit {expected.fit_summary}" in (tmp_path / "report.html").read_text()
+    capsys.readouterr()
+    assert "pass either -k or --of" in misuse(capsys, *words, "-k", 3)
+    assert "--model is that of --of" in misuse(capsys, *words, "--model", "lda")
 
 
 def test_features_that_make_topics(folder, tmp_path, capsys):

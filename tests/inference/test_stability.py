@@ -10,6 +10,7 @@ from nmfscale import (
     AnchorNMF,
     PoissonNMF,
     TopicModel,
+    as_counts,
     match_topics,
     pl,
     select_k,
@@ -53,6 +54,34 @@ def test_the_fits_are_those_of_their_seeds(data, found):
     assert found.to_frame("topics").similarity.between(0, 1).all()
     with pytest.raises(ValueError, match="what='fits' is not one of"):
         found.to_frame("fits")
+
+
+def test_a_fit_is_compared_with_the_starts(data, found):
+    X, _ = data
+    low = TopicModel(5, init="random", random_state=int(found.seeds[found.gaps.argmax()])).fit(X)
+    again = stability(low, X, n_starts=6, random_state=0, n_threads=1)
+    assert_same(again, found)
+    assert again.fit_gap == found.gaps.max() > 1
+    assert f"ends {found.gaps.max():,.1f} below the best of 6" in repr(again)
+    assert f"{(found.gaps < found.gaps.max() - 1).sum()} of them end higher" in again.fit_summary
+    assert again.to_frame("fit").least_similarity.max() <= 1
+    assert (again.fit_similarities[found.gaps.argmax()] > 1 - 1e-6).all()
+    assert found.fit_gap is None and found.fit_summary == ""
+    names = np.array([f"w{j}" for j in range(40)])
+    named = TopicModel(3, random_state=0).fit(as_counts(X, feature_names=names))
+    with pytest.warns(UserWarning, match="matched by name"):
+        turned = stability(named, as_counts(X[:, ::-1], feature_names=names[::-1]), n_starts=2)
+    assert turned.fit_similarities.min() > 0.99 and turned.feature_names.tolist() == [*names]
+
+
+def test_fits_that_starts_cannot_repeat_are_refused(data):
+    X, truth = data
+    fit = TopicModel(3, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="fitted to counts of shape"):
+        stability(fit, X[:80], 2)
+    fixed = TopicModel(3).fit(X, components=fit.components_, fixed_topics=[True, False, False])
+    with pytest.raises(ValueError, match="fitted with fixed_topics, .*clone"):
+        stability(fixed, X, 2)
 
 
 def test_models_that_hold_no_topics_have_a_consensus_of_topics(data):

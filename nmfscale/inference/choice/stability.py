@@ -27,6 +27,7 @@ from ...models.arguments.batches import checked_batch
 from ...models.arguments.starts import fit_takes, has_random_starts
 from ...models.base import CountModel
 from ...models.pipelines import estimator_and_input
+from ..design.fit_counts import counts_of_fit
 from ..job import JobOptions, job_options
 from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
 from ..replicates.seeds import state_of_fit
@@ -69,7 +70,8 @@ def stability(
     estimator : model of counts with random starts (`n_init`) and without labels
         Its parameters except `n_init` and `random_state` are used; it is not fitted. As starts must
         differ, the default of `init` means ``init="random"``. It may be the last step of a
-        pipeline.
+        pipeline. If it is a fit of `X`, the result says how far it ends from the starts, and which
+        of its topics they find.
     X : counts of shape (n_samples, n_features)
         As in :meth:`nmfscale.PoissonNMF.fit`. If memory is too small for the counts, a packed store
         (or any file, if the estimator has a `memory_limit`) is read in chunks: up to 16 fits share
@@ -77,7 +79,7 @@ def stability(
     n_starts : int, default=20
         Number of fits.
     batch : array-like of shape (n_samples,) or str, default=None
-        As in :func:`select_k`.
+        As in :func:`select_k`; by default, that of the fit.
     density_threshold : float, default=0.5
         A topic is left out of the consensus if its mean distance from its nearest neighbours is
         larger. Distances are between unit vectors: 0 to 2; 2 leaves nothing out.
@@ -97,8 +99,9 @@ def stability(
     Raises
     ------
     ValueError
-        If the counts or an argument are not valid; or if a cluster is to read a file that is not a
-        packed store.
+        If the counts or an argument are not valid; if `estimator` is a fit of other counts, or one
+        with weights, fixed topics or missing entries, which the starts do not have; or if a cluster
+        is to read a file that is not a packed store.
     CheckpointError, ClusterError
         As in :meth:`nmfscale.PoissonNMF.fit`.
 
@@ -133,6 +136,9 @@ def stability(
     (True, (3, 40))
     >>> found.model.loadings_.shape
     (100, 3)
+    >>> fitted = TopicModel(3, random_state=0).fit(X)
+    >>> bool(abs(stability(fitted, X, n_starts=5, random_state=0).fit_gap) < 1)
+    True
     """
     estimator, X = estimator_and_input(estimator, X)
     _check_estimator(estimator)
@@ -148,6 +154,10 @@ def stability(
     counts = counts_of_job(
         X, estimator.memory_limit, job["client"], integer=estimator.integer, layer=layer, raw=raw
     )
+    compared = estimator if getattr(estimator, "loadings_", None) is not None else None
+    if compared is not None:
+        counts, batch_of_fit = _of_fit(compared, X, counts)
+        batch = batch_of_fit if batch is None else batch
     estimator = with_options(
         estimator, n_init=1, verbose=0, callback=None, random_state=None, **_init_of(estimator)
     )
@@ -156,8 +166,11 @@ def stability(
     replicates = run_replicates(task, n_starts, **job)
     topics, objective = replicates["topics"], replicates["objective"]
     best = int(objective.argmax())
-    matches, similarities = _matched(topics, best)
-    model = None
+    matches, similarities = _matched(topics, topics[best])
+    fit_objective, fit_similarities, model = None, None, None
+    if compared is not None:
+        fit_objective = float(objective_of(compared))
+        fit_similarities = _matched(topics, proportions(compared.components_))[1]
     neighbors = max(1, round(0.3 * len(topics))) if n_neighbors is None else int(n_neighbors)
     consensus = consensus_of(topics, float(density_threshold), neighbors)
     if consensus is not None and fit_takes(task.estimator, "fixed_topics"):
@@ -165,8 +178,25 @@ def stability(
     return Stability(
         objective, replicates["n_iter"], replicates["converged"], replicates["seed"], topics, best,
         matches, similarities, consensus, model, counts.feature_names, replicates.interrupted,
-        replicates.seed.entropy,
+        replicates.seed.entropy, fit_objective, fit_similarities,
     )  # fmt: skip
+
+
+def _of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix, Array | None]:
+    """Return the counts of a fit, with its order of features, and its batches.
+
+    A fit with arguments that the starts do not have is refused.
+    """
+    counts, arguments = counts_of_fit(model, X, counts)
+    further = [name for name in arguments.fixed if name != "batch"]
+    if not (arguments.weights == 1).all():
+        further.append("weights")
+    if further:
+        raise ValueError(
+            f"estimator was fitted with {', '.join(further)}, and the starts are not: pass a model "
+            "that is not fitted, sklearn.base.clone(estimator)."
+        )
+    return counts, arguments.fixed.get("batch")
 
 
 def _check_estimator(estimator: Any) -> None:
@@ -255,12 +285,12 @@ def _init_of(estimator: Any) -> dict[str, Any]:
     return {"init": "random"} if is_default else {}
 
 
-def _matched(topics: Array, best: int) -> tuple[Array, Array]:
-    """Return which topic of each fit matches each topic of the best fit, and the similarities."""
+def _matched(topics: Array, of_fit: Array) -> tuple[Array, Array]:
+    """Return which topic of each start matches each topic (K, m) of a fit, and similarities."""
     n, K = topics.shape[:2]
     matches, similarities = np.zeros((n, K), np.int64), np.ones((n, K))
     for i in range(n):
-        _, matches[i], similarities[i] = lift_pairs(topics[best].T, topics[i].T)
+        _, matches[i], similarities[i] = lift_pairs(of_fit.T, topics[i].T)
     return matches, similarities
 
 

@@ -50,6 +50,10 @@ class Stability(Result):
         Whether Ctrl-C ended the job early.
     random_state : int
         Entropy of the seed: passed as `random_state` it gives the same result again.
+    fit_objective : float or None
+        Objective of the fit that was passed; None if the estimator was not fitted.
+    fit_similarities : ndarray of shape (n_starts, K), or None
+        Similarities of the topics of that fit to their matches in each start.
 
     Notes
     -----
@@ -59,6 +63,8 @@ class Stability(Result):
       ``converged``, ``seed``, ``similarity`` (mean of the topics) and ``least_similarity``.
     - "topics", a row for each topic of the best fit: ``topic``, ``similarity`` (mean of the other
       fits) and ``least_similarity``.
+    - "fit", a row for each topic of the fit that was passed: ``topic``, ``similarity`` (mean of the
+      starts) and ``least_similarity``.
     """
 
     objective: Array
@@ -74,6 +80,8 @@ class Stability(Result):
     feature_names: NDArray[Any] | None
     interrupted: bool
     random_state: int | Sequence[int] | None
+    fit_objective: float | None = None
+    fit_similarities: Array | None = None
 
     @property
     def gaps(self) -> Array:
@@ -85,8 +93,28 @@ class Stability(Result):
         """Number of fits that end within 1 of the best."""
         return int((self.gaps <= _SAME).sum())
 
+    @property
+    def fit_gap(self) -> float | None:
+        """How far the fit that was passed is below the best start; negative if it is above."""
+        if self.fit_objective is None:
+            return None
+        return float(self.objective[self.best] - self.fit_objective)
+
+    @property
+    def fit_summary(self) -> str:
+        """How far the fit that was passed ends from the starts, in words; empty without a fit."""
+        if self.fit_gap is None or self.fit_objective is None:
+            return ""
+        n_higher = int((self.objective > self.fit_objective + _SAME).sum())
+        side = "above" if self.fit_gap < 0 else "below"
+        return (
+            f"ends {abs(self.fit_gap):,.1f} {side} the best of {len(self.objective)} other starts; "
+            f"{n_higher} of them end higher by more than {_SAME:g}"
+        )
+
     def _tables(self) -> Tables:
-        return {"starts": self._of_starts, "topics": self._of_topics}
+        further = {} if self.fit_similarities is None else {"fit": self._of_fit}
+        return {"starts": self._of_starts, "topics": self._of_topics} | further
 
     def _of_starts(self) -> Columns:
         return {
@@ -104,6 +132,14 @@ class Stability(Result):
             "least_similarity": others.min(axis=0),
         }  # fmt: skip
 
+    def _of_fit(self) -> Columns:
+        assert self.fit_similarities is not None
+        return {
+            "topic": np.arange(self.topics.shape[1]),
+            "similarity": self.fit_similarities.mean(axis=0),
+            "least_similarity": self.fit_similarities.min(axis=0),
+        }
+
     def __repr__(self) -> str:
         """Sizes, spread of the optima, and similarity of the topics."""
         n, K = self.topics.shape[:2]
@@ -112,6 +148,8 @@ class Stability(Result):
             f"best, largest gap {self.gaps.max():,.1f}, smallest similarity "
             f"{self.similarities.min():.2f}"
         )
+        if self.fit_summary:
+            text += f", the fit {self.fit_summary}"
         if self.consensus is None:
             return f"{text}, no consensus>"
         return (
