@@ -13,7 +13,7 @@ evaluated, if there are any.
     python benchmarks/optima.py --smoke         a few seconds, writes nothing
 
 Writes a row for each fit to results/optima.csv, a picture to results/optima.png, and the table in
-README.md.
+README.md; best known log-likelihoods that were exceeded are replaced in results/best_known.csv.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import time
 import warnings
 from pathlib import Path
 
+import best_known
 import convergence
 import numpy as np
 import problems
@@ -168,6 +169,15 @@ def draw(groups: list[list[dict]], path: Path) -> None:
     plt.close(figure)
 
 
+def found_by(row: dict) -> str:
+    """Return how a fit was found, as text."""
+    moves = f", n_moves={row.get('moves')}"
+    call = {"single fit": "", "random start": ", init='random'", "moves": moves}
+    if row["method"] not in call:
+        return row["method"]
+    return f"PoissonNMF({row['K']}{call[row['method']]}, random_state={row['seed']})"
+
+
 def write(rows: list[dict], folder: Path, *, append: bool) -> None:
     """Write the table, or replace fits by the same method in it; draw the picture."""
     path = folder / "optima.csv"
@@ -182,6 +192,9 @@ def write(rows: list[dict], folder: Path, *, append: bool) -> None:
     groups = [[row for row in rows if (row["problem"], str(row["K"])) == key] for key in keys]
     report.write_csv(path, [row for group in groups for row in group])
     draw(groups, folder / "optima.png")
+    best_known.update(
+        (row["problem"], int(row["K"]), float(row["loglik"]), found_by(row)) for row in rows
+    )
     if folder == report.HERE / "results":
         report.write_readme(report.table([summary(rows) for rows in groups]), MARKERS)
 

@@ -34,6 +34,7 @@ RUNS = """
     permutation.py --smoke
     convergence.py --smoke
     optima.py --smoke
+    starts.py --smoke
     calibration.py --smoke
     designs.py --smoke
     calibration_features.py --smoke
