@@ -173,6 +173,7 @@ def _fits():
         yield lda, FEW | {"inference": "collapsed", "dtype": dtype}, {}
     yield lda, start | {"doc_topic_prior": 0.2, "extrapolate": False}, {}
     yield nmfscale.GammaPoisson, start | {"hierarchical": True}, {}
+    yield nmfscale.GammaPoisson, start, {"batch": UNITS % 3}
     yield nmfscale.NoisyTopicModel, start, {}
     yield nmfscale.AnchorNMF, {"weighting": "tf-idf", "random_state": 0}, {}
     yield nmfscale.AnchorNMF, {"projection": 20, "random_state": 0}, {}

@@ -300,7 +300,7 @@ def check_batch(arguments: argparse.Namespace, kind: Any) -> None:
     """Refuse batches for models whose fit does not take them."""
     if arguments.batch is not None and "batch" not in inspect.signature(kind.fit).parameters:
         named = arguments.model or kind.__name__
-        arguments.usage(f"--batch is for --model topic and poisson, not {named}")
+        arguments.usage(f"--batch is for --model topic, poisson and gamma-poisson, not {named}")
 
 
 def batch_of(arguments: argparse.Namespace, counts: Any) -> dict[str, Any]:

@@ -196,7 +196,8 @@ def add_data_weights(command: argparse.ArgumentParser) -> None:
 def add_batch(command: argparse.ArgumentParser, more: str) -> None:
     """Add the option for batches of samples."""
     what = (
-        "for PoissonNMF and TopicModel: batch of each sample, such as its donor, in which features "
+        "for TopicModel, PoissonNMF and GammaPoisson: batch of each sample, such as its donor, in "
+        "which features "
         f"have efficiencies; same formats as --groups of the command test{more}"
     )
     command.add_argument("--batch", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)

@@ -17,7 +17,7 @@ from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.factors import Constraints
 from ..methods.poisson.efficiencies import memory_of_batches
-from ..methods.poisson.objective import BATCH_SHAPE, FactorModel
+from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.priors import Prior
 from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import (
@@ -31,7 +31,7 @@ from ..methods.poisson.solvers import (
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
-from .arguments.batches import Batches, batches_of, groups_of, warn_of_small_shape
+from .arguments.batches import batches_of, groups_of
 from .arguments.entry_weights import is_nan, observed_counts
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
@@ -39,7 +39,6 @@ from .arguments.penalty import SparsityPenalty, check_solver, penalty_of
 from .arguments.validation import (
     check_topics_of_priors,
     constraints_of,
-    measured_features,
     sizes_of,
 )
 from .base import CountModel
@@ -275,9 +274,7 @@ class CountFactorization(HeldFactors):
             samples=fixed_samples, prior_factors=self.prior_factors,
             prior_loadings=self.prior_loadings,
         )  # fmt: skip
-        if measured is None and panel is None and counts.measured is not None:
-            measured, panel = counts.measured  # of an outer join
-        seen = measured_features(counts, measured, panel)
+        seen = self._measured_of_fit(counts, measured, panel)
         used, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
             self._check_start(F, "data_weights")
@@ -289,7 +286,6 @@ class CountFactorization(HeldFactors):
             constraints, used = replace(constraints, **entry_weights), entries.weighted(used)
         if seen is not None:
             self._check_start(F, "measured")
-            seen.check(counts)
         batches = batches_of(counts, batch, self.batch_shape)
         if batches is not None:
             self._check_batches(entries is not None)
@@ -330,18 +326,6 @@ class CountFactorization(HeldFactors):
         self._keep_batches(batches, fitted)
         return counts, fitted
 
-    def _keep_batches(self, batches: Batches | None, fitted: Fitted) -> None:
-        """Set the attributes of batches."""
-        self.batches_ = self.batch_ = self.batch_efficiencies_ = self.batch_shape_ = None
-        if batches is None:
-            return
-        self.batches_, self.batch_ = batches.labels, batches.codes
-        ones = np.ones((len(batches.labels), self.components_.shape[1]))
-        self.batch_efficiencies_ = fitted.arrays.get("efficiencies", ones)
-        self.batch_shape_ = float(fitted.arrays.get(BATCH_SHAPE, [np.inf])[0])
-        if batches.shape is None:
-            warn_of_small_shape(self.batch_shape_)
-
     def _keep_constraints(self, constraints: Constraints) -> None:
         """Set the attributes of what was fixed, weighted or measured."""
         self.row_weights_ = constraints.weights
@@ -354,9 +338,6 @@ class CountFactorization(HeldFactors):
     ) -> Needs:
         """Return the memory of a fit without constraints, of several that share reads of a file."""
         return poisson_needs(counts, n_components, dtype, self.solver, n_threads, **needs)
-
-    def _check_unmeasured(self, counts: CountMatrix) -> None:
-        """Accept them: entries that were not measured are left out of the likelihood."""
 
     def _check_start(self, F: Any, argument: str) -> None:
         """Refuse options that would treat unmeasured entries as 0."""

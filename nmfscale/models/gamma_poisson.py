@@ -10,19 +10,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ..counts.argument_types import Client, CountsLike
+from ..counts.argument_types import CountsLike
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor
-from ..methods.rows_pass import RowsPass
+from ..methods.factors import Constraints
+from ..methods.poisson.efficiencies import memory_of_batches
 from ..methods.variational import lda
 from ..methods.variational.gamma import GammaPrior
+from ..methods.variational.gamma_batches import GroupedGammaPoisson
 from ..methods.variational.gamma_poisson import (
     VariationalGammaPoisson,
     dispersion,
     drawn_priors,
-    gamma_inference,
 )
-from ..methods.variational.posteriors import Inference, inference_needs
+from .arguments.batches import batches_of, groups_of
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.validation import (
@@ -36,14 +37,17 @@ from .arguments.validation import (
 )
 from .base import CountModel
 from .fitted import Fitted
+from .gamma_posteriors import GammaPosteriors
 
 Array = NDArray[Any]
 
+# Copies of the linear terms of factors in fits with groups of samples.
+_COPIES = 8
 GammaPoissonStart: TypeAlias = Literal["poisson", "random"]
 
 
 @estimator
-class GammaPoisson(CountModel):
+class GammaPoisson(GammaPosteriors):
     """Gamma-Poisson factorization by variational inference.
 
     The counts are modelled as ``x_ij ~ Poisson(sum_k theta_ik beta_jk)`` with loadings ``theta_ik ~
@@ -99,6 +103,9 @@ class GammaPoisson(CountModel):
         Momentum; and Newton steps of factors, if the model is not hierarchical and there are up to
         16 components, or up to 32 and no more than 25e6 numbers of curvature,
         n_features K (K + 1) / 2. A step that lowers the ELBO is undone.
+    batch_shape : float or "auto", default="auto"
+        Shape of the prior of the efficiencies of features in batches (`batch` of :meth:`fit`), as
+        in :class:`PoissonNMF`, but positive.
     dtype
         As in :class:`PoissonNMF`. During a fit, parameters of factors are float64.
     integer, n_threads, memory_limit, random_state, verbose, callback
@@ -114,7 +121,9 @@ class GammaPoisson(CountModel):
         Expected loadings of the fitted samples.
     loadings_shape_ : ndarray of shape (n_samples, n_components)
         Shapes of the posterior of loadings. Its rates are ``1 + rate_loadings_`` or, if
-        hierarchical, ``sample_rates_[:, None] + components_.sum(axis=1)``.
+        hierarchical, ``sample_rates_[:, None] + components_.sum(axis=1)``. With batches or panels,
+        factors are multiplied by their efficiencies, and by 0 if they were not measured, in the
+        sums ``components_.sum(axis=1)``, which are 1 otherwise.
     shape_loadings_, rate_loadings_ : ndarray of shape (n_components,)
         a and r; r is None if hierarchical.
     sample_rates_, feature_rates_ : ndarray of shape (n_samples,) and (n_features,), float64
@@ -122,8 +131,13 @@ class GammaPoisson(CountModel):
     loadings_totals_ : ndarray of shape (n_components,), float64
         Sums of the expected loadings if hierarchical, otherwise None. The posterior rates of
         factors are ``feature_rates_[:, None] + loadings_totals_``.
+    components_rates_ : ndarray of shape (n_components, n_features), float64, or None
+        With batches or panels, if hierarchical: the same sums for each feature, of loadings times
+        its efficiencies.
     shape_factors_, shape_rates_, mean_rates_ : float and ndarray of shape (2,)
         c, and shapes and means of the priors of xi and eta, if hierarchical; otherwise None.
+    measured_, panel_, batches_, batch_, batch_efficiencies_, batch_shape_
+        As in :class:`PoissonNMF`.
     elbo_ : float
         Evidence lower bound of the log-probability of all counts. `score` is the bound for samples
         alone, with fixed factors, per count.
@@ -143,6 +157,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     Held-out counts have a high probability because no expected count is zero: a :class:`PoissonNMF`
     with expected counts raised to, say, 1e-4 scores about as high.
+
+    With `batch`, features have efficiencies in batches as in :class:`PoissonNMF`, with Gamma
+    posteriors. The ELBO is then that of the counts for any efficiencies under their prior, also
+    maximised in the shape of this prior.
 
     Shapes of the prior are fixed. Samples with fewer than about 100 counts may therefore each be
     assigned to a single component, which explains new samples worse than a single component for
@@ -188,6 +206,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     max_sample_update_iter: int = 500
     mean_change_tol: float = 1e-4
     extrapolate: bool = True
+    batch_shape: float | Literal["auto"] = "auto"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
@@ -203,6 +222,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "max_sample_update_iter": [Interval(Integral, 1, None, closed="left")],
         "mean_change_tol": [Interval(Real, 0, None, closed="left")],
         "extrapolate": ["boolean"],
+        "batch_shape": [Interval(Real, 0, None, closed="right"), StrOptions({"auto"})],
     }
     method_class: ClassVar[type[VariationalGammaPoisson]] = VariationalGammaPoisson
     array_axes: ClassVar[dict[str, str]] = {
@@ -211,6 +231,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "shape_loadings_": "k",
         "rate_loadings_": "k",
         "loadings_totals_": "k",
+        "components_rates_": "km",
         "sample_rates_": "n",
         "feature_rates_": "m",
     }
@@ -229,6 +250,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         *,
         loadings: ArrayLike | None = None,
         components: ArrayLike | None = None,
+        measured: ArrayLike | None = None,
+        panel: ArrayLike | None = None,
+        batch: ArrayLike | str | None = None,
         **options: Unpack[FitKeywords],
     ) -> Self:
         """Fit the model.
@@ -245,6 +269,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         components : array-like of shape (n_components, n_features), default=None
             Positive shapes of the posterior of factors to start from, such as `components_shape_`
             (the factors themselves if not hierarchical); by default `init` determines the start.
+        measured, panel, batch
+            What was measured in the samples, and their batches, as in :meth:`PoissonNMF.fit`. The
+            :class:`PoissonNMF` of the start has them, too.
         checkpoint, checkpoint_every, resume
             As in :meth:`PoissonNMF.fit`. Checkpoints are written once the start is found, and a
             resumed fit does not search for it again.
@@ -272,7 +299,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         >>> one.fit(X, components=one.components_shape_).elbo_ > before
         True
         """
-        self.run_fit(X, FitOptions.of(options), loadings=loadings, components=components)
+        self.run_fit(
+            X, FitOptions.of(options), loadings=loadings, components=components, measured=measured,
+            panel=panel, batch=batch,
+        )  # fmt: skip
         return self
 
     def _check_priors(self) -> tuple[Array, Array | None]:
@@ -303,10 +333,16 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         *,
         loadings: ArrayLike | None,
         components: ArrayLike | None,
+        measured: ArrayLike | None,
+        panel: ArrayLike | None,
+        batch: ArrayLike | str | None,
     ) -> tuple[CountMatrix, Fitted]:
         self._check_priors()
         counts, options = self.counts_of_fit(X, options)
         dtype, K, deep = self.fit_dtype(), self.n_components, self.hierarchical
+        seen = self._measured_of_fit(counts, measured, panel)
+        batches = batches_of(counts, batch, self.batch_shape)
+        constraints = Constraints(**groups_of(seen, batches))
         of_rows, of_columns = self._priors(counts)
         factors, gamma = checked_posteriors(counts, K, deep, loadings, components)
         eta = float(self.shape_factors) if deep else 0.0
@@ -314,74 +350,37 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalGammaPoisson:
             start = partial(
                 lda.find_start, counts, executor, self.init, of_rows.shape, eta, rng, dtype,
-                factors, gamma,
+                factors, gamma, constraints=constraints,
             )  # fmt: skip
-            return self.method_class(
+            made: Any = self.method_class
+            if constraints.groups is not None:
+                made = partial(GroupedGammaPoisson, constraints=constraints)
+            method: VariationalGammaPoisson = made(
                 counts, executor, start, of_rows, of_columns, dtype, n_steps=self.inner_iter,
                 tolerance=self.mean_change_tol, momentum=self.extrapolate,
             )  # fmt: skip
+            return method
 
+        needs = lda.lda_needs(counts, K, dtype, self.threads_for(counts), points=not deep)
+        if constraints.groups is not None:
+            more = memory_of_batches(int(constraints.groups.max()) + 1, counts.shape[1])
+            needs = needs._replace(shared=needs.shared + more + counts.shape[1] * K * _COPIES * 8)
         priors = [p for p in (of_rows, of_columns) if p is not None]
+        about: dict[str, Any] = {} if batches is None else batches.about
         fitted = self.fit_blocks(
-            counts, lda.lda_needs(counts, K, dtype, self.threads_for(counts), points=not deep),
-            make, options,
+            counts, needs, make, options,
             parts={
-                "constraints": [part for p in priors for part in (p.shape, p.rate, p.drawn)],
+                "constraints": [
+                    *(part for p in priors for part in (p.shape, p.rate, p.drawn)),
+                    *(constraints.parts() if constraints.groups is not None else ()),
+                ],
                 "start": (factors, gamma, self.init),
             },
             extrapolate=self.extrapolate, inner_iter=self.inner_iter,
-            mean_change_tol=self.mean_change_tol,
+            mean_change_tol=self.mean_change_tol, **about,
         )  # fmt: skip
         self._keep(fitted, of_rows, of_columns, dtype)
+        self.measured_ = None if seen is None else seen.features
+        self.panel_ = None if seen is None else seen.groups
+        self._keep_batches(batches, fitted)
         return counts, fitted
-
-    def _keep(
-        self, fitted: Fitted, of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any
-    ) -> None:
-        arrays = fitted.arrays
-        self.loadings_shape_, self.loadings_ = arrays["gamma"], arrays["theta"]
-        self.components_shape_ = np.ascontiguousarray(arrays["lambda"].T)
-        self.components_ = np.ascontiguousarray(
-            arrays.get("beta", arrays["lambda"]).T.astype(dtype)
-        )
-        self.shape_loadings_, self.rate_loadings_ = np.array(of_rows.shape), of_rows.rate
-        # None if not hierarchical
-        self.shape_factors_: float | None = None
-        self.shape_rates_: Any = None
-        self.mean_rates_: Any = None
-        self.sample_rates_: Any = None
-        self.feature_rates_: Any = None
-        self.loadings_totals_: Any = None
-        if of_rows.drawn is not None and of_columns is not None and of_columns.drawn is not None:
-            self.sample_rates_, self.feature_rates_ = arrays["xi"], arrays["eta"][:, 0]
-            self.shape_factors_, self.loadings_totals_ = float(self.shape_factors), arrays["totals"]
-            shapes, rates = np.array([of_rows.drawn, of_columns.drawn]).T
-            self.shape_rates_, self.mean_rates_ = shapes.copy(), shapes / rates
-        self.elbo_ = fitted.objective
-
-    def _restricted(self, features: Array) -> Self:
-        restricted = super()._restricted(features)
-        if self.shape_factors_ is None:  # otherwise their sums follow from the posterior
-            restricted.loadings_totals_ = restricted.components_.sum(axis=1, dtype=np.float64)
-        return restricted
-
-    def _inference(self, counts: CountMatrix, *, gathered: bool) -> Inference:
-        """Return how posteriors of new samples are found, unless memory is short of them."""
-        self.check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
-        priors: Any = GammaPrior(self.shape_loadings_, self.rate_loadings_), None
-        if self.shape_factors_ is not None:
-            shapes = self.shape_loadings_, self.shape_factors_
-            priors = drawn_priors(*shapes, self.shape_rates_, self.mean_rates_)
-        return gamma_inference(
-            counts, self.components_shape_.T, self.loadings_totals_, *priors,
-            n_steps=self.max_sample_update_iter, tolerance=self.mean_change_tol,
-            n_threads=self.threads_for(counts),
-        )  # fmt: skip
-
-    def pass_of_loadings(
-        self, counts: CountMatrix, *, gathered: bool, **arguments: Any
-    ) -> RowsPass:
-        return self._inference(counts, gathered=gathered).loadings
-
-    def log_probability(self, counts: CountMatrix, client: Client) -> float:
-        return self._inference(counts, gathered=False).elbo(**self.where_to_run(client))

@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, Self, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..counts.argument_types import Client, CountsLike
 from ..counts.base import CountMatrix
-from ..counts.label_totals import totals_of_labels
 from ..counts.warn import warn_caller
-from ..kernels import dense
 from ..kernels.functions import exp
 from ..methods.poisson.priors import gamma_prior
-from ..methods.projection.new_batches import new_efficiencies
 from ..methods.projection.penalty import Penalty
 from ..methods.projection.transform import projection, projection_needs
 from ..methods.rows_pass import RowsPass
-from ..methods.weights.measured import Measured, SampleEfficiencies
-from ..methods.weights.poisson_weights import Observed
-from .arguments.batches import (
-    Pairs,
-    codes_beside,
-    has_efficiencies,
-    refuse_batches,
-    warn_of_batches,
-)
-from .arguments.entry_weights import observed_counts
 from .arguments.fit_options import (
     EntryOptions,
     EntrySampleOptions,
     EntryScoreOptions,
     with_options,
 )
-from .arguments.measured_entries import (
-    check_missing_entries,
-    has_samples_of_fit,
-    measured_counts,
-    rows_of_fit,
-)
-from .arguments.validation import measured_features, sizes_of
+from .arguments.validation import sizes_of
 from .base import CountModel
+from .known_entries import KnownEntries
 
 Array = NDArray[Any]
 
 
-class HeldFactors(CountModel):
+class HeldFactors(KnownEntries, CountModel):
     """Base of models whose loadings are those of a Poisson NMF with fixed factors."""
 
     prior_loadings: Any
@@ -252,104 +233,6 @@ class HeldFactors(CountModel):
                 "different weight. Compare scores of models without prior_loadings."
             )
 
-    def _knowing(
-        self, counts: CountMatrix, entry_options: dict[str, Any]
-    ) -> tuple[Self, CountMatrix]:
-        measured, panel = entry_options.get("measured"), entry_options.get("panel")
-        of_fit = getattr(self, "measured_", None)
-        data_weights = entry_options.get("data_weights")
-        if measured is None and panel is None and data_weights is None:
-            measured, panel = measured_counts(self, counts).measured or (None, None)
-        elif measured is None and panel is None and counts.measured is not None:
-            measured, panel = counts.measured
-        seen = measured_features(counts, measured, panel)
-        counts, entries = observed_counts(counts, data_weights, seen)
-        if entries is not None:
-            if entry_options.get("batch") is not None:
-                raise ValueError(
-                    "batch cannot be combined with data_weights: say with measured= and panel= "
-                    "which features samples lack."
-                )
-            return self._with_observed(entries), counts
-        if data_weights is None:
-            check_missing_entries(self, counts)
-        is_silent = self._features is None or has_samples_of_fit(self, counts)
-        if measured is None and of_fit is not None and is_silent:
-            warn_caller(
-                f"{type(self).__name__} was fitted with measured=, and nothing says what was "
-                "measured in X: all features are taken as measured in all samples. Pass measured= "
-                "and panel= as to fit, or measured=[True, True, ...] if that is so."
-            )
-        if seen is not None and self._features is not None:
-            raise ValueError(
-                "measured says which features X lacks: give missing='zero' for those of which it "
-                "has no column."
-            )
-        if seen is not None:
-            seen.check(counts)
-        efficiencies = self._efficiencies_in(counts, seen, entry_options)
-        observed = seen if efficiencies is None else efficiencies
-        return self if observed is None else self._with_observed(observed), counts
-
-    def _with_observed(self, observed: Observed) -> Self:
-        model = copy.copy(self)
-        model._measured = observed
-        return model
-
-    def _efficiencies_in(
-        self, counts: CountMatrix, seen: Measured | None, entry_options: dict[str, Any]
-    ) -> SampleEfficiencies | None:
-        """Return the efficiencies of samples, None if they are 1 for all measured features.
-
-        Those of batches that the fit did not have are estimated.
-        """
-        batch = entry_options.get("batch")
-        if not has_efficiencies(self):
-            refuse_batches(self, batch)
-            return None
-        labels = self.batches_
-        if batch is None:
-            rows = rows_of_fit(self, counts)
-            if rows is None:
-                warn_of_batches(self)
-                return None
-            codes, n_new = self.batch_[rows], 0
-        else:
-            codes, n_new = codes_beside(labels, counts, batch)
-        if (codes < 0).all():
-            return None
-        n_batches = len(labels) + n_new
-        pairs = Pairs.of(np.where(codes < 0, n_batches, codes), seen, n_batches + 1)
-        # the last row is that of samples without a label
-        of_batches = np.ones((n_batches + 1, counts.shape[1]))
-        of_batches[: len(labels)] = self.batch_efficiencies_
-        if n_new:
-            new = slice(len(labels), n_batches)
-            of_batches[new] = self._new_efficiencies(
-                counts, codes, pairs, of_batches, new, entry_options.get("client")
-            )
-        return pairs.efficiencies(of_batches)
-
-    def _new_efficiencies(
-        self, counts: CountMatrix, codes: Array, pairs: Pairs, of_batches: Array, new: slice,
-        client: Any,
-    ) -> Array:  # fmt: skip
-        """Estimate the efficiencies of new batches, some rows of those of all batches, in place."""
-        F, L = np.asarray(self._held()[0], np.float64), None
-        of_groups = np.arange(new.start, new.stop)[:, None] == pairs.batches
-
-        def expected(efficiencies: Array) -> Array:
-            nonlocal L
-            of_batches[new] = efficiencies
-            model = self._with_observed(pairs.efficiencies(of_batches))
-            rows_pass = model._projection(counts, None, gathered=True, start=L)
-            L = rows_pass.gather(**self.where_to_run(client))
-            M = dense.product(dense.sums_of_groups(L, pairs.groups, len(pairs.batches)), F.T)
-            return dense.product(of_groups, M if pairs.features is None else M * pairs.features)
-
-        T = totals_of_labels(counts, codes - new.start, new.stop - new.start)
-        return new_efficiencies(np.ascontiguousarray(T.T), self.batch_shape_, expected)
-
     def pass_of_loadings(
         self, counts: CountMatrix, *, gathered: bool, size_factors: ArrayLike | None = None,
         **arguments: Any,
@@ -367,6 +250,20 @@ class HeldFactors(CountModel):
     def log_probability(self, counts: CountMatrix, client: Client) -> float:
         rows_pass = self._projection(counts, None, gathered=False, scored=True)
         return math.fsum(rows_pass.gather(**self.where_to_run(client)) + self._log_weights(counts))
+
+    def _expected_factors(self) -> Array:
+        return np.asarray(self._held()[0], np.float64)
+
+    def _loadings_in_turn(self, counts: CountMatrix, client: Any) -> Callable[[Any], Array]:
+        L: Array | None = None
+
+        def loadings(model: Any) -> Array:
+            nonlocal L  # each time from the last ones
+            rows_pass = model._projection(counts, None, gathered=True, start=L)
+            L = rows_pass.gather(**self.where_to_run(client))
+            return L
+
+        return loadings
 
     def _projection(
         self, counts: CountMatrix, sizes: Array | None, *, gathered: bool, scored: bool = False,

@@ -191,7 +191,8 @@ class TestFit:
         assert run(*words, "--batch", "donor") == 0
         capsys.readouterr()
         words = ["fit", counts, "-k", 3, "--batch"]
-        assert "--model topic and poisson" in misuse(capsys, *words, "donor", "--model", "lda")
+        wrong = misuse(capsys, *words, "donor", "--model", "lda")
+        assert "--model topic, poisson and gamma" in wrong
         assert "neither a file nor a column of obs" in failure(capsys, *words, "none", "--quiet")
 
     @pytest.mark.parametrize("kind", ["array", "mask", "nan"])

@@ -62,7 +62,7 @@ OPTIONS = {
         {"topic_word_prior": START["components"]},
         {"dtype": "float32", "n_init": 2}, {"inference": "collapsed", "validation_fraction": 0.3},
     ],
-    nmfscale.GammaPoisson: [{"hierarchical": True, "dtype": "float32"}],
+    nmfscale.GammaPoisson: [{"hierarchical": True, "dtype": "float32"} | MEASURED | BATCH],
     nmfscale.NoisyTopicModel: [
         {"loadings": START["loadings"], "mu": X.mean(axis=0) + 0.1} | FIXED,
         {"dtype": "float32", "noise_prior": "none"},
@@ -98,6 +98,7 @@ MORE_OPTIONS = {
     ],
     nmfscale.GammaPoisson: [
         {"hierarchical": True, "inner_iter": 3}, {"init": "random", "n_init": 2}, NOT_AHEAD,
+        {"hierarchical": True, "dtype": "float32"}, BATCH,
     ],
     nmfscale.NoisyTopicModel: [{"init": "random", "n_init": 2}, NOT_AHEAD],
     nmfscale.AnchorNMF: [{"weighting": "tf-idf"}, {"projection": 20}],

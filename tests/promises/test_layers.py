@@ -76,7 +76,7 @@ PARTS = {
         "topics": {"", "weights"},
         "starts": {"", "projection", "topics"},
         "poisson": {"", "weights", "projection", "starts"},
-        "variational": {"", "projection", "poisson"},
+        "variational": {"", "weights", "projection", "poisson"},
         "ssnmf": {"", "weights"},
         "anchors": {"", "weights"},
         "frobenius": {"", "weights", "starts", "anchors"},

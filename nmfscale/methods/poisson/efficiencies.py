@@ -128,8 +128,11 @@ class BatchEfficiencies(Efficiencies):
         M = dense.product(F.values[: F.n_rows], self.group_sums.T)
         if self.measured is not None:
             M *= self.measured
-        self.expected = M if self._of_batches is None else dense.product(M, self._of_batches)
-        self._here, a = True, self.shape
+        self.expect(M if self._of_batches is None else dense.product(M, self._of_batches))
+
+    def expect(self, M: Array) -> None:
+        """Compute e for M (m, B), until L or F moves."""
+        self.expected, self._here, a = M, True, self.shape
         if np.isinf(a):
             self._means[:] = 1
             return
@@ -155,6 +158,9 @@ class BatchEfficiencies(Efficiencies):
     def terms(self, F: Factor) -> tuple[float, float]:
         """Return sum T log e, and the terms of the marginal likelihood in place of -M."""
         self.move_to(F)
+        return self._terms()
+
+    def _terms(self) -> tuple[float, float]:
         a, T, M, t = self.shape, self.totals, self.expected, self._values
         if np.isinf(a):
             return 0.0, -float(M.sum())
@@ -164,6 +170,11 @@ class BatchEfficiencies(Efficiencies):
         of_totals = float((self._times * t * log1p(t / a)).sum())
         logs, weighted = self._log_growth(a)
         return of_totals - weighted, self._constant(a) - a * logs - weighted
+
+    def bound(self) -> float:
+        """Return the terms of the marginal likelihood, plus sum e M: 0 without effects."""
+        _, marginal = self._terms()
+        return marginal + float((self._means * self.expected).sum())
 
     def _log_growth(self, a: float) -> tuple[float, float]:
         """Return sum log(1 + M / a) and sum T log(1 + M / a)."""

@@ -109,11 +109,21 @@ def start_with_batches(
 
 def factors_of(
     counts: CountMatrix, executor: Executor, n_components: int, *, max_iter: int, tol: float,
-    rng: Any, dtype: Any,
+    rng: Any, dtype: Any, constraints: Constraints | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return L (n, K) and F (m, K) of a fit by the default method, as a start of other methods."""
-    start = partial(start_of, counts, executor, n_components, "auto", rng=rng, dtype=dtype)
-    return _fitted(counts, executor, start, n_components, dtype, Constraints(), max_iter, tol)
+    constraints = constraints or Constraints()
+    measured, batches = None, constraints.batches
+    if constraints.measured is not None and constraints.groups is not None:
+        measured = Measured(constraints.groups, constraints.measured)
+    start = partial(
+        start_of, counts, executor, n_components, "auto", rng=rng, dtype=dtype, measured=measured
+    )
+    if batches is not None and constraints.batch_shape is None:
+        start = partial(
+            start_with_batches, counts, executor, start, n_components, dtype, constraints
+        )
+    return _fitted(counts, executor, start, n_components, dtype, constraints, max_iter, tol)
 
 
 def _fitted(

@@ -28,7 +28,10 @@ def new_efficiencies(T: Array, shape: float, expected: Callable[[Array], Array])
     progress.stage("efficiencies of new batches")
     efficiencies = np.ones(T.shape)
     for _ in range(_ROUNDS):
-        new = _means(T, expected(efficiencies), shape)
+        M = expected(efficiencies)
+        # a prior of loadings adds to the counts that are expected of a batch
+        surplus = (efficiencies * M - T).sum(axis=1, keepdims=True) if shape else 0.0
+        new = _means(T, M, shape, surplus)
         change = np.abs(log(np.maximum(new, LEAST)) - log(np.maximum(efficiencies, LEAST)))
         efficiencies = new
         if (change * np.sqrt(T)).max(initial=0.0) <= _TOL:
@@ -36,8 +39,11 @@ def new_efficiencies(T: Array, shape: float, expected: Callable[[Array], Array])
     return efficiencies
 
 
-def _means(T: Array, M: Array, a: float) -> Array:
-    """Return posterior means of efficiencies, after a step of the scale of each batch."""
+def _means(T: Array, M: Array, a: float, surplus: Array | float) -> Array:
+    """Return posterior means of efficiencies, after a step of the scale of each batch.
+
+    At its best scale, the counts that are expected of a batch are its counts plus the `surplus`.
+    """
     if a == 0:
         e = np.divide(T, M, out=np.ones_like(M), where=M > 0)
         weights = np.where(e > 0, M, 0.0)
@@ -47,7 +53,7 @@ def _means(T: Array, M: Array, a: float) -> Array:
     for _ in range(_SCALE_STEPS):  # Newton steps in the log of the scale, as for features in a fit
         share = scale * M / (scale * M + a)
         mass = (T + a) * share
-        slope = T.sum(axis=1, keepdims=True) - mass.sum(axis=1, keepdims=True)
+        slope = T.sum(axis=1, keepdims=True) + surplus - mass.sum(axis=1, keepdims=True)
         curvature = (mass * (1 - share)).sum(axis=1, keepdims=True)
         step = np.divide(np.abs(slope), curvature, out=np.zeros_like(slope), where=curvature > 0)
         scale = scale * np.where(slope > 0, 1 + step, 1 / (1 + step))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import kernels
-from ...engine.protocol import Values
+from ...engine.protocol import Block, Values
 from ...kernels.functions import digamma, exp, log_gamma, trigamma
 from ..factors import Array
 from .posteriors import PIECE, InferRows
@@ -95,10 +95,10 @@ class InferDirichlet(InferRows):
     kind = kernels.DIRICHLET
 
     def terms(
-        self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
+        self, block: Block, gamma: Array, after: Array | None, n_threads: int
     ) -> tuple[Array, Values]:
         """Return terms of rows in the ELBO beyond the counts, their change, and Et."""
-        K = len(self.alpha)
+        K, n_rows = len(self.alpha), block.n_rows
         bounds, change, logs = np.empty(n_rows), np.zeros(K), np.zeros(K)
         for first in range(0, n_rows, PIECE):
             here = slice(first, min(first + PIECE, n_rows))

@@ -23,12 +23,16 @@ import numpy as np
 
 from ... import kernels
 from ...counts.aligned import aligned_empty
+from ...counts.cached import cached_property
 from ...counts.sell import LANES
-from ...engine.protocol import Values
+from ...engine.protocol import Block, RowArrays, Values
+from ...kernels import dense
 from ...kernels.functions import log, log_gamma
-from ..factors import Array
+from ..factors import Array, aligned_copy
 from .posteriors import PIECE, InferRows
 
+# Row array of the groups of samples.
+GROUPS = "groups"
 # Maximum number of Newton steps for the rate of a row (about ten are needed), and their tolerance.
 _MOST_STEPS, _REACHED = 200, 1e-14
 
@@ -90,8 +94,8 @@ class InferGamma(InferRows):
 
     Attributes
     ----------
-    sums : ndarray (K,)
-        Column sums of the other factor.
+    sums : ndarray (K,), or (G, K) for samples of each group
+        Column sums of the other factor, with efficiencies of its rows if there are groups.
     prior : GammaPrior
         Its shapes are `alpha`.
     n_rounds : int
@@ -104,64 +108,91 @@ class InferGamma(InferRows):
 
     kind = kernels.GAMMA
 
+    @cached_property
+    def arrays(self) -> RowArrays:
+        """Also uses the groups of samples."""
+        arrays = super().arrays
+        return arrays._replace(uses=(*arrays.uses, GROUPS))
+
+    def rates_of_lanes(self, block: Block, gamma: Array) -> dict[str, Array]:
+        """Return the rates of samples, without random ones, if there are groups."""
+        if self.sums.ndim == 1:
+            return {}
+        of_groups = self.sums if self.prior.drawn else self.sums + self.prior.rate
+        rate = aligned_empty(gamma.shape, gamma.dtype)
+        rate[:], rate[:, : len(self.alpha)] = 1, of_groups[block[GROUPS].astype(np.intp)]
+        return {"rate": rate}
+
     def move(
         self, sliced: Any, gamma: Array, after: Array | None, n_rows: int, n_threads: int,
         made: dict[str, Array],
     ) -> None:  # fmt: skip
         """Update the rows of `gamma` into `after`."""
         K, total = len(self.alpha), np.zeros(gamma.shape[1], gamma.dtype)
+        of_lanes = made.get("rate")
+        if of_lanes is None:
+            total[:K] = self.sums if self.prior.drawn else self.sums + self.prior.rate
+        problem = self.problem(gamma, total)
         if self.prior.drawn is None:
-            total[:K] = self.sums + self.prior.rate
-            problem = self.problem(gamma, total)
             kernels.update_rows(sliced, problem, gamma, after, n_threads=n_threads, **made)
             return
-        total[:K] = self.sums
-        problem, source = self.problem(gamma, total), gamma
-        rate, before = aligned_empty(gamma.shape, gamma.dtype), np.zeros((n_rows, 1))
-        moves, theta = np.ones(n_rows, bool), made.get("theta")
+        sums = self.sums if of_lanes is None else of_lanes[:n_rows, :K].astype(np.float64)
+        rate = aligned_copy(np.ones_like(gamma) if of_lanes is None else of_lanes)
+        source, theta, before = gamma, made.get("theta"), np.zeros((n_rows, 1))
+        moves = np.ones(n_rows, bool)
         for i in range(self.n_rounds):
-            rate[:] = 1
-            own = self._own_rates(source, n_rows)
+            own = self._own_rates(source, sums, n_rows)
             moves &= (np.abs(own - before) > self.tolerance * own)[:, 0] | (i < 1)
             if not moves.any():
                 return
-            rate[:n_rows, :K], before = own, own
+            rate[:n_rows, :K], before = own if of_lanes is None else sums + own, own
             rows = np.flatnonzero(moves)
             stay = np.flatnonzero(~moves)
             kept = [a[stay] for a in (after, theta) if a is not None]
             kernels.update_rows(
-                sliced, problem, source, after, rate=rate, n_threads=n_threads,
-                slices=np.unique(rows // LANES), **made,
+                sliced, problem, source, after, n_threads=n_threads,
+                slices=np.unique(rows // LANES), **made | {"rate": rate},
             )  # fmt: skip
             if after is None or theta is None:
                 return
             after[stay], theta[stay] = kept
             source = after
 
-    def _own_rates(self, gamma: Array, n_rows: int) -> Array:
+    def _own_rates(self, gamma: Array, sums: Array, n_rows: int) -> Array:
         own = np.empty((n_rows, 1))
         for first in range(0, n_rows, PIECE):
             here = slice(first, min(first + PIECE, n_rows))
-            own[here] = self.prior.own_rates(_values(gamma, here, len(self.alpha)), self.sums)
+            of_rows = sums if sums.ndim == 1 else sums[here]
+            own[here] = self.prior.own_rates(_values(gamma, here, len(self.alpha)), of_rows)
         return own
 
     def terms(
-        self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
+        self, block: Block, gamma: Array, after: Array | None, n_threads: int
     ) -> tuple[Array, Values]:
-        """Return terms of rows in the ELBO beyond the counts, their change, and sums."""
-        K, prior = len(self.alpha), self.prior
-        bounds, change, totals = np.empty(n_rows), np.zeros(K), np.zeros(K)
+        """Return terms of rows in the ELBO beyond the counts, their change, and sums.
+
+        ``totals`` are the sums of expected loadings afterwards, if rates are random, and those of
+        each group if there are groups.
+        """
+        K, prior, n_rows, sums = len(self.alpha), self.prior, block.n_rows, self.sums
+        bounds, change, totals = np.empty(n_rows), np.zeros(K), np.zeros(sums.shape)
+        groups = block[GROUPS][:n_rows].astype(np.int32) if sums.ndim == 2 else None
         for first in range(0, n_rows, PIECE):
             here = slice(first, min(first + PIECE, n_rows))
             values = _values(gamma, here, K)
-            own = prior.own_rates(values, self.sums)
-            bounds[here] = prior.bound(values, own, self.sums, n_threads)
+            if groups is not None:
+                sums = self.sums[groups[here]]
+            own = prior.own_rates(values, sums)
+            bounds[here] = prior.bound(values, own, sums, n_threads)
             if after is None:
                 continue
             moved = _values(after, here, K)
             change += np.abs(moved - values).sum(axis=0)
-            if prior.drawn is not None:
-                totals += (moved / (prior.own_rates(moved, self.sums) + self.sums)).sum(axis=0)
+            if groups is not None:
+                expected = moved / (prior.own_rates(moved, sums) + sums)
+                totals += dense.sums_of_groups(expected, groups[here], len(totals))
+            elif prior.drawn is not None:
+                totals += (moved / (prior.own_rates(moved, sums) + sums)).sum(axis=0)
         return bounds, {"change": change, "totals": totals}
 
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,9 @@ from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Values
 from ...kernels.functions import log
-from ..factors import LEAST, Array, in_lane_order, to_lanes
+from ..factors import LEAST, Array, in_lane_order, per_lane, to_lanes
 from ..poisson.objective import count_constants
-from .gamma import GammaPrior, InferGamma
+from .gamma import GROUPS, GammaPrior, InferGamma
 from .lda import HeldTopics, scale_to_largest, shares_of
 from .mean_field import Held, MeanFieldTopics, Shared, Start, points_of
 from .posteriors import PIECE, Inference, inference, topics_in_lanes
@@ -70,10 +71,14 @@ def dispersion(totals: Array) -> float:
 class HeldGammas:
     """Factors of q(beta) = Gamma(lambda, rates) in lane order, (m, K), in the form for rows.
 
+    `totals` is T, or (m, K) with efficiencies of features.
+
     Attributes
     ----------
     own : ndarray (m, 1)
         Expected rates eta_j.
+    means : ndarray (m, K)
+        Expected factors.
     sums : ndarray (K,)
         S.
     """
@@ -85,9 +90,11 @@ class HeldGammas:
         m, K = values.shape
         self.own = prior.own_rates(values, totals)
         rates = self.own + totals
-        self.sums = (values / rates).sum(axis=0)
+        self.means = values / rates
+        self.sums = self.means.sum(axis=0)
         bound = math.fsum(prior.bound(values, self.own, totals, n_threads))
-        self.bound = bound + float((totals * self.sums).sum())
+        sums = self.sums if totals.ndim == 1 else self.means
+        self.bound = bound + float((totals * sums).sum())
         logs, shares = np.empty_like(values), np.empty_like(values)
         kernels.digamma(values, logs, n_threads=n_threads)
         logs -= log(rates, n_threads=n_threads)
@@ -197,24 +204,32 @@ class VariationalGammaPoisson(MeanFieldTopics):
         and over samples `totals` (K,).
         """
         gamma, topics = self.plain_point()
-        totals, rows, columns = self.points["gamma"]["totals"], self.of_rows, self.of_columns
-        arrays = {"gamma": gamma, "lambda": topics, "totals": totals}
-        sums = np.ones(self.n_components)
-        if columns is not None:
-            arrays["eta"] = columns.own_rates(topics, totals)
-            arrays["beta"] = topics / (arrays["eta"] + totals)
-            of_point = self.points["gamma"]["topics"]  # summed in the order of the lanes
-            sums = (of_point / (columns.own_rates(of_point, totals) + totals)).sum(axis=0)
+        arrays = {"gamma": gamma, "lambda": topics} | self.result_of_columns(topics)
         arrays["theta"] = theta = aligned_empty(gamma.shape, gamma.dtype, self.executor.folder)
-        own = np.empty((len(gamma), 1))
+        own, rows = np.empty((len(gamma), 1)), self.of_rows
         for first in range(0, len(gamma), PIECE):
             here = slice(first, first + PIECE)
             values = gamma[here].astype(np.float64)
+            sums = self.sums_of_rows(arrays["sums"], here)
             rates = rows.own_rates(values, sums)
             theta[here] = values / (rates + sums)
             if rows.drawn is not None:
                 own[here] = rates
-        return arrays | {"xi": own[:, 0], "sums": sums}
+        return arrays | {"xi": own[:, 0]}
+
+    def result_of_columns(self, topics: Array) -> dict[str, Array]:
+        """Return the arrays of factors, with `topics` (m, K) in the order of the counts."""
+        totals, columns = self.points["gamma"]["totals"], self.of_columns
+        if columns is None:
+            return {"totals": totals, "sums": np.ones(self.n_components)}
+        eta = columns.own_rates(topics, totals)
+        of_point = self.points["gamma"]["topics"]  # summed in the order of the lanes
+        sums = (of_point / (columns.own_rates(of_point, totals) + totals)).sum(axis=0)
+        return {"totals": totals, "sums": sums, "eta": eta, "beta": topics / (eta + totals)}
+
+    def sums_of_rows(self, sums: Array, here: slice) -> Array:
+        """Return the sums of factors that rows have, of the `sums` of a result."""
+        return sums
 
     def point_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the shared arrays of a point."""
@@ -225,14 +240,20 @@ class VariationalGammaPoisson(MeanFieldTopics):
 def gamma_inference(
     counts: CountMatrix, topics: Array, totals: Array | None, of_rows: GammaPrior,
     of_columns: GammaPrior | None, *, n_steps: int, tolerance: float, n_threads: int,
+    groups: Array | None = None, of_groups: Array | None = None,
 ) -> Inference:  # fmt: skip
     """Return the passes for fixed factors (m, K); they find expected loadings instead of gamma.
 
-    `n_steps` and `tolerance` are those of `InferGamma`. Random rates are updated in alternation
-    with rows.
+    `totals` are those of `hold`; with random factors, also (m, K). `n_steps` and `tolerance` are
+    those of `InferGamma`. Random rates are updated in alternation with rows. If samples are in
+    `groups` (n,), `of_groups` (G, K) are the sums of expected factors in each.
     """
     topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
+    if totals is not None and totals.ndim == 2:
+        totals, _ = topics_in_lanes(counts, totals, n_threads)
     held, sums = hold(topics, totals, of_columns, n_lanes, np.float64, n_threads)
+    if of_groups is not None:
+        sums = of_groups
     inputs: dict[str, Any] = {"sums": sums, "prior": of_rows}
     step = InferGamma(held.design, of_rows.shape, n_steps, tolerance, n_rounds=_ROUNDS, **inputs)
     worth = InferGamma(held.design, of_rows.shape, source="next", target=None, **inputs)
@@ -240,7 +261,14 @@ def gamma_inference(
     posterior = inference(counts, step, worth, held.shift, held.bound, n_threads, constant)
 
     def means(rows: slice, gamma: Array) -> Array:
-        expected: Array = gamma / (of_rows.own_rates(gamma, sums) + sums)
+        own = sums if groups is None else sums[groups[rows]]
+        expected: Array = gamma / (of_rows.own_rates(gamma, own) + own)
         return expected
 
-    return posterior._replace(loadings=posterior.loadings.then(means))
+    known: dict[str, Array] = {}
+    if groups is not None:
+        known[GROUPS] = per_lane(groups, counts.layout(n_threads).row_order)
+    return posterior._replace(
+        loadings=replace(posterior.loadings.then(means), inputs=known),
+        bounds=replace(posterior.bounds, inputs=known),
+    )

@@ -41,7 +41,7 @@ from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Needs, Values
 from ...kernels.functions import exp
 from ...kernels.resample import gamma_draws
-from ..factors import LEAST, Array, in_lane_order, to_lanes
+from ..factors import LEAST, Array, Constraints, in_lane_order, to_lanes
 from ..poisson import solvers
 from .dirichlet import InferDirichlet, estimate_alpha, expected_log, minus_divergence
 from .mean_field import MeanFieldTopics, Shared, Start, mean_field_needs, points_of
@@ -88,20 +88,27 @@ class HeldTopics:
 def find_start(
     counts: CountMatrix, executor: Executor, init: str, alpha: Array, eta: Eta, rng: Any,
     dtype: Any, topics: Array | None = None, gamma: Array | None = None,
-    max_iter: int = START_ITERATIONS,
+    max_iter: int = START_ITERATIONS, constraints: Constraints | None = None,
 ) -> Start:  # fmt: skip
-    """Return a start: topics and gamma as given, random topics, or those of a Poisson NMF."""
+    """Return a start: topics and gamma as given, random topics, or those of a Poisson NMF.
+
+    `constraints` are the groups of samples in that fit.
+    """
     if topics is not None:
         return Start(topics, gamma)
     if gamma is not None:
-        start = find_start(counts, executor, init, alpha, eta, rng, dtype, max_iter=max_iter)
+        start = find_start(
+            counts, executor, init, alpha, eta, rng, dtype, max_iter=max_iter,
+            constraints=constraints,
+        )  # fmt: skip
         return Start(start.topics, gamma)
     K = len(alpha)
     if init == "random":
         return Start(random_topics(rng, (counts.shape[1], K), eta), rounds=RANDOM_ROUNDS)
     L, F = solvers.factors_of(
-        counts, executor, K, max_iter=max_iter, tol=START_TOLERANCE, rng=rng, dtype=dtype
-    )
+        counts, executor, K, max_iter=max_iter, tol=START_TOLERANCE, rng=rng, dtype=dtype,
+        constraints=constraints,
+    )  # fmt: skip
     topics = F * L.sum(axis=0, dtype=np.float64) + eta if has_prior(eta) else points_of(F)
     L *= F.sum(axis=0, dtype=np.float64).astype(L.dtype)  # in place: it may be on disk
     L += alpha.astype(L.dtype)

@@ -25,7 +25,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class MeanField(PointMethod):
 
     result_name = "posterior"
     ends_with_update = True
-    numbers = ("best", "count", "beta", "fallen")
+    numbers: ClassVar[tuple[str, ...]] = ("best", "count", "beta", "fallen")
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, n_components: int, dtype: Any, momentum: bool
@@ -328,24 +328,34 @@ class MeanFieldTopics(MeanField):
         add = self.sum_counts(held.design, "theta", wanted)
         (of_rows, _), (_, sums) = self.executor.run(infer, add)
         topics, curvature = shared["topics"], sums[0]
+        elbo = of_rows["bound"] + (self._totals * held.shift).sum() + held.bound
+        elbo += self.more_of_bound(shared) + self.constant
         if newton:
             sums = [point_topics.numerators(curvature, held.design)]
         expected = self.counts_of(sums, held.design)
         self.points["next"] = arrived = self.arrive(shared, of_rows, expected)
         if newton:
-            arrived["topics"] = point_topics.newton_step(
-                topics, curvature, expected, self.executor.n_threads
-            )
+            arrived |= self.newton_point(shared, arrived, curvature, expected)
         after = arrived["topics"]
         moved = after / after.sum(axis=0)
         moved -= topics / topics.sum(axis=0)
-        elbo = of_rows["bound"] + (self._totals * held.shift).sum() + held.bound
         return {
-            "elbo": float(elbo + self.constant),
+            "elbo": float(elbo),
             "change_components": float(np.abs(moved, out=moved).sum(axis=0).max()) / 2,
             "change_loadings": float(of_rows["change"].sum()) / 2 / (self.counts.total or 1.0),
             **self.change(shared, arrived),
         }
+
+    def more_of_bound(self, shared: Shared) -> float:
+        """Return further terms of the shared arrays in the ELBO."""
+        return 0.0
+
+    def newton_point(
+        self, shared: Shared, arrived: Shared, curvature: Array, expected: Array
+    ) -> Shared:
+        """Return shared arrays that a Newton step of the topics changes, after a plain step."""
+        topics, n_threads = shared["topics"], self.executor.n_threads
+        return {"topics": point_topics.newton_step(topics, curvature, expected, n_threads)}
 
     def extrapolated(self, name: str, now: Array, before: Array) -> Array:
         """Return a shared array extrapolated from `now` away from `before`."""

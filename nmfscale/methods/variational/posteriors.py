@@ -66,7 +66,7 @@ class InferRows(Step):
         gamma, after = block.get(self.source), None
         if gamma is None:
             gamma = self._ones(LANES * (len(block.counts.offset) - 1))
-        made: dict[str, Array] = {"loglik_start": np.zeros(len(gamma))}
+        made = {"loglik_start": np.zeros(len(gamma)), **self.rates_of_lanes(block, gamma)}
         if self.target is not None:
             after, made["theta"] = block.empty(self.target, gamma), block.empty("theta", gamma)
         K, n_rows = len(self.alpha), block.n_rows
@@ -80,13 +80,17 @@ class InferRows(Step):
             )  # fmt: skip
             if after is not None:
                 progress.advance(n_here)
-        bounds, terms = self.terms(gamma, after, block.n_rows, n_threads)
+        bounds, terms = self.terms(block, gamma, after, n_threads)
         seen = made["loglik_start"]
         if after is None:
             seen[: block.n_rows] += bounds
             block.put("bound", seen)
             return {}
         return terms | {"bound": sum_lanes(seen) + math.fsum(bounds)}
+
+    def rates_of_lanes(self, block: Block, gamma: Array) -> dict[str, Array]:
+        """Return ``rate`` in the shape of `gamma` if rates differ between samples."""
+        return {}
 
     def _ones(self, n_lanes: int) -> Array:
         gamma = aligned_copy(np.ones((n_lanes, self.design.shape[1])), self.design.dtype)
@@ -97,7 +101,7 @@ class InferRows(Step):
         self, sliced: Any, gamma: Array, after: Array | None, n_rows: int, n_threads: int,
         made: dict[str, Array],
     ) -> None:  # fmt: skip
-        """Update the rows of `gamma` into `after`."""
+        """Update the rows of `gamma` into `after`; `made` are arrays of the kernels."""
         kernels.update_rows(sliced, self.problem(gamma), gamma, after, n_threads=n_threads, **made)
 
     def problem(self, gamma: Array, total: Array | None = None) -> Any:
@@ -111,7 +115,7 @@ class InferRows(Step):
 
     @abstractmethod
     def terms(
-        self, gamma: Array, after: Array | None, n_rows: int, n_threads: int
+        self, block: Block, gamma: Array, after: Array | None, n_threads: int
     ) -> tuple[Array, Values]:
         """Return terms of rows in the ELBO beyond the counts, and ``change``.
 

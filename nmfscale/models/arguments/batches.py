@@ -22,12 +22,14 @@ _LEAST_SHAPE = 1.0
 _WHY = {
     "LDA": "the probabilities of a sample's features sum to one, so that efficiencies would be in "
     "the denominator of every sample, where Dirichlet priors are no longer conjugate",
-    "GammaPoisson": "its bound has no terms of efficiencies",
     "FrobeniusNMF": "with squared errors, products of factors and of counts would differ from "
     "batch to batch, and errors that are added to counts know no efficiencies",
-    "SSNMF": "its updates share sums over all samples between counts and labels",
-    "NoisyTopicModel": "its noise of each feature and topic is the same in all samples",
-    "AnchorNMF": "it finds anchors in co-occurrences of features over all samples",
+    "SSNMF": "counts and labels have losses with weights of their own, and not a likelihood that "
+    "would determine the prior of efficiencies",
+    "NoisyTopicModel": "features have noise of their own in each topic, and efficiencies, which "
+    "its updates could have, are not implemented beside it",
+    "AnchorNMF": "anchors are found in co-occurrences of features, which would be products of "
+    "efficiencies, others in each batch",
 }
 
 
@@ -223,7 +225,7 @@ def why_no_batches(classes: tuple[type, ...]) -> str:
     """Return the message for a model, given by its class and bases, whose fit takes no batches."""
     why = next((_WHY[one.__name__] for one in classes if one.__name__ in _WHY), "")
     return (
-        f"{classes[0].__name__} takes no batch: only PoissonNMF and TopicModel have efficiencies "
-        f"of features in batches{'; here ' * bool(why)}{why}. Use one of these, or fit each batch "
-        "and match the topics."
+        f"{classes[0].__name__} takes no batch: only PoissonNMF, TopicModel and GammaPoisson "
+        f"have efficiencies of features in batches{'; here ' * bool(why)}{why}. Use one of these, "
+        "or fit each batch and match the topics."
     )

@@ -52,12 +52,25 @@ class WeightedSampleOptions(SampleOptions, total=False):
     data_weights: WeightsLike | None
 
 
-class EntryOptions(TypedDict, total=False):
-    """What was measured: :meth:`nmfscale.PoissonNMF.transform` documents it."""
+class GroupOptions(TypedDict, total=False):
+    """Panels and batches of samples: :meth:`nmfscale.PoissonNMF.transform` documents them."""
 
     measured: ArrayLike | None
     panel: ArrayLike | None
     batch: ArrayLike | str | None
+
+
+class GroupSampleOptions(GroupOptions, SampleOptions, total=False):
+    """Keyword arguments of :meth:`nmfscale.GammaPoisson.transform`."""
+
+
+class GroupScoreOptions(GroupOptions, ScoreOptions, total=False):
+    """Keyword arguments of :meth:`nmfscale.GammaPoisson.score`."""
+
+
+class EntryOptions(GroupOptions, total=False):
+    """What was measured: :meth:`nmfscale.PoissonNMF.transform` documents it."""
+
     data_weights: WeightsLike | None
 
 

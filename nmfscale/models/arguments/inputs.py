@@ -139,8 +139,8 @@ class CountInputs:
         """Refuse counts with unmeasured entries, if this model would take them as 0."""
         refuse_unmeasured(
             counts, type(self).__name__,
-            "Join files by join='inner', or fit a PoissonNMF or TopicModel, which leave out what "
-            "was not measured.",
+            "Join files by join='inner', or fit a PoissonNMF, TopicModel or GammaPoisson, which "
+            "leave out what was not measured.",
         )  # fmt: skip
 
     def _restricted(self, features: Array) -> Self:
