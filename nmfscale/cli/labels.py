@@ -303,11 +303,21 @@ def check_batch(arguments: argparse.Namespace, kind: Any) -> None:
         arguments.usage(f"--batch is for --model topic, poisson and gamma-poisson, not {named}")
 
 
+def _is_single_file(source: Any, counts: Any) -> bool:
+    """Whether counts are of one file, so that they have no column with the names of files."""
+    there = os.path.exists("file") or "file" in (counts.obs or {})
+    return isinstance(source, str) and not there
+
+
 def batch_of(arguments: argparse.Namespace, counts: Any) -> dict[str, Any]:
     """Return the argument `batch` of `fit` and `transform`, if the option is given."""
     import numpy as np
 
     if arguments.batch is None:
         return {}
+    if arguments.batch == "file" and _is_single_file(arguments.input, counts):
+        from ..readers.streams.joined import labels_of_files
+
+        return {"batch": labels_of_files([arguments.input]) * counts.shape[0]}
     batch = read_groups(arguments.batch, counts.shape[0], counts.sample_names, counts.obs)
     return {"batch": np.array(batch, object)}

@@ -197,8 +197,8 @@ def add_batch(command: argparse.ArgumentParser, more: str) -> None:
     """Add the option for batches of samples."""
     what = (
         "for TopicModel, PoissonNMF and GammaPoisson: batch of each sample, such as its donor, in "
-        "which features "
-        f"have efficiencies; same formats as --groups of the command test{more}"
+        "which features have efficiencies; same formats as --groups of the command test, or file: "
+        f"one batch for each INPUT{more}"
     )
     command.add_argument("--batch", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
 

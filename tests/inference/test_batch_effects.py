@@ -98,10 +98,25 @@ def test_efficiencies_have_the_errors_of_their_posterior(corrected):
     table = effects.to_frame("features").set_index(["batch", "feature"])
     table = table.loc[[(name, f"g{j}") for name in NAMES for j in range(M)]]
     errors = np.sqrt(model.batch_shape_ + T) / rate
-    np.testing.assert_allclose(table["count"], T.ravel(), rtol=0.02, atol=0.5)
-    np.testing.assert_allclose(table["std_error"], errors.ravel(), rtol=0.02)
+    np.testing.assert_allclose(table["count"], T.ravel(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(table["std_error"], errors.ravel(), rtol=1e-6)
     changes = np.abs(np.log(effects.to_frame("features")["efficiency"].to_numpy()))
     assert changes[: M // 2].min() > changes[-M // 2 :].max()
+
+
+def test_counts_of_features_with_weights_and_sizes_of_samples(corrected):
+    X, rng = corrected[0].to_numpy(), np.random.default_rng(5)
+    weights, sizes = rng.integers(1, 3, N), rng.uniform(0.5, 2, N)
+    for kind, options, far in (
+        (TopicModel, {"row_weights": weights, "size_factors": sizes}, 1e-6),
+        (nmfscale.PoissonNMF, {"row_weights": weights, "size_factors": sizes}, 50.0),
+        (nmfscale.GammaPoisson, {}, 1.0),
+    ):  # fmt: skip
+        model = kind(K, random_state=0).fit(X, batch=RUN, **options)
+        counts = X * (weights[:, None] if options else 1)
+        T = np.array([counts[run == RUN].sum(axis=0) for run in range(2)])
+        table = batch_effects(model).to_frame("features").sort_values(["batch", "feature"])
+        assert np.abs(table["count"].to_numpy() - T.ravel()).max() < far < T.max() / 20
 
 
 def test_features_that_a_batch_did_not_measure_are_left_out(corrected):

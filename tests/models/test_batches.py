@@ -256,6 +256,72 @@ def test_other_models_say_why_they_take_no_batch(name, why):
         getattr(nmfscale, name)(K).fit(X, batch=BATCH, **labels)
 
 
+FIRST = {"loadings": rng.random((N, K)), "components": rng.random((K, M))}
+
+
+@pytest.mark.parametrize("solver", ["auto", "em"])
+@pytest.mark.parametrize("held", ["fixed_topics", "fixed_features", "fixed_samples"])
+def test_fixed_factors_and_sizes_beside_batches(held, solver):
+    mask = np.arange({"fixed_topics": K, "fixed_features": M, "fixed_samples": N}[held]) % 3 == 0
+    sizes = np.random.default_rng(0).uniform(0.5, 2, N)
+    how = {"solver": solver, "random_state": 0, "max_iter": 12, "tol": 0, "batch_shape": 3.0}
+    for size_factors in (None, sizes):
+        model = PoissonNMF(K, **how).fit(
+            X, batch=BATCH, size_factors=size_factors, **FIRST, **{held: mask}
+        )
+        L = model.loadings_ * (1 if size_factors is None else sizes[:, None])
+        value = marginal(X, L, model.components_.T, BATCH, 3.0)
+        assert model.loglik_ == pytest.approx(value, rel=1e-9)
+        if held == "fixed_samples":
+            assert_allclose(model.loadings_[mask], FIRST["loadings"][mask], rtol=1e-6)
+        else:
+            at = mask if held == "fixed_topics" else (slice(None), mask)
+            assert_allclose(model.components_[at], FIRST["components"][at], rtol=1e-6)
+
+
+def test_one_batch_a_file_and_columns_of_files(tmp_path, capsys):
+    """In memory, in files and a store, in Python and the shell: the same bits."""
+    how, names = {"random_state": 0, "max_iter": 10, "tol": 0}, np.array(["a", "b", "c"])
+    order = np.argsort(BATCH, kind="stable")
+    obs = pd.DataFrame({"donor": names[BATCH[order]]}, [f"cell{i}" for i in range(N)])
+    adata = anndata.AnnData(X[order].astype(np.float32), obs)
+    files = [tmp_path / f"{name}.h5ad" for name in names]
+    for name, path in zip(names, files, strict=True):
+        adata[adata.obs.donor == name].copy().write_h5ad(path)
+    nmfscale.write_store(files, tmp_path / "all.nmf")
+    one = TopicModel(K, **how).fit(X[order], batch=names[BATCH[order]])
+    words = ["-k", str(K), "--seed", "0", "--max-iter", "10", "--tol", "0", "--batch", "file"]
+    path = tmp_path / "model.h5"
+    assert main(["fit", *map(str, files), *words, "-o", str(path)]) == 0
+    fits = [
+        nmfscale.load(path),
+        *(
+            TopicModel(K, memory_limit=limit, **how).fit(source, batch=batch)
+            for source, batch, limit in (
+                (files, "file", None), (files, "donor", "8GB"), (tmp_path / "all.nmf", "file", None)
+            )
+        ),
+    ]  # fmt: skip
+    for model in fits:
+        assert model.components_.tobytes() == one.components_.tobytes()
+        assert model.batch_efficiencies_.tobytes() == one.batch_efficiencies_.tobytes()
+    # a new file, of which the column says the name
+    capsys.readouterr()
+    words = [
+        "transform",
+        str(path),
+        str(files[1]),
+        "--batch",
+        "file",
+        "-o",
+        str(tmp_path / "L.npy"),
+    ]
+    assert main(words) == 0
+    L = np.load(tmp_path / "L.npy")
+    assert_allclose(L, one.transform([files[1]], batch="file"))
+    assert_allclose(L, one.loadings_[BATCH[order] == 1], atol=0.01)
+
+
 def test_moves_and_starts_keep_the_batches():
     how = {"random_state": 0, "max_iter": 300, "tol": 1e-3}
     one = PoissonNMF(K, **how).fit(X, batch=BATCH)

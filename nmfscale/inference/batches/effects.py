@@ -215,11 +215,25 @@ def _expected(model: Any, topics: SampleTopics, codes: Array, kept: Array) -> Ex
     if measured is None:
         measured = Measured.everything((len(model.loadings_), model.components_.shape[1]))
     return Expected.of(
-        topics.rows, np.asarray(topics.totals, np.float64), codes,
-        np.asarray(model.components_, np.float64),
+        _amounts(model, topics, kept), codes, np.asarray(model.components_, np.float64),
         np.asarray(model.batch_efficiencies_, np.float64), float(model.batch_shape_),
         measured.rows(kept),
     )  # fmt: skip
+
+
+def _amounts(model: Any, topics: SampleTopics, kept: Array) -> Array:
+    """Return the counts (n, K) of topics that a fit expects, if all efficiencies were 1."""
+    weights = getattr(model, "row_weights_", None)
+    if getattr(model, "has_size_factors_", False) and not model.loadings_are_proportions:
+        assert topics.whole_totals is not None
+        amounts = topics.rows * topics.whole_totals[:, None]
+    else:  # exactly those with which efficiencies were computed
+        factors = model.loadings_, model.components_.T
+        if hasattr(model, "poisson_factors"):
+            factors = model.poisson_factors()
+        L, F = (np.asarray(factor, np.float64) for factor in factors)
+        amounts = L[kept] * F.sum(axis=0)
+    return amounts if weights is None else amounts * weights[kept, None]
 
 
 # Comparisons -----------------------------------------------------------------------------------

@@ -78,17 +78,18 @@ class BatchEffects(Result):
     -----
     Tables of :meth:`columns` and :meth:`to_frame`:
 
-    - "batches" (default): ``batch``, ``n_samples``, ``auc``, the mean over clusters, missing if no
-      cluster has enough samples, and, if there are any, ``auc_before``, ``spread`` and
-      ``of_prior``.
+    - "batches" (default): ``batch``, ``n_samples``, ``auc``, the mean over clusters, NaN where no
+      cluster has enough samples to measure it, and, if there are any, ``auc_before``, ``spread``
+      and ``of_prior``.
     - "topics": ``topic``, ``batch``, in which it is heaviest, ``concentration`` and, of a fit with
       batches, ``uncertainty``.
     - "shares": ``topic``, ``batch`` and ``share``, the mean proportion.
     - "clusters": ``cluster``, ``batch``, ``n_samples``, ``n_others``, ``auc`` and, if there is
       one, ``auc_before``.
     - "features", of a fit with batches, those that differ most first: ``feature``, ``batch``,
-      ``efficiency``, ``std_error``, of the posterior, ``expected``, and ``count``, which the
-      efficiency implies. Features that were not measured in a batch are left out.
+      ``efficiency``, ``std_error``, of the posterior, ``expected``, and ``count``, weighted as in
+      the fit. For a PoissonNMF with ``size_factors=``, and without effects, it is what the fit
+      expects. Features that were not measured in a batch are left out.
     - "conditions", if there are any: ``condition``, ``batch`` and ``n_samples``.
     """
 
@@ -229,7 +230,11 @@ class BatchEffects(Result):
 
     def __repr__(self) -> str:
         """Return batches, topics, leading features and warnings as text."""
-        lines = _text_table(self._of_batches(), _MOST)
+        measured = {
+            name: values for name, values in self._of_batches().items()
+            if values.dtype.kind != "f" or not np.isnan(values).all()
+        }  # fmt: skip
+        lines = _text_table(measured, _MOST)
         if len(self.batches) <= _MOST_COLUMNS:
             rows = [("topic", *map(visible_name, self.batches))]
             rows += [

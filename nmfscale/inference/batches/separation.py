@@ -59,22 +59,15 @@ class Expected:
 
     @classmethod
     def of(
-        cls, shares: Array, totals: Array, batches: Array, components: Array, efficiencies: Array,
-        shape: float, measured: Measured,
+        cls, rows: Array, batches: Array, components: Array, efficiencies: Array, shape: float,
+        measured: Measured,
     ) -> Expected:  # fmt: skip
-        """Return them, given proportions (n, K), total counts (n,) and batches (n,) of samples.
-
-        The counts of a sample of batch b are its total; if all efficiencies were 1, they would be
-        those of topics of which each has the sum 1 in place of ``sum_j e_bj f_kj``.
-        """
+        """Return them, given expected counts (n, K) of topics in samples, and batches (n,)."""
         B, frequencies = len(efficiencies), proportions(components)
         pairs = np.stack([batches, measured.groups])
         (batch, panel), group = np.unique(pairs, axis=1, return_inverse=True)
-        there, group = measured.features[panel].astype(np.float64), group.reshape(-1)
-        passed = dense.product(efficiencies[batch] * there, frequencies.T)
-        here = (shares * passed[group]).sum(axis=1)
-        whole = np.divide(totals, here, out=np.zeros(len(here)), where=here > 0)
-        amounts = sums_of_batches(shares * whole[:, None], group, len(batch))
+        there = measured.features[panel].astype(np.float64)
+        amounts = sums_of_batches(rows, group.reshape(-1), len(batch))
         counts = sums_of_batches(dense.product(amounts, frequencies) * there, batch, B)
         known = sums_of_batches(there, batch, B) > 0
         return cls(

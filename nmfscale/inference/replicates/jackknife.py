@@ -182,8 +182,9 @@ def jackknife_fit(
         )
     if has_efficiencies(model):
         raise ValueError(
-            "model was fitted with batch=, and the jackknife does not support efficiencies of "
-            "features: use bootstrap_fit."
+            "model was fitted with batch=, which the jackknife does not support: a sample changes "
+            "the efficiencies in its batch, and so the loadings of all samples there, for which "
+            "its Hessian has no terms. Use bootstrap_fit."
         )
     counts = as_counts(X, integer="allow", subject="X", layer=layer, raw=raw)
     counts, fit_samples = counts_of_fit(model, X, counts)

@@ -274,7 +274,7 @@ def sources_in(X: Any) -> dict[str, Any] | None:
     texts = [source for source in sources if isinstance(source, str)]
     if len(texts) == len(sources) and not any(map(_is_file, texts)):
         return None  # texts, not names of files
-    keys = map(str, X) if isinstance(X, Mapping) else _default_labels(sources)
+    keys = map(str, X) if isinstance(X, Mapping) else labels_of_files(sources)
     return dict(zip(keys, sources, strict=True))
 
 
@@ -310,7 +310,7 @@ def _is_file(text: str) -> bool:
     return len(text) < 4096 and "\n" not in text and os.path.exists(os.path.expanduser(text))
 
 
-def _default_labels(sources: Sequence[Any]) -> list[str]:
+def labels_of_files(sources: Sequence[Any]) -> list[str]:
     """Return names of files without folder and suffix if these differ, else with the folder."""
     paths = [Path(source) if isinstance(source, str | os.PathLike) else None for source in sources]
     ways = (lambda path: path.name.split(".")[0], lambda path: f"{path.parent.name}/{path.name}")
