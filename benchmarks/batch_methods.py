@@ -132,31 +132,6 @@ def scvi(X: sp.csr_matrix, batch: Array, seed: int) -> Embedded:
     return by_kmeans(model.get_latent_representation(), seed)
 
 
-def liger(X: sp.csr_matrix, batch: Array, seed: int) -> Embedded:
-    """Fit the integrative NMF of LIGER, and align quantiles of its factors."""
-    import anndata
-    import pyliger
-
-    names = np.unique(batch)
-    parts = []
-    for name in names:
-        part = anndata.AnnData(X[batch == name].astype(np.float64))
-        part.obs_names = np.flatnonzero(batch == name).astype(str)
-        part.obs.index.name, part.var.index.name = "cell", "gene"
-        part.uns["sample_name"] = f"batch {name}"
-        parts.append(part)
-    fitted = pyliger.create_liger(parts, remove_missing=False)
-    pyliger.normalize(fitted)
-    pyliger.select_genes(fitted)
-    pyliger.scale_not_center(fitted)
-    pyliger.optimize_ALS(fitted, k=20, rand_seed=seed)
-    pyliger.quantile_norm(fitted, rand_seed=seed)
-    embedding = np.empty((len(batch), 20))
-    for name, part in zip(names, fitted.adata_list, strict=True):
-        embedding[batch == name] = part.obsm["H_norm"]
-    return by_kmeans(embedding, seed)
-
-
 @dataclass(frozen=True)
 class Method:
     """A method, and the package that it needs."""
@@ -181,7 +156,6 @@ METHODS = {
     "PCA": Method(pca, "scikit-learn"),
     "Harmony": Method(harmony, "harmonypy"),
     "scVI": Method(scvi, "scvi-tools"),
-    "LIGER": Method(liger, "pyliger"),
 }
 
 

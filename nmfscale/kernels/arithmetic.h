@@ -46,7 +46,7 @@ static void NAME(update_rows)(const row_problem *p, const slice_counts *s, const
         for (int i = 0; i < p->newton_steps; i++) {
             if (mode == CURVATURE_RESCALE) {
                 NAME(gradient_pass)(p, s, lane0, b, d, A, loglik);
-                NAME(rescale_curvature)(p, lane0, b, d, H, rows->curvature, A);
+                NAME(rescale_curvature)(p, rows, lane0, b, d, H, A);
             } else if (p->correlation || mode == CURVATURE_REUSE) {
                 NAME(diagonal_pass)(p, s, lane0, b, d, A, H, loglik);
                 if (!p->correlation)
@@ -135,7 +135,7 @@ static void NAME(step)(const row_problem *p, const double *sums, const slice_row
             NAME(em_step)(p, rows, lane0, b, d, A);
         } else {
             if (wanted == GRADIENT)
-                NAME(rescale_curvature)(p, lane0, b, d, H, rows->curvature, A);
+                NAME(rescale_curvature)(p, rows, lane0, b, d, H, A);
             else if (wanted == DIAGONAL && !p->correlation)
                 NAME(reuse_curvature)(K, lane0, H, rows->curvature, A, p->margin);
             else if (wanted == FULL && rows->curvature)

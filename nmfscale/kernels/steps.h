@@ -161,12 +161,13 @@ static void NAME(reuse_curvature)(int n_components, int lane0, VEC *H, const uin
 
 /* Updates stored curvature H from the current numerators alone: D H D with the diagonal matrix D for which (D H D) b = num. Exact
  * curvature satisfies this equation, too (see numerators). A few rounds of scaling by square roots find D. A row whose scaling is
- * far from 1 uses the diagonal total / b instead, which makes its step an EM step. */
+ * far from 1 uses the diagonal (total + rate) / b instead, which makes its step an EM step. */
 #define ROUNDS 2
 #define FAR 1.5
-static void NAME(rescale_curvature)(const row_problem *p, int lane0, const VEC *b, const VEC *num, VEC *H, const uint16_t *stored,
+static void NAME(rescale_curvature)(const row_problem *p, const slice_rows *rows, int lane0, const VEC *b, const VEC *num, VEC *H,
                                    VEC *scale)
 {
+    const uint16_t *stored = rows->curvature;
     const int K = p->n_components;
     const REAL *total = p->total;
     VEC *moved = scale + p->stride, *found = moved + p->stride, far = SET1(0);
@@ -189,11 +190,16 @@ static void NAME(rescale_curvature)(const row_problem *p, int lane0, const VEC *
             scale[k] *= VSQRT(ratio);
         }
     }
+    VEC *rate = found;
+    for (int k = 0; k < K; k++)
+        rate[k] = SET1(0);
+    if (rows->pseudo)
+        NAME(load_rows)(rows->rate, lane0, p->stride, rate);
     for (int k = 0; k < K; k++) {
         const VEC near = (SET1(1) - far) * scale[k];
         for (int l = 0; l < k; l++)
             H[PACKED(k, l)] *= near * scale[l];
-        H[PACKED(k, k)] = FMA(far, SET1(total[k]) / b[k], H[PACKED(k, k)] * near * scale[k] * SET1((REAL)p->margin));
+        H[PACKED(k, k)] = FMA(far, (SET1(total[k]) + rate[k]) / b[k], H[PACKED(k, k)] * near * scale[k] * SET1((REAL)p->margin));
     }
 }
 

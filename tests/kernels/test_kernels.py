@@ -765,6 +765,12 @@ def test_stored_curvature_is_rescaled_by_the_numerators(level, K, dtype):
     end = p.run(kernels.update_rows, rows=mode_of(stored, kernels.RESCALE), **SIX_SWEEPS)
     assert_allclose(end, p.expected(solver), rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
     assert 0 < sum(n_far) < p.n or K == 1
+    # totals of their own, which rows have as rates, are the same as a common total
+    rate = padded(np.broadcast_to(p.u, p.b.shape), dtype, p.n_slices * LANES)
+    own = {"pseudo": aligned(np.zeros_like(rate)), "rate": rate}
+    p.u = np.zeros_like(p.u)
+    again = p.run(kernels.update_rows, rows=mode_of(stored, kernels.RESCALE) | own, **SIX_SWEEPS)
+    assert_allclose(again, end, rtol=LOOSE[dtype], atol=LOOSE[dtype] * p.b.max())
 
 
 def shared_correlation(K, dtype):

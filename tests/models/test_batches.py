@@ -106,6 +106,7 @@ def test_efficiencies_are_recovered(solver):
     found = np.log(model.batch_efficiencies_[1] / model.batch_efficiencies_[0])
     assert np.corrcoef(found, np.log(effects[1] / effects[0]))[0, 1] > 0.93
     assert 5 < model.batch_shape_ < 15
+    assert model.n_iter_ < 60  # without steps on the scales of batches about 100
 
 
 @pytest.mark.parametrize("shares", [(0.25, 0.25, 0.25, 0.25), (0.1, 0.1, 0.4, 0.4)])

@@ -25,7 +25,7 @@ from ..factors import MINVAL, Array, Factor, aligned_copy
 from .efficiencies import ADAPT_EVERY, BatchEfficiencies
 from .objective import FactorModel
 from .row_update import EM, RowUpdate
-from .scales import scale_features
+from .scales import scale_batches, scale_features
 from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
 
 PLAIN_EVERY = 20
@@ -129,11 +129,14 @@ class Alternating(FactorModel):
             self._adapt()
 
     def _adapt(self, n_steps: int = 2) -> None:
-        """Estimate the shape of the prior of efficiencies of batches, at the best point."""
-        efficiencies = self.state.efficiencies
+        """Scale batches, and estimate the shape of the prior of efficiencies, at the best point."""
+        state, efficiencies = self.state, self.state.efficiencies
         if isinstance(efficiencies, BatchEfficiencies):
             self._stand_at("best")
-            gain = efficiencies.estimate(self.state.F, n_steps)
+            before = efficiencies.terms(state.F)[1]
+            gain = scale_batches(state, *self.pairs)
+            gain += efficiencies.terms(state.F)[1] - before
+            gain += efficiencies.estimate(state.F, n_steps)
             self.at = self.at | {"loglik": self.at["loglik"] + gain}
 
     def _plain_step(self) -> None:

@@ -39,12 +39,12 @@ FIRST_SHAPE, LEAST_SHAPE, MOST_SHAPE = 10.0, 1e-3, 1e6
 _MOST_STEP, _LEAST_STEP, _STEPS = 2.0, 1e-3, 40
 # Arrays (m, B) of float64: counts, expectations, logarithms; and those of the start and the result.
 _ARRAYS = 10
+# Numbers of an array (m, B) that are processed at a time.
+_PIECE = 1 << 14
 # Alternations between scales of features and of batches.
 _ROUNDS = 30
-# Iterations between two estimates of the shape.
-ADAPT_EVERY = 8
-# Newton steps on the scale of each feature in an iteration.
-_SCALE_STEPS = 2
+# Iterations between two estimates of the shape, and between two steps on scales.
+ADAPT_EVERY, SCALE_EVERY = 8, 4
 
 
 class Efficiencies:
@@ -79,7 +79,8 @@ class Efficiencies:
         """
         own = np.zeros(F.values.shape)
         own[: F.n_rows] = dense.product(self.of_groups(F), self.group_sums)
-        return np.where(own > 0, own, self.group_sums.sum(axis=0))
+        np.copyto(own, self.group_sums.sum(axis=0), where=own <= 0)
+        return own
 
 
 class BatchEfficiencies(Efficiencies):
@@ -109,11 +110,14 @@ class BatchEfficiencies(Efficiencies):
         if not np.array_equal(batches, np.arange(totals.shape[1])):
             self._of_batches = np.eye(totals.shape[1])[batches]
         self.expected = np.zeros(totals.shape)
-        # memory for efficiencies, and for terms of the likelihood
-        self._means, self._room, self._more = (np.empty(totals.shape) for _ in range(3))
+        self._means = np.empty(totals.shape)
+        # arrays of batches are processed in pieces that fit into the cache of a processor
+        n = max(1, _PIECE // max(1, totals.shape[1]))
+        self._pieces = [slice(i, min(i + n, len(totals))) for i in range(0, len(totals), n)]
+        self._memory = np.empty((2, min(n, len(totals)), totals.shape[1]))
         self._values, times = np.unique(totals, return_counts=True)
         self._times = times.astype(np.float64)
-        self._sums = totals.sum(axis=1)
+        self._sums = totals.sum(axis=0), totals.sum(axis=1)
         self._known = -1.0, 0.0  # a shape, and its term in the likelihood
         self._here, self._total = False, np.zeros((0, 0))
 
@@ -125,23 +129,40 @@ class BatchEfficiencies(Efficiencies):
         """Compute M and e, unless they are those of this point."""
         if self._here:
             return
-        M = dense.product(F.values[: F.n_rows], self.group_sums.T)
-        if self.measured is not None:
-            M *= self.measured
-        self.expect(M if self._of_batches is None else dense.product(M, self._of_batches))
+        # without columns of padding, products would be copied to memory of their own
+        group_sums = dense.padded(self.group_sums.T)
+        for piece in self._pieces:
+            M = dense.product(F.values[piece], group_sums)[:, : self.n_groups]
+            if self.measured is not None:
+                M *= self.measured[piece]
+            if self._of_batches is not None:
+                M = dense.product(M, self._of_batches)
+            self._expect(piece, M)
+        self._here = True
 
     def expect(self, M: Array) -> None:
         """Compute e for M (m, B), until L or F moves."""
-        self.expected, self._here, a = M, True, self.shape
+        for piece in self._pieces:
+            self._expect(piece, M[piece])
+        self._here = True
+
+    def _expect(self, piece: slice, M: Array) -> None:
+        """Store M, and compute e, of a piece of the features."""
+        self.expected[piece] = M
+        a, e, (below, _) = self.shape, self._means[piece], self._room(piece)
         if np.isinf(a):
-            self._means[:] = 1
+            e[:] = 1
             return
-        np.add(self.totals, a, out=self._means)
-        np.add(self.expected, a, out=self._room)
+        np.add(self.totals[piece], a, out=e)
+        np.add(M, a, out=below)
         if a == 0:  # nothing is known of features without expected counts
-            nothing = self._room == 0
-            self._means[nothing] = self._room[nothing] = 1
-        np.divide(self._means, self._room, out=self._means)
+            nothing = below == 0
+            e[nothing] = below[nothing] = 1
+        np.divide(e, below, out=e)
+
+    def _room(self, piece: slice) -> Array:
+        """Return memory for two arrays of a piece of the features."""
+        return self._memory[:, : piece.stop - piece.start]
 
     def of_groups(self, F: Factor) -> Array:
         """Return the efficiencies of groups, (m, G)."""
@@ -178,12 +199,16 @@ class BatchEfficiencies(Efficiencies):
 
     def _log_growth(self, a: float) -> tuple[float, float]:
         """Return sum log(1 + M / a) and sum T log(1 + M / a)."""
-        logs = np.multiply(self.expected, 1 / a, out=self._room)
-        logs += 1
-        kernels.log(logs, logs, n_threads=1)
-        plain = float(logs.sum())
-        logs *= self.totals
-        return plain, float(logs.sum())
+        plain = weighted = 0.0
+        for piece in self._pieces:
+            logs, _ = self._room(piece)
+            np.multiply(self.expected[piece], 1 / a, out=logs)
+            logs += 1
+            kernels.log(logs, logs, n_threads=1)
+            plain += float(logs.sum())
+            logs *= self.totals[piece]
+            weighted += float(logs.sum())
+        return plain, weighted
 
     def _constant(self, a: float) -> float:
         """Return sum log G(a + T) - log G(a) - T log a."""
@@ -201,32 +226,53 @@ class BatchEfficiencies(Efficiencies):
         """Return factors c (m,) of the features that raise the likelihood.
 
         With e held, the scale of a feature would creep to its optimum: it is that of T, which e
-        follows. In log c the likelihood h is concave and its curvature changes by at most a factor
-        of exp(|step|) in a step, so that steps of log(1 + h' / -h'') never pass the maximum.
+        follows.
         """
-        self.move_to(F)
-        n, mass, a = F.n_rows, np.multiply(self._means, self.expected, out=self._room), self.shape
-        slope = self._sums - mass.sum(axis=1)
-        if np.isfinite(a):
-            mass *= a
-            below = np.add(self.expected, a, out=self._more)
-            np.divide(mass, below, out=mass, where=below > 0)
-        curvature = mass.sum(axis=1)
+        n = F.n_rows
+        slope, curvature = self._slopes(F, axis=1)
         if F.pseudo is not None and F.rate is not None:
             rate = (F.rate[:n] * F.values[:n]).sum(axis=1, dtype=np.float64)
             slope = slope + F.pseudo[:n].sum(axis=1, dtype=np.float64) - rate
             curvature = curvature + rate
         # the factors of a feature without counts vanish by themselves
-        moves = (curvature > 0) & (self._sums > 0)
+        moves = self._sums[1] > 0
         if fixed is not None:
             moves &= ~fixed[:n]
-        step = np.divide(np.abs(slope), curvature, out=np.zeros(n), where=moves)
-        c: Array = np.where(slope > 0, 1 + step, 1 / (1 + step))
-        return c
+        return _scale_step(slope, curvature, moves)
 
-    def log_gain(self, c: Array) -> float:
-        """Return what scales c (m,) of the features add to sum x log mu."""
-        return float((self._sums * log(c)).sum())
+    def scales_of_batches(self, F: Factor) -> Array:
+        """Return factors c (B,) of the loadings of batches that raise the likelihood.
+
+        With e held, they would creep, too: e takes back most of a change of scale. A prior of L is
+        ignored. Without a prior of e, and without effects, c is 1.
+        """
+        if not 0 < self.shape < np.inf:
+            return np.ones(self.totals.shape[1])
+        slope, curvature = self._slopes(F, axis=0)
+        return _scale_step(slope, curvature, self._sums[0] > 0)
+
+    def _slopes(self, F: Factor, axis: int) -> tuple[Array, Array]:
+        """Return the derivative of the likelihood in log scales, and minus the second, along axis.
+
+        In the logarithm of a scale, the likelihood of all that it multiplies is concave.
+        """
+        self.move_to(F)
+        a, sums = self.shape, np.zeros((2, len(self._sums[axis])))
+        for piece in self._pieces:
+            into, M = sums[:, piece] if axis else sums, self.expected[piece]
+            mass, below = self._room(piece)
+            np.multiply(self._means[piece], M, out=mass)
+            into[0] += mass.sum(axis=axis)
+            if np.isfinite(a):
+                mass *= a
+                np.add(M, a, out=below)
+                np.divide(mass, below, out=mass, where=below > 0)
+            into[1] += mass.sum(axis=axis)
+        return self._sums[axis] - sums[0], sums[1]
+
+    def log_gain(self, c: Array, axis: int) -> float:
+        """Return what scales of batches (axis 0) or features (axis 1) add to sum x log mu."""
+        return float((self._sums[axis] * log(c)).sum())
 
     def estimate(self, F: Factor, n_steps: int = _STEPS) -> float:
         """Raise the likelihood in the shape of the prior, by Newton steps in its log.
@@ -261,16 +307,20 @@ class BatchEfficiencies(Efficiencies):
     def _step(self, a: float) -> float:
         """Return the Newton step of log a, of a limited size."""
         t, times = self._values, self._times
-        below = np.add(self.expected, a, out=self._more)
-        share = np.subtract(self.expected, self.totals, out=self._room)
-        share /= below
-        slope = float((times * (digamma(a + t) - float(digamma(a)))).sum()) + float(share.sum())
-        # M / (a (a + M)) - (M - T) / (a + M)^2
-        share -= self.expected / a
-        share /= below
-        second = -float(share.sum())
+        slope = float((times * (digamma(a + t) - float(digamma(a)))).sum())
+        curvature = float((times * (trigamma(a + t) - float(trigamma(a)))).sum())
+        for piece in self._pieces:
+            share, below = self._room(piece)
+            M = self.expected[piece]
+            np.add(M, a, out=below)
+            np.subtract(M, self.totals[piece], out=share)
+            share /= below
+            slope += float(share.sum())
+            # M / (a (a + M)) - (M - T) / (a + M)^2
+            share -= M / a
+            share /= below
+            curvature -= float(share.sum())
         slope = a * (slope - self._log_growth(a)[0])
-        curvature = float((times * (trigamma(a + t) - float(trigamma(a)))).sum()) + second
         curvature = a * a * curvature + slope
         step = -slope / curvature if curvature < 0 else np.copysign(_MOST_STEP, slope)
         return float(np.clip(step, -_MOST_STEP, _MOST_STEP))
@@ -296,6 +346,18 @@ class BatchEfficiencies(Efficiencies):
             e, M, of_batches = e / s, M * s, of_batches * s
         e[self.expected == 0] = 1  # nothing is known
         return e, of_features, of_batches
+
+
+def _scale_step(slope: Array, curvature: Array, moves: Array) -> Array:
+    """Return factors that raise a concave function of their logarithms; 1 where nothing moves.
+
+    Its curvature changes by at most a factor of exp(|step|) in a step, so that steps of
+    log(1 + slope / curvature) never pass the maximum.
+    """
+    able = moves & (curvature > 0)
+    step = np.divide(np.abs(slope), curvature, out=np.zeros(len(slope)), where=able)
+    c: Array = np.where(slope > 0, 1 + step, 1 / (1 + step))
+    return c
 
 
 def memory_of_batches(n_batches: int, n_features: int) -> int:

@@ -33,10 +33,16 @@ from ... import kernels
 from ...counts.base import CountMatrix
 from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Constraints, Factor, aligned_copy
-from .efficiencies import ADAPT_EVERY, BatchEfficiencies
+from .efficiencies import ADAPT_EVERY, SCALE_EVERY, BatchEfficiencies
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
 from .row_update import EM, SHARED, RowUpdate
-from .scales import scale_features, scale_of_before, scale_of_means, scale_of_priors
+from .scales import (
+    scale_batches,
+    scale_features,
+    scale_of_before,
+    scale_of_means,
+    scale_of_priors,
+)
 from .state import PoissonState
 from .steps import Convert, ExtrapolateRows, Momentum, convert
 
@@ -92,8 +98,6 @@ class MomentumSchedule:
     momentum: bool = True
     # rows share the correlations of their curvature
     shared: bool = False
-    # rows have their own totals, which rescaled curvature would ignore
-    own_totals: bool = False
     # all counts are in one block
     columns_whole: bool = True
     # the best log-likelihood so far, after each point; number of points since the last fall
@@ -128,7 +132,7 @@ class MomentumSchedule:
         near = iteration >= FRESH_UNTIL - 1 and self.gain(3) < FRESH_ABOVE
         if self.shared or near:
             self.curvature_age = 0 if fresh else self.curvature_age + 1
-            reused = kernels.RESCALE if late and not self.own_totals else kernels.REUSE
+            reused = kernels.RESCALE if late else kernels.REUSE
             own = kernels.STORE if fresh else reused
             curvature = SHARED if self.shared else own
         else:
@@ -244,7 +248,6 @@ class Newton(FactorModel):
     def _schedule(self, **state: Any) -> MomentumSchedule:
         """Return the schedule of the momentum, new or restored."""
         own = {"columns_whole": self.executor.one_block}
-        own["own_totals"] = not self.constraints.all_observed
         own["shared"] = shares_correlations(self.n_components, self.counts.shape[1])
         return MomentumSchedule(**{"momentum": self.momentum} | state | own)
 
@@ -283,10 +286,12 @@ class Newton(FactorModel):
         self._rescale(late)
 
     def _adapt(self, iteration: int) -> None:
-        """Adapt the scales of features and the prior of efficiencies, if there are batches."""
+        """Adapt scales of batches and features and the prior of efficiencies, with batches."""
         efficiencies = self.state.efficiencies
         if isinstance(efficiencies, BatchEfficiencies):
-            if iteration % 2 == 0:
+            if iteration % ADAPT_EVERY == 1:
+                scale_batches(self.state, "before")
+            if iteration % SCALE_EVERY == 0:
                 scale_features(self.state, self.lag_F)
             if iteration % ADAPT_EVERY == 0:
                 efficiencies.estimate(self.state.F, 1)

@@ -10,13 +10,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor
+from ..weights.measured import GroupSums
 from .efficiencies import BatchEfficiencies
 from .state import PoissonState
+from .steps import ColumnSums
 
 # Momentum and priors change a scale by at most this factor in an iteration.
 MOST_SCALE = 2.0
+# Loadings of batches are not scaled by factors as close to 1 as this.
+LEAST_CHANGE = 1e-6
 
 
 def scale_of_before(state: PoissonState) -> Array:
@@ -90,7 +95,54 @@ def scale_features(state: PoissonState, lag: Array | None = None) -> float:
         before = F.values - numbers
     sums = {"sums": F.column_sums(), "sums_before": replace(F, values=before).column_sums()}
     state.take_column_sums(sums)
-    return efficiencies.log_gain(c[: F.n_rows])
+    return efficiencies.log_gain(c[: F.n_rows], axis=1)
+
+
+def scale_batches(state: PoissonState, *names: str) -> float:
+    """Scale the loadings of batches to better scales; return the gain of sum x log mu.
+
+    `names` are loadings other than L to scale alike. The first is the previous plain point, if
+    there are any. Loadings that are fixed, or have a prior, keep their scale.
+    """
+    efficiencies, constraints = state.efficiencies, state.constraints
+    if constraints.samples is not None or constraints.prior_loadings is not None:
+        return 0.0
+    assert isinstance(efficiencies, BatchEfficiencies)
+    c = efficiencies.scales_of_batches(state.F)
+    if np.abs(c - 1).max() < LEAST_CHANGE:
+        return 0.0
+    K, of_groups = state.n_components, c[efficiencies.batches]
+    for name in ("L", *names):
+        state.executor.apply(ScaleGroups(name, K, of_groups))
+    sums = GroupSums(efficiencies.n_groups), *(ColumnSums(K, name) for name in ("L", *names[:1]))
+    (of_rows, _), *totals = state.executor.run(*sums)
+    efficiencies.take_sums(of_rows["sums"])
+    state.total_L = totals[0].values["sums"]
+    state.total_L_before = totals[-1].values["sums"]
+    return efficiencies.log_gain(c, axis=0)
+
+
+@dataclass(frozen=True)
+class ScaleGroups(Step):
+    """Scales loadings by the factor of the group (G,) of each sample; floors stay."""
+
+    source: str
+    n_components: int
+    scales: Array
+
+    @cached_property
+    def arrays(self) -> RowArrays:
+        """Replaces `source`."""
+        return RowArrays((self.source, "groups"), (self.source,))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Scale the rows of a block."""
+        now, groups = block[self.source], block["groups"].astype(np.intp)
+        scaled = now * self.scales.astype(now.dtype)[groups][:, None]
+        np.maximum(scaled, MINVAL, out=scaled)
+        np.copyto(scaled, now, where=at_floor(now))
+        block.empty(self.source, now)[:] = scaled
+        return {}
 
 
 @dataclass(frozen=True)

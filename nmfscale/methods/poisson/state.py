@@ -175,8 +175,7 @@ class PoissonState:
         """
         if self.constraints.all_observed:
             return self.F.prior()
-        own = self._totals_of_columns(source).astype(self.dtype)
-        return own_totals(own, self.F.prior())
+        return own_totals(self._totals_of_columns(source), self.F.prior(), self.dtype)
 
     def _totals_of_columns(self, source: str) -> Array:
         """Return the column sums of L for each feature: with weights of entries, weighted sums.

@@ -77,7 +77,7 @@ class UpdateRows(Step):
         total, prior = self.total.astype(self.F.dtype), rows.prior()
         own = totals_of_rows(block, self.total, self.F, self.n_features, len(rows.values))
         if own is not None:
-            prior = own_totals(own.astype(total.dtype), prior)
+            prior = own_totals(own, prior, total.dtype)
             total = np.zeros(total.shape[-1], total.dtype)
         problem = self.how.problem(self.F, total, self.n_components, self.correlation)
         seen = {name: np.zeros(len(rows.values)) for name in self.reports}

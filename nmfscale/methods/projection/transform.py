@@ -123,7 +123,7 @@ class ProjectRows(Step):
         prior = {name: block[name] for name in ("pseudo", "rate") if block.get(name) is not None}
         with_own = prior
         if own is not None:  # components without factors in a row's features: floor
-            with_own = own_totals(np.where(own > 0, own, 1), prior)
+            with_own = own_totals(np.where(own > 0, own, 1), prior, own.dtype)
         projector = Projector(
             self.F, total, self.n_components, self.n_steps, self.tol, n_threads, own is not None,
             self.how,

@@ -69,7 +69,7 @@ def newton_step(
     if linear is None:
         of_topics[:K] = totals
     else:
-        own = own_totals(to_lanes(linear, order, stride, np.float64, 1.0), {})
+        own = own_totals(to_lanes(linear, order, stride, np.float64, 1.0), {}, np.float64)
     problem = kernels.RowProblem(start, of_topics, K, floor=floor, newton_steps=1)
     kernels.step(
         problem, curvature, start, start, wanted=kernels.SUM_FULL, first=0, n_threads=n_threads,

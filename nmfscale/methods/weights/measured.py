@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from ...counts.aligned import aligned_copy, aligned_zeros
 from ...counts.base import CountMatrix
 from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ...kernels import dense
 from ...kernels.functions import log
-from ..factors import LEAST, Array, aligned_copy
+from ..factors import LEAST, Array
 
 
 class SampleGroups:
@@ -196,14 +197,16 @@ def _name(number: int, names: Any) -> str:
     return str(number) if names is None else repr(str(names[number]))
 
 
-def own_totals(totals: Array, prior: dict[str, Array]) -> dict[str, Array]:
+def own_totals(totals: Array, prior: dict[str, Array], dtype: Any) -> dict[str, Array]:
     """Return the prior that adds row-specific totals (lanes, stride) to a common total of 0.
 
-    `prior` has pseudo-counts and rates, or is empty.
+    `prior` has pseudo-counts and rates, or is empty. Arrays of the result have the type `dtype`.
     """
     if not prior:
-        return {"pseudo": aligned_copy(np.zeros_like(totals)), "rate": aligned_copy(totals)}
-    return {"pseudo": prior["pseudo"], "rate": aligned_copy(prior["rate"] + totals)}
+        rate = aligned_copy(totals, dtype)
+        return {"pseudo": aligned_zeros(totals.shape, dtype), "rate": rate}
+    rate = aligned_copy(prior["rate"] + totals.astype(dtype))
+    return {"pseudo": prior["pseudo"], "rate": rate}
 
 
 def totals_of_groups(block: Block, totals: Array, dtype: Any) -> Array:
