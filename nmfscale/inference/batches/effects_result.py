@@ -22,6 +22,8 @@ Array = NDArray[Any]
 _MOST, _MOST_COLUMNS, _FEATURES = 30, 8, 8
 # Counts added to the expected and to the posterior counts of a feature, so that ranks are finite.
 _PSEUDOCOUNT = 0.5
+# Relative rounding of counts, which are computed from the efficiencies.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, repr=False)
@@ -209,6 +211,8 @@ class BatchEffects(Result):
         else:
             total, rate = e * (self.shape + M), self.shape + M
             error, count = np.sqrt(total) / rate, np.maximum(total - self.shape, 0.0)
+            whole = np.rint(count)
+            count = np.where(np.abs(count - whole) <= _ROUNDING * rate, whole, count)
             change = np.abs(log((total + _PSEUDOCOUNT) / (rate + _PSEUDOCOUNT)))
         order = np.lexsort((batch, feature, -change))
         m = self.efficiencies.shape[1]
