@@ -147,7 +147,7 @@ class CountFactorization(HeldFactors):
             Label of the batch of each sample, such as its donor, chemistry or source; or the name
             of a column of ``obs``. Features then have an efficiency in each batch, see
             `batch_efficiencies_`. A sample needs a label. Not available with
-            solver="joint-em", nor together with `data_weights`.
+            solver="joint-em".
         data_weights : array-like of shape (n_samples, n_features), sparse or "nan", default=None
             Non-negative weight of each entry in the log-likelihood, ``sum_ij w_ij log p(x_ij)``: an
             entry of weight 2 counts like two equal entries, and one of weight 0 is missing, so that
@@ -288,7 +288,7 @@ class CountFactorization(HeldFactors):
             self._check_start(F, "measured")
         batches = batches_of(counts, batch, self.batch_shape)
         if batches is not None:
-            self._check_batches(entries is not None)
+            self._check_batches()
         constraints = replace(constraints, **groups_of(seen, batches))
         scaled = ScaledFit(used, L, F, constraints, sizes, self.n_components, self.fit_dtype())
         constraints = scaled.constraints
@@ -305,6 +305,8 @@ class CountFactorization(HeldFactors):
             needs = needs._replace(shared=needs.shared + memory_of_entries(entries.less_one))
         if batches is not None:
             more = memory_of_batches(len(batches.labels), used.shape[1])
+            if entries is not None:  # sums of loadings of each batch for each feature
+                more *= 1 + self.n_components
             needs = needs._replace(shared=needs.shared + more)
         if self.n_moves:
             needs = needs_of_moves(needs, used, self.n_components, self.fit_dtype())
@@ -353,18 +355,12 @@ class CountFactorization(HeldFactors):
                 "entries as 0: use init='random', or give loadings and components."
             )
 
-    def _check_batches(self, weighted: bool) -> None:
+    def _check_batches(self) -> None:
         """Refuse what efficiencies of batches cannot be combined with."""
         if self.solver == "joint-em":
             raise ValueError(
                 "batch cannot be combined with solver='joint-em', whose factors sum to one over "
                 "all features, which have efficiencies: use 'auto'."
-            )
-        if weighted:
-            raise ValueError(
-                "batch cannot be combined with data_weights, whose sums are those of each entry "
-                "and not of each batch: leave out features or samples with missing entries, or "
-                "say with measured= and panel= which features samples lack."
             )
 
     def _check_moves(self, constraints: Constraints) -> None:

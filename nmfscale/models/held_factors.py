@@ -259,7 +259,8 @@ class HeldFactors(KnownEntries, CountModel):
 
         def loadings(model: Any) -> Array:
             nonlocal L  # each time from the last ones
-            rows_pass = model._projection(counts, None, gathered=True, start=L)
+            weighted = model._weighted(counts)
+            rows_pass = model._projection(weighted, None, gathered=True, start=L)
             L = rows_pass.gather(**self.where_to_run(client))
             return L
 

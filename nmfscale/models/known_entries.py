@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..kernels import dense
 from ..methods.poisson.objective import BATCH_SHAPE
 from ..methods.projection.new_batches import new_efficiencies
 from ..methods.weights.measured import Measured, SampleEfficiencies
-from ..methods.weights.poisson_weights import Observed
+from ..methods.weights.poisson_weights import Observed, PoissonWeights
 from .arguments.batches import (
     Batches,
     Pairs,
@@ -73,12 +74,8 @@ class KnownEntries(RowsTransformer):
         seen = measured_features(counts, measured, panel)
         counts, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
-            if entry_options.get("batch") is not None:
-                raise ValueError(
-                    "batch cannot be combined with data_weights: say with measured= and panel= "
-                    "which features samples lack."
-                )
-            return self._with_observed(entries), counts
+            of_batches = self._efficiencies_in(counts, entries, entry_options)
+            return self._with_observed(replace(entries, efficiencies=of_batches)), counts
         if data_weights is None:
             check_missing_entries(self, counts)
         is_silent = self._features is None or has_samples_of_fit(self, counts)
@@ -105,8 +102,9 @@ class KnownEntries(RowsTransformer):
         return model
 
     def _efficiencies_in(
-        self, counts: CountMatrix, seen: Measured | None, entry_options: dict[str, Any]
-    ) -> SampleEfficiencies | None:
+        self, counts: CountMatrix, seen: Measured | PoissonWeights | None,
+        entry_options: dict[str, Any],
+    ) -> SampleEfficiencies | None:  # fmt: skip
         """Return the efficiencies of samples, None if they are 1 for all measured features.
 
         Those of batches that the fit did not have are estimated.
@@ -127,20 +125,21 @@ class KnownEntries(RowsTransformer):
         if (codes < 0).all():
             return None
         n_batches = len(labels) + n_new
-        pairs = Pairs.of(np.where(codes < 0, n_batches, codes), seen, n_batches + 1)
+        measured, entries = (None, seen) if isinstance(seen, PoissonWeights) else (seen, None)
+        pairs = Pairs.of(np.where(codes < 0, n_batches, codes), measured, n_batches + 1)
         # the last row is that of samples without a label
         of_batches = np.ones((n_batches + 1, counts.shape[1]))
         of_batches[: len(labels)] = self.batch_efficiencies_
         if n_new:
             new = slice(len(labels), n_batches)
             of_batches[new] = self._new_efficiencies(
-                counts, codes, pairs, of_batches, new, entry_options.get("client")
+                counts, codes, pairs, of_batches, new, entries, entry_options.get("client")
             )
         return pairs.efficiencies(of_batches)
 
     def _new_efficiencies(
         self, counts: CountMatrix, codes: Array, pairs: Pairs, of_batches: Array, new: slice,
-        client: Any,
+        entries: PoissonWeights | None, client: Any,
     ) -> Array:  # fmt: skip
         """Estimate the efficiencies of new batches, some rows of those of all batches, in place."""
         of_groups = np.arange(new.start, new.stop)[:, None] == pairs.batches
@@ -148,10 +147,17 @@ class KnownEntries(RowsTransformer):
 
         def expected(efficiencies: Array) -> Array:
             of_batches[new] = efficiencies
-            L = loadings(self._with_observed(pairs.efficiencies(of_batches)))
-            M = dense.product(dense.sums_of_groups(L, pairs.groups, len(pairs.batches)), F.T)
+            of_samples, n_groups = pairs.efficiencies(of_batches), len(pairs.batches)
+            observed: Observed = of_samples
+            if entries is not None:
+                observed = replace(entries, efficiencies=of_samples)
+            L = np.asarray(loadings(self._with_observed(observed)), np.float64)
+            M = dense.product(dense.sums_of_groups(L, pairs.groups, n_groups), F.T)
+            if isinstance(observed, PoissonWeights):
+                M += observed.expected(L, F, n_groups)
             return dense.product(of_groups, M if pairs.features is None else M * pairs.features)
 
+        counts = counts if entries is None else entries.weighted(counts)
         T = totals_of_labels(counts, codes - new.start, new.stop - new.start)
         return new_efficiencies(np.ascontiguousarray(T.T), self.batch_shape_, expected)
 

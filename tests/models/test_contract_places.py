@@ -51,7 +51,7 @@ OPTIONS = {
         SPARSE, SPARSE_COMPONENTS | ROW_WEIGHTS,
         {"solver": "joint-em"} | NOT_AHEAD | ROW_WEIGHTS,
         PRIORS | HELD, START | {"fixed_topics": np.arange(3) == 1},
-        MEASURED | PRIORS | ROW_WEIGHTS | BATCH, ENTRIES | PRIORS | ROW_WEIGHTS,
+        MEASURED | PRIORS | ROW_WEIGHTS | BATCH, ENTRIES | PRIORS | ROW_WEIGHTS | BATCH,
     ],
     nmfscale.TopicModel: [
         {"init": "clusters", "dtype": "float32"}, {"prior_factors": 1.1, "n_components": 1},

@@ -118,7 +118,6 @@ def test_new_samples_have_the_same_bits_in_every_place(model, tmp_path, monkeypa
 @pytest.mark.parametrize("wrong, error, message", [
     ({"batch": LABELS[:7]}, ValueError, "one label for each of the 80 samples"),
     ({"batch": "donor"}, ValueError, "batch='donor' is not a column of obs"),
-    ({"batch": LABELS[OLD], "data_weights": np.full((80, M), 2.0)}, ValueError, "data_weights"),
 ])  # fmt: skip
 def test_wrong_batches_are_refused(model, wrong, error, message):
     with pytest.raises(error, match=message):

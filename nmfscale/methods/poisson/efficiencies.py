@@ -19,19 +19,17 @@ current e are those of the marginal likelihood. As a grows, e tends to 1. Withou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ... import kernels
-from ...counts.aligned import aligned_empty
-from ...counts.sell import LANES
-from ...engine.protocol import Block, Executor, RowArrays, Step, Sums, Values
+from ...engine.protocol import Executor
 from ...kernels import dense
 from ...kernels.functions import digamma, exp, log, log1p, log_gamma, trigamma, xlogy
-from ..factors import LEAST, Array, Constraints, Factor, rows_of_sums
-from ..slices import sliced_counts
-from .steps import weighted_columns
+from ..factors import LEAST, Array, Constraints, Factor
+from ..weights.entries import columns_left
+from ..weights.measured import GroupSums
+from ..weights.poisson_weights import GroupSumsOfEntries, weightless_in_groups
+from .batch_totals import batch_totals
 
 # The shape of the prior from which an estimate starts; a larger one than the most is infinite.
 FIRST_SHAPE, LEAST_SHAPE, MOST_SHAPE = 10.0, 1e-3, 1e6
@@ -56,6 +54,21 @@ class Efficiencies:
     def __init__(self, of_groups: Array):
         self._of_groups, self.n_groups = of_groups, of_groups.shape[1]
 
+    # if entries have weights: a mask (G, m) of features without any in a group, and S of each
+    # feature, (G, m, stride)
+    weightless: Array | None = None
+    of_features: Array | None = None
+
+    def sum_groups(self, executor: Executor, source: str = "L") -> None:
+        """Compute the sums S of loadings."""
+        ((of_rows, _),) = executor.run(GroupSums(self.n_groups, source))
+        sums = of_rows["sums"]
+        if self.weightless is not None:
+            step = GroupSumsOfEntries((*self.weightless.shape, sums.shape[1]), source)
+            ((_, (more,)),) = executor.run(step)
+            self.of_features = np.stack([*map(columns_left, sums, more, self.weightless)])
+        self.take_sums(sums)
+
     def take_sums(self, group_sums: Array) -> None:
         """Take the sums S of the current loadings."""
         self.group_sums = group_sums
@@ -78,7 +91,12 @@ class Efficiencies:
         A feature that was measured nowhere has all of L, so that it becomes zero.
         """
         own = np.zeros(F.values.shape)
-        own[: F.n_rows] = dense.product(self.of_groups(F), self.group_sums)
+        e = self.of_groups(F)
+        if self.of_features is None:
+            own[: F.n_rows] = dense.product(e, self.group_sums)
+        else:
+            for g, sums in enumerate(self.of_features):
+                own[: F.n_rows] += e[:, g, None] * sums
         np.copyto(own, self.group_sums.sum(axis=0), where=own <= 0)
         return own
 
@@ -132,7 +150,10 @@ class BatchEfficiencies(Efficiencies):
         # without columns of padding, products would be copied to memory of their own
         group_sums = dense.padded(self.group_sums.T)
         for piece in self._pieces:
-            M = dense.product(F.values[piece], group_sums)[:, : self.n_groups]
+            if self.of_features is None:
+                M = dense.product(F.values[piece], group_sums)[:, : self.n_groups]
+            else:
+                M = (self.of_features[:, piece] * F.values[piece]).sum(axis=2).T
             if self.measured is not None:
                 M *= self.measured[piece]
             if self._of_batches is not None:
@@ -380,55 +401,8 @@ def efficiencies_of(
         assert measured is not None
         return Efficiencies(measured)
     totals = batch_totals(executor, constraints.batches, n_features)
-    return BatchEfficiencies(totals, constraints.batches, measured, constraints.batch_shape)
-
-
-def batch_totals(executor: Executor, batches: Array, n_features: int) -> Array:
-    """Return the counts (m, B) of each feature in lane order in batches; `batches` are of groups.
-
-    They are weighted if samples have weights.
-    """
-    step = BatchTotals(batches, len(executor.layout.column_order))
-    ((_, (sums,)),) = executor.run(step)
-    return rows_of_sums(sums, n_features)
-
-
-@dataclass(frozen=True)
-class BatchTotals(Step):
-    """Sums the counts of each column over the samples of each batch, weighted if they have weights.
-
-    `batches` (G,) are the batches of the groups of samples, `n_lanes` that of the columns.
-    """
-
-    batches: Array
-    n_lanes: int
-
-    reads = "columns"
-    arrays = RowArrays(("groups", "weights", "weighted"))
-
-    @property
-    def n_batches(self) -> int:
-        """Number of batches."""
-        return int(self.batches.max()) + 1
-
-    def empty_sums(self) -> Sums:
-        """Return zeros."""
-        return [np.zeros((self.n_lanes // LANES, self.n_batches, LANES))]
-
-    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the columns of a block."""
-        batches = self.batches[block["groups"].astype(np.intp)]
-        n, B = len(batches), self.n_batches
-        there = aligned_empty((n, kernels.row_stride(B)), np.float64)
-        there[:] = batches[:, None] == np.arange(there.shape[1])
-        # numerators of least squares are sums of counts times rows
-        problem = kernels.RowProblem(
-            there, np.zeros(there.shape[1]), B, step=kernels.SQUARES, gram=np.zeros((B, B)),
-            floor=0.0,
-        )  # fmt: skip
-        sliced = sliced_counts(weighted_columns(block, np.float64, n_threads, []), n)
-        kernels.sums(
-            sliced, problem, None, sums[0], wanted=kernels.SUM_GRADIENT, first=0,
-            last=len(sums[0]), n_threads=n_threads,
-        )  # fmt: skip
-        return {}
+    found = BatchEfficiencies(totals, constraints.batches, measured, constraints.batch_shape)
+    if constraints.entries is not None:
+        mask = weightless_in_groups(constraints.entries, constraints.groups, found.n_groups)
+        found.weightless = mask[:, order[:n_features]]
+    return found

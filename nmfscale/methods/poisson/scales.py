@@ -13,7 +13,6 @@ import numpy as np
 from ...counts.cached import cached_property
 from ...engine.protocol import Block, RowArrays, Step, Sums, Values
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor
-from ..weights.measured import GroupSums
 from .efficiencies import BatchEfficiencies
 from .state import PoissonState
 from .steps import ColumnSums
@@ -114,9 +113,8 @@ def scale_batches(state: PoissonState, *names: str) -> float:
     K, of_groups = state.n_components, c[efficiencies.batches]
     for name in ("L", *names):
         state.executor.apply(ScaleGroups(name, K, of_groups))
-    sums = GroupSums(efficiencies.n_groups), *(ColumnSums(K, name) for name in ("L", *names[:1]))
-    (of_rows, _), *totals = state.executor.run(*sums)
-    efficiencies.take_sums(of_rows["sums"])
+    totals = state.executor.run(*(ColumnSums(K, name) for name in ("L", *names[:1])))
+    efficiencies.sum_groups(state.executor)
     state.total_L = totals[0].values["sums"]
     state.total_L_before = totals[-1].values["sums"]
     return efficiencies.log_gain(c, axis=0)

@@ -28,7 +28,7 @@ from ..factors import (
 )
 from ..slices import sliced_counts
 from ..weights.entries import weightless_columns
-from ..weights.measured import GroupSums, own_totals
+from ..weights.measured import own_totals
 from ..weights.poisson_weights import PoissonWeights, SumsOfEntries, row_inputs, totals_of_columns
 from .efficiencies import efficiencies_of
 from .row_update import SHARED, SHARED_MARGIN, RowUpdate, correlations, room_for_curvature
@@ -126,7 +126,7 @@ class PoissonState:
         """
         update = UpdateRows(
             self.F.values, self.total_of_rows(), self.n_components, how, source, target, reports,
-            self._correlation("L", how), self.F.n_rows,
+            self._correlation("L", how), self.F.n_rows, self._of_entries(),
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
         (of_rows, _), *of_samples = self.executor.run(update, *terms)
@@ -154,6 +154,11 @@ class PoissonState:
             return self.total_F
         return self.efficiencies.totals_of_rows(self.F)
 
+    def _of_entries(self) -> Array | None:
+        """Return the efficiencies (m, n_groups) of features if entries have weights, too."""
+        e = self.efficiencies
+        return None if e is None or e.weightless is None else e.of_groups(self.F)
+
     def note_rows(self, of_rows: Values) -> dict[str, float]:
         """Store the column sums of L after an extrapolation; return its columns of the history."""
         self.total_L, self.total_L_before = of_rows["sums"], of_rows["sums_before"]
@@ -170,8 +175,7 @@ class PoissonState:
     def prior_of_F(self, source: str = "L") -> dict[str, Array]:
         """Return the prior of F in the form of the kernels.
 
-        If not all entries are part of the likelihood, it includes the totals of the columns. A
-        feature that was measured nowhere has all of L as its total and becomes zero.
+        If not all entries are part of the likelihood, it includes the totals of the columns.
         """
         if self.constraints.all_observed:
             return self.F.prior()
@@ -183,7 +187,7 @@ class PoissonState:
         Otherwise they are sums over groups times the efficiencies of the feature in these.
         """
         entries, order = self.constraints.entries, self.layout.column_order
-        if entries is not None:
+        if entries is not None and self.efficiencies is None:
             of_entries = SumsOfEntries(self.F.values.shape, self.F.n_rows, source)
             ((_, (more,)),) = self.executor.run(of_entries)
             # without a prior, a feature that was observed nowhere becomes zero
@@ -361,7 +365,8 @@ class PoissonState:
     def sample_terms(self, source: str = "L") -> SampleTerms:
         """Return the step that sums the terms of samples in the objective."""
         F = None if self.constraints.entries is None else self.F.values
-        return SampleTerms(self.total_of_rows(), self.n_components, source, F, self.F.n_rows)
+        total, e = self.total_of_rows(), self._of_entries()
+        return SampleTerms(total, self.n_components, source, F, self.F.n_rows, e)
 
     def set_factor(self, values: Array) -> None:
         """Use this memory for F."""
@@ -382,8 +387,7 @@ class PoissonState:
     def _sum_groups(self, source: str = "L") -> None:
         """Compute the column sums of L over groups of samples, if there are groups."""
         if self.efficiencies is not None:
-            ((of_rows, _),) = self.executor.run(GroupSums(self.efficiencies.n_groups, source))
-            self.efficiencies.take_sums(of_rows["sums"])
+            self.efficiencies.sum_groups(self.executor, source)
 
     def restore_zeros(self) -> None:
         """Set parameters at the floor to zero."""

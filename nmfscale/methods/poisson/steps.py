@@ -46,7 +46,8 @@ class UpdateRows(Step):
     F (lanes, stride) is in lane order, `total` its column sums (stride,), or those over the
     features of each group of rows (n_groups, stride). Without a `target`, only the `reports`,
     "loglik_start" or "kkt_start", are computed. `correlation` (K, K) holds shared correlations, if
-    rows share them. The first `n_features` lanes of F are rows.
+    rows share them. The first `n_features` lanes of F are rows. If groups have efficiencies and
+    entries have weights, `e` (m, n_groups) are the efficiencies.
     """
 
     F: Any
@@ -58,6 +59,7 @@ class UpdateRows(Step):
     reports: tuple[str, ...] = ()
     correlation: Array | None = None
     n_features: int = 0
+    e: Array | None = None
 
     reads = "rows"
     shared = ("F",)
@@ -75,7 +77,8 @@ class UpdateRows(Step):
         rows = rows_of(block, self.source, self.n_components)
         sliced = sliced_counts(block.counts, len(self.F))
         total, prior = self.total.astype(self.F.dtype), rows.prior()
-        own = totals_of_rows(block, self.total, self.F, self.n_features, len(rows.values))
+        n_lanes = len(rows.values)
+        own = totals_of_rows(block, self.total, self.F, self.n_features, n_lanes, self.e)
         if own is not None:
             prior = own_totals(own, prior, total.dtype)
             total = np.zeros(total.shape[-1], total.dtype)
@@ -113,7 +116,8 @@ class SampleTerms(Step):
     With t_i the total and s_i = sum_k l_ik u_k the size of a sample, u the column sums of F:
     ``log_sizes`` = sum_i t_i log s_i. If groups of samples have different measured features, u is
     that of the group, and `total` is (n_groups, stride); if entries have weights, u is that of the
-    sample, computed from F (lanes, stride). Then ``expected`` = sum_i s_i is computed as well.
+    sample, computed from F (lanes, stride), with efficiencies `e` of groups. Then ``expected`` =
+    sum_i s_i is computed as well.
     """
 
     total: Array
@@ -121,6 +125,7 @@ class SampleTerms(Step):
     source: str = "L"
     F: Any = None
     n_features: int = 0
+    e: Array | None = None
 
     shared = ("F",)
 
@@ -134,7 +139,7 @@ class SampleTerms(Step):
         rows, weights = rows_of(block, self.source, self.n_components), block.get("weights")
         L = rows.values
         terms: Values = {"log_prior": rows.log_prior(weights)}
-        own = totals_of_rows(block, self.total, self.F, self.n_features, len(L))
+        own = totals_of_rows(block, self.total, self.F, self.n_features, len(L), self.e)
         if own is not None:
             sizes = (L.astype(np.float64) * own).sum(axis=1)
             terms["expected"] = weighted_sum(sizes, weights)

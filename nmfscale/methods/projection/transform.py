@@ -92,7 +92,7 @@ class ProjectRows(Step):
 
     `L` is the start; without it every component has the same expected counts. `total` is (stride,),
     or (n_groups, stride) if groups of rows have different measured features. The first `n_features`
-    lanes of F are rows.
+    lanes of F are rows. If entries have weights, `e` (m, n_groups) are efficiencies of groups.
     """
 
     F: Any
@@ -103,6 +103,7 @@ class ProjectRows(Step):
     n_features: int = 0
     how: RowSteps | None = None
     penalty: Penalty | None = None
+    e: Array | None = None
 
     reads = "rows"
     shared = ("F",)
@@ -113,7 +114,7 @@ class ProjectRows(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
         totals, L, total = block["totals"], block.get("L"), self.total
-        own = _own_totals(block, total, self.F, self.n_features, len(totals))
+        own = _own_totals(block, total, self.F, self.n_features, len(totals), self.e)
         if own is not None:
             own, total = own.astype(self.F.dtype), np.zeros(total.shape[-1])
         if L is None:
@@ -167,7 +168,9 @@ class ProjectRows(Step):
         return to_lanes(plain, order, self.F.shape[1], self.F.dtype, least=MINVAL)
 
 
-def _own_totals(block: Block, total: Array, F: Array, n_features: int, n_lanes: int) -> Any:
+def _own_totals(
+    block: Block, total: Array, F: Array, n_features: int, n_lanes: int, e: Array | None
+) -> Any:
     """Return the totals of each lane of a block, 0 for components without factors in its features.
 
     See `totals_of_rows`.
@@ -175,7 +178,7 @@ def _own_totals(block: Block, total: Array, F: Array, n_features: int, n_lanes: 
     if block.get(ENTRIES) is None:
         return totals_of_rows(block, total, F, n_features, n_lanes)
     # sums of factors at the floor, which are zeros, are 0
-    totals = totals_of_rows(block, total, np.where(F > MINVAL, F, 0), n_features, n_lanes)
+    totals = totals_of_rows(block, total, np.where(F > MINVAL, F, 0), n_features, n_lanes, e)
     return np.where(totals > LEAST, totals, 0)
 
 
@@ -235,7 +238,8 @@ def projection(
     if prior is not None:
         inputs["pseudo"] = lanes(plain=prior[0], empty=0)
         inputs["rate"] = lanes(plain=prior[1] / scales, empty=0)
-    step = ProjectRows(design, sums, K, n_steps, tol, len(F), how, penalty)
+    e = measured.of_groups(layout.column_order) if isinstance(measured, PoissonWeights) else None
+    step = ProjectRows(design, sums, K, n_steps, tol, len(F), how, penalty, e)
     rows_pass = RowsPass(
         counts, (step,), "projected", K, inputs, projection_needs(counts, K), n_threads,
         (lambda rows, loadings: (loadings / scales).astype(dtype, copy=False),),
@@ -246,7 +250,7 @@ def projection(
     sizes = measured.group_sums(F) if isinstance(measured, SampleGroups) else sizes
     log_mu = LogMu.of(F, layout.column_order, "projected")
     lanes_of_F = log_mu.F if isinstance(measured, PoissonWeights) else None
-    steps = (*rows_pass.steps, log_mu, LogShares(sizes, "projected", lanes_of_F, len(F)))
+    steps = (*rows_pass.steps, log_mu, LogShares(sizes, "projected", lanes_of_F, len(F), e))
     return replace(rows_pass, steps=steps, output="log_shares", width=1, finish=())
 
 
@@ -325,13 +329,15 @@ class LogShares(Step):
     """Makes ``log_shares`` of ``log_mu``: expected counts are divided by the size of their row.
 
     `sizes` (K,), or (n_groups, K) for rows of each group, is the expected size per unit of each
-    loading. If entries have weights, it is computed from F (lanes, stride).
+    loading. If entries have weights, it is computed from F (lanes, stride) and efficiencies `e`
+    (m, n_groups) of groups.
     """
 
     sizes: Array
     source: str
     F: Any = None
     n_features: int = 0
+    e: Array | None = None
 
     shared = ("F",)
 
@@ -343,7 +349,7 @@ class LogShares(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Find the log shares of the rows of a block."""
         sizes, L = self.sizes, block[self.source][:, : self.sizes.shape[-1]]
-        own = totals_of_rows(block, sizes, self.F, self.n_features, len(L))
+        own = totals_of_rows(block, sizes, self.F, self.n_features, len(L), self.e)
         if own is not None:
             sizes = own[:, : L.shape[1]]
         block.put(
