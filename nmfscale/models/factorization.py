@@ -286,6 +286,7 @@ class CountFactorization(HeldFactors):
             constraints, used = replace(constraints, **entry_weights), entries.weighted(used)
         if seen is not None:
             self._check_start(F, "measured")
+            seen.check(counts)
         batches = batches_of(counts, batch, self.batch_shape)
         if batches is not None:
             self._check_batches()

