@@ -88,9 +88,9 @@ def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) ->
     """Measure an iteration of many blocks, with tasks of several blocks and of one."""
     from nmfscale import write_store
     from nmfscale.counts import blocks as layout
-    from nmfscale.engine import partition as grouping
+    from nmfscale.engine import shares
 
-    rng, before, rows = np.random.default_rng(0), (layout.BLOCK_NONZEROS, grouping.MOST_BLOCKS), []
+    rng, before, rows = np.random.default_rng(0), (layout.BLOCK_NONZEROS, shares.MOST_BLOCKS), []
     try:
         for number in numbers:
             counts = rng.integers(1, 3, (number * 16, 64))
@@ -98,19 +98,21 @@ def small_blocks(client, folder: Path, numbers: tuple[int, ...], n_iter: int) ->
             path = folder / f"small-{number}.nmf"
             write_store(counts, path)
             for what, most in (("small blocks", before[1]), ("small tasks", 1)):
-                grouping.MOST_BLOCKS = most
+                shares.MOST_BLOCKS = most
                 rows.append({"what": what} | seconds_of(path, 4, client, n_iter))
                 print(rows[-1], flush=True)
     finally:
-        layout.BLOCK_NONZEROS, grouping.MOST_BLOCKS = before
+        layout.BLOCK_NONZEROS, shares.MOST_BLOCKS = before
     return rows
 
 
-def zeros(n_bytes: int, given):
+def zeros(number: int, n_bytes: int, n_leaves: int, given):
     """Return one term of the sums, on a worker."""
+    from nmfscale.engine.runner import Branch
     from nmfscale.engine.worker import Found
 
-    return Found([[{}]], [[np.zeros(n_bytes // 8)]], [{}])
+    term = Branch(number, number + 1, [np.zeros(n_bytes // 8)])
+    return Found(n_leaves, [[{}]], [[term]], [{}])
 
 
 def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) -> list[dict]:
@@ -124,7 +126,7 @@ def reductions(client, sizes: tuple[float, ...], n_leaves: int, repeats: int) ->
     for size in sizes:
         turns = []
         for _ in range(repeats):
-            jobs = [Task("array", (int(size),), i) for i in range(n_leaves)]
+            jobs = [Task("array", (i, int(size), n_leaves), i) for i in range(n_leaves)]
             begun = time.perf_counter()
             pool.reduce("sums", zeros, jobs, join, FAN_IN)
             turns.append(time.perf_counter() - begun)
@@ -147,12 +149,16 @@ def model_rows(per_nonzero: float, rows: list[dict]) -> list[dict]:
         [r["blocks"] for r in small], [r["seconds_per_iteration"] for r in small]
     )
     from nmfscale.engine.partition import partition_size
+    from nmfscale.engine.shares import shares_of
 
     sums, out = FEATURES * TOPICS * 8, []
     for workers in (50, 200, 1000):
         n_blocks = round(NONZEROS / BLOCK)
-        tasks = int(np.ceil(n_blocks / partition_size(n_blocks, workers)))
-        rounds = np.ceil(tasks / workers) / (tasks / workers)
+        size = partition_size(n_blocks, workers)
+        n_partitions = -(-n_blocks // size)
+        shares = shares_of(n_partitions, size, dict.fromkeys(map(str, range(workers)), 1)).ranges
+        tasks = len(shares)
+        rounds = max(map(len, shares)) * workers / n_partitions
         levels = np.ceil(np.log(tasks) / np.log(4))
         parts = {
             "compute": NONZEROS * per_nonzero * ALL_BUSY / (workers * PROCESSORS),

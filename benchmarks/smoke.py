@@ -21,6 +21,7 @@ RUNS = """
     out_of_core.py --problem simulated-small --nonzeros 2e4 --repeats 1 --results RESULTS
     curvature.py --problems simulated-small:18 --max-iter 12 --results RESULTS
     cluster.py --smoke
+    cluster_layouts.py --smoke
     minibatch.py --smoke
     lda.py --smoke
     short_documents.py --smoke

@@ -69,7 +69,8 @@ def perform_and_count(folder, kind, number, function, args, data):
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    for step in {run.step.reads for run in args[2]} - {None} if function is run_steps else ():
+    runs = [run for work in args[2] for run in work.runs] if function is run_steps else []
+    for step in {run.step.reads for run in runs} - {None}:
         count(f"{step} tasks")
     with pytest.MonkeyPatch.context() as patch:
         for which in ("rows", "columns"):

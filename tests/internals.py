@@ -269,11 +269,6 @@ def save_every(patch, n_iterations):
     _set(patch, "engine.session._SAVE_EVERY", n_iterations)
 
 
-def save_sums_below(patch, n_bytes):
-    """Save the sums of a task on a cluster if they have fewer bytes than this."""
-    _set(patch, "engine.remote._SAVED_SUMS", n_bytes)
-
-
 def stream_together(patch, number):
     """Let so many results of a stream wait in this process for each task that workers do."""
     _set(patch, "engine.remote._STREAMED", number)
@@ -363,10 +358,10 @@ def around_take(patch, function):
 def around_work(patch, kind, function):
     """Wrap the work of tasks that update "rows" or sum over "columns"."""
 
-    def work(run, context, step_run):
+    def work(run, context, step_run, tree):
         if step_run.step.reads == kind:
-            return function(run, context, step_run)
-        return run(context, step_run)
+            return function(run, context, step_run, tree)
+        return run(context, step_run, tree)
 
     _around(patch, "engine.worker.TaskContext.run", work)
 
@@ -374,6 +369,11 @@ def around_work(patch, kind, function):
 def around_slices(patch, function):
     """Wrap the counts of a block on a worker: `function(original, context, order)`."""
     _around(patch, "engine.worker.TaskContext.counts", function)
+
+
+def keep_counts(patch, n_bytes):
+    """Keep counts of this many bytes in the memory of a worker."""
+    _set(patch, "engine.caches.COUNTS.most_bytes", n_bytes)
 
 
 def around_save(patch, function):

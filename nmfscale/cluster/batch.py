@@ -76,6 +76,8 @@ class TaskBatch:
         self.forgotten = dict.fromkeys(range(len(tasks)), 0)
         self.last_result_at = self.last_copy_at = self.last_check_at = time.monotonic()
         self.submissions = count(1)
+        # how long a task may take as long as none is done
+        self.first_seconds = pool.retry.task * max((task.n_blocks for task in tasks), default=1)
 
     def __enter__(self) -> TaskBatch:
         """Return the batch."""
@@ -315,7 +317,7 @@ class TaskBatch:
         self.avoid_silent_workers()
         seconds = self.pool.seconds[self.name]
         median = statistics.median(seconds) if seconds else None
-        if idle > max(retry.task, 5 * (median or 0.0)):
+        if idle > (self.first_seconds if median is None else max(retry.task, 5 * median)):
             self.time_out(idle)
         elif (
             median is not None
@@ -381,17 +383,23 @@ class TaskBatch:
             self.submit(number)
 
     def start_copies(self) -> None:
-        """Start a second copy of each running task on another worker; the first result counts."""
-        self.last_copy_at = time.monotonic()
+        """Start second copies of running tasks on workers without tasks; the first result counts.
+
+        Other workers have to finish their tasks first, and kernels may use all their threads.
+        """
         busy = self.pool.busy()
+        idle = sorted(self.pool.ready().keys() - set(busy.values()))
+        if not idle:
+            return
+        self.last_copy_at = time.monotonic()
         copies: dict[int, list[str]] = defaultdict(list)
         for key, attempt in self.running.items():
             copies[attempt.number].append(key)
         single = {number: busy.get(keys[0]) for number, keys in copies.items() if len(keys) == 1}
         self.pool.mark_slow(worker for worker in single.values() if worker is not None)
         self.placement = self.pool.placement((task.affinity for task in self.tasks), self.even)
-        for number, worker in single.items():
-            self.submit(number, avoid=worker)
+        for number in single:
+            self.send([number], idle)
 
     def time_out(self, idle: float) -> None:
         """Count all running tasks as failed."""

@@ -317,6 +317,11 @@ class WorkerPool:
         """Prefer other workers to these for a while."""
         self._slow_until.update(dict.fromkeys(workers, time.monotonic() + self.retry.task))
 
+    def ready(self) -> dict[str, int]:
+        """Return the workers that are not slow, and how many tasks each runs at a time."""
+        workers, ready = self._ready()
+        return {worker: workers[worker] for worker in ready}
+
     def _ready(self) -> tuple[dict[str, int], list[str]]:
         """Return all workers, and those that are not slow (all if every one is); wait for one."""
         workers, now = self.wait_for_workers(), time.monotonic()

@@ -76,7 +76,7 @@ class TreeReduction:
                 batches.append(stack.enter_context(self._above(level, placement)))
                 level, placement = batches[-1].send_all(), placement[:: self.fan_in]
             seconds = pool.seconds[leaves.name]
-            median = statistics.median(seconds) if seconds else pool.retry.task / 2
+            median = statistics.median(seconds) if seconds else leaves.first_seconds / 2
             while not batches[-1].completed():
                 if leaves.done_keys.qsize() > n_done:
                     n_done, since = leaves.done_keys.qsize(), time.monotonic()

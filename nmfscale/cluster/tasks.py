@@ -53,7 +53,7 @@ class RetryPolicy:
     # failures of one task after which the computation fails
     attempts: int = 3
     # time without any result after which running tasks are cancelled and retried; five times the
-    # median duration of tasks if that is longer
+    # median duration of tasks if that is longer; that of a block, as long as there is no median
     task: float = 60.0
     # time without a heartbeat, while other workers had one, after which a worker gets no new tasks
     silent: float = 5.0
@@ -67,13 +67,14 @@ class Task(NamedTuple):
 
     `label` names it in messages.  The function receives a dict with the data sent under the names
     `sends` as its last argument, unless one of `args` is the future of another task.  Tasks with
-    the same `affinity` run on the same worker if possible.
+    the same `affinity` run on the same worker if possible.  `n_blocks` is the size of a task.
     """
 
     label: str
     args: tuple[Any, ...]
     affinity: int
     sends: tuple[str, ...] = ()
+    n_blocks: int = 1
 
 
 class TaskResult(NamedTuple):

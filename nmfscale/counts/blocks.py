@@ -5,7 +5,7 @@ The numbers of nonzeros alone decide where blocks are cut, and the order of rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -207,7 +207,7 @@ class ValueCounts:
         return np.concatenate([values, large]), np.concatenate([times[values], often])
 
 
-def prefetched(items: Iterator[Any]) -> Iterator[Any]:
+def prefetched(items: Iterator[Any]) -> Generator[Any, None, None]:
     """Yield the items of an iterator, and compute the next one in a thread meanwhile."""
     end = object()
     with ThreadPoolExecutor(1) as ahead:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..counts.aligned import aligned_copy
+from ..counts.sell import SellBlock
 from ..storage.arrays import Arrays
 from ..storage.store_blocks import BlockFile
 from .lineage import Ref
@@ -77,14 +79,50 @@ class WholeArrays:
                 del self._items[key]
 
 
-RECENT, WHOLE = LRUCache(), WholeArrays()
-_buffers = threading.local()
+class CountsCache:
+    """Counts of blocks in this process; they stay until the fit ends, as long as there is room.
+
+    Passes visit the blocks in the same order: a cache that evicted some would have none in time.
+    """
+
+    def __init__(self) -> None:
+        self.most_bytes, self.n_bytes_held = 0, 0
+        self._items: dict[tuple[Any, ...], tuple[SellBlock, int]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Any, ...]) -> SellBlock | None:
+        """Return the counts of a key, or None."""
+        entry = self._items.get(key)
+        return None if entry is None else entry[0]
+
+    def has_room(self, n_bytes: int) -> bool:
+        """Whether counts of this size can be stored."""
+        return self.n_bytes_held + n_bytes <= self.most_bytes
+
+    def put(self, key: tuple[Any, ...], counts: SellBlock, n_bytes: int) -> None:
+        """Store counts if there is room."""
+        with self._lock:
+            if key not in self._items and self.has_room(n_bytes):
+                self._items[key] = counts, n_bytes
+                self.n_bytes_held += n_bytes
+
+    def forget(self, run: str) -> None:
+        """Delete all entries of a fit."""
+        with self._lock:
+            for key in [key for key in self._items if key[0].startswith(run)]:
+                self.n_bytes_held -= self._items.pop(key)[1]
+
+
+RECENT, WHOLE, COUNTS = LRUCache(), WholeArrays(), CountsCache()
+_spare_buffers: list[Array] = []
 
 
 def forget_run(run: str) -> None:
     """Delete all that this process caches of a fit."""
     RECENT.forget(run)
     WHOLE.forget(run)
+    COUNTS.forget(run)
+    _spare_buffers.clear()
 
 
 @lru_cache(maxsize=8)
@@ -93,9 +131,15 @@ def block_file(path: str, count_dtype: str, mark: tuple[int, ...]) -> BlockFile:
     return BlockFile(Path(path), np.dtype(count_dtype), mark)
 
 
-def buffer(n_bytes: int) -> Array:
-    """Return a buffer of this thread that holds one block at a time."""
-    if len(getattr(_buffers, "bytes", ())) < n_bytes:
-        _buffers.bytes = np.empty(n_bytes, np.uint8)
-    view: Array = _buffers.bytes[:n_bytes]
-    return view
+def take_buffer(n_bytes: int) -> Array:
+    """Return a buffer of at least this many bytes, that of an earlier task if possible."""
+    while _spare_buffers:
+        with suppress(IndexError):  # another thread may have taken the last one
+            if len(buffer := _spare_buffers.pop()) >= n_bytes:
+                return buffer
+    return np.empty(n_bytes, np.uint8)
+
+
+def return_buffers(buffers: Iterable[Array]) -> None:
+    """Keep buffers for later tasks."""
+    _spare_buffers.extend(buffers)

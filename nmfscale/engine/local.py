@@ -25,7 +25,7 @@ from .protocol import (
     check_step,
     check_steps,
 )
-from .runner import StepRunner, combine, join_panels, run_column_step, run_step
+from .runner import StepRunner, TreeSum, combine, join_panels, run_column_step, run_step
 
 # Number of spare row arrays whose memory is kept for new ones of the same shape: a fit that returns
 # to its best point drops three at once and needs them again soon after.
@@ -171,7 +171,8 @@ class LocalExecutor(Executor):
         check_steps(steps)
         self._forget_unused(steps)
         whole: dict[str, Array] = {}
-        runner, made = StepRunner(steps, self.n_threads), []
+        trees = [TreeSum(len(self.layout.blocks)) for _ in steps]
+        runner, made = StepRunner(steps, self.n_threads, trees), []
         for block in self._blocks(steps, whole):
             runner.add(block)
             made.append(block[0].made)
@@ -182,8 +183,8 @@ class LocalExecutor(Executor):
         for step in steps:
             for name, source in step.arrays.aliases:
                 self.copy(source, name)
-        pairs = zip(runner.values, runner.sums(), strict=True)
-        return [Outcome(combine(values), sums) for values, sums in pairs]
+        pairs = zip(runner.values, trees, strict=True)
+        return [Outcome(combine(values), tree.total()) for values, tree in pairs]
 
     def run_columns(
         self, step: ColumnStep, *, stored: KnownPanel | None = None, note: NotePanel | None = None

@@ -178,9 +178,9 @@ def check_columns(
 
 def _bytes_of_fit(counts: CountMatrix, needs: Needs) -> int:
     """Return the bytes that a fit needs beyond row arrays and counts."""
-    # the current sum of `FAN_IN` blocks, and branches of the tree that wait for their neighbours
+    # the current sum of `FAN_IN` blocks, and a branch of each higher level of the tree
     n_blocks = max(1, len(cut_blocks(counts.row_nnz)) - 1)
-    n_sums = 1 + (FAN_IN - 1) * math.ceil(math.log(math.ceil(n_blocks / FAN_IN), FAN_IN))
+    n_sums = 1 + math.ceil(math.log(math.ceil(n_blocks / FAN_IN), FAN_IN))
     return needs.shared + needs.start + needs.scratch + n_sums * needs.sums
 
 

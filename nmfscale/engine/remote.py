@@ -44,7 +44,8 @@ from .protocol import (
     check_steps,
 )
 from .runner import FAN_IN, branches, combine, join_panels
-from .worker import Found, PanelPlace, RunConfig, join, run_panel, run_steps, save_array
+from .shares import Shares, shares_of
+from .worker import Found, PanelPlace, RunConfig, Work, join, run_panel, run_steps, save_array
 
 StepType = TypeVar("StepType", Step, ColumnStep)
 
@@ -53,17 +54,16 @@ _RECENT_SHARED = 4
 # Tasks of a stream, for each concurrent task of the workers, whose results may wait in this
 # process.
 _STREAMED = 8
-# Sums of a run with more bytes than this are cheaper to recompute than to save.
-_SAVED_SUMS = 1 << 30
 
 
 class DaskExecutor(Executor):
-    """Runs steps on the workers of a pool; each task processes `partition_size` blocks.
+    """Runs steps on the workers of a pool; each task processes a share of the partitions.
 
-    The pool calls `fetch` for objects that it sends. `folder` is the driver's folder for all files
-    of the fit. Of every `save_every` runs of a step, the row arrays of the first two are saved: an
-    array that is computed from two consecutive ones then needs no earlier runs. `n_threads` is for
-    this process.
+    A partition has `partition_size` blocks, and shares begin at multiples of `least_branch`
+    partitions: see `shares`. The pool calls `fetch` for objects that it sends. `folder` is the
+    driver's folder for all files of the fit. Of every `save_every` runs of a step, the row arrays
+    of the first two are saved: an array that is computed from two consecutive ones then needs no
+    earlier runs. `n_threads` is for this process.
     """
 
     one_block = False  # whole columns are never in this process
@@ -71,10 +71,11 @@ class DaskExecutor(Executor):
 
     def __init__(
         self, counts: StoredCounts, pool: WorkerPool, config: RunConfig, folder: Path,
-        partition_size: int, save_every: int = 1, n_threads: int = 1,
+        partition_size: int, least_branch: int = 1, save_every: int = 1, n_threads: int = 1,
     ):  # fmt: skip
         self.layout, self.pool, self.config, self._files = counts.layout(), pool, config, folder
-        self.save_every, self.n_threads = save_every, n_threads
+        self.least_branch, self.save_every, self.n_threads = least_branch, save_every, n_threads
+        self._last_shares: Shares | None = None
         blocks = self.layout.blocks
         self.partitions = [
             Partition(number, tuple(blocks[i] for i in here))
@@ -129,7 +130,10 @@ class DaskExecutor(Executor):
             return None
         arrays, saved = self._arrays[name], self._new_name(name)
         made = [i for i, array in enumerate(arrays) if isinstance(array, Output)]
-        tasks = self._tasks((), (), lambda i: (saved, arrays[i]))
+        tasks = self._tasks(
+            (), (), self._singles(),
+            lambda here: (self.config, self.partitions[here.start], saved, arrays[here.start]),
+        )  # fmt: skip
         replies = self.pool.run("save", save_array, [tasks[i] for i in made]) if made else []
         refs = {i: self._ref(saved, i, reply) for i, reply in zip(made, replies, strict=True)}
         out = []
@@ -171,28 +175,54 @@ class DaskExecutor(Executor):
         return runs
 
     def run(self, *steps: Step) -> list[Outcome]:
-        """Run steps on every partition, one task for each."""
+        """Run steps on the shares of the workers, one task for each.
+
+        Sums of a share are added on its worker, and are not saved: a worker that dies costs the
+        time of its share again, once in the lifetime of a worker, and files would cost a sixth of
+        the processor time of every iteration.
+        """
         check_steps(steps)
         published, shared = zip(*(self._publish(step) for step in steps), strict=True)
         names = [self._new_name("step") for _ in steps]
         runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
         saves = {array: i for i, step in enumerate(steps) for array in self._to_save(step)}
-        n_bytes = len(self.partitions) * sum(a.nbytes for step in steps for a in step.empty_sums())
-        result = self._new_name("result") if 0 < n_bytes <= _SAVED_SUMS else None
+        ranges, n_slots = self._shares()
+        config = replace(self.config, n_threads=n_slots * self.config.n_threads)
+        works, n_blocks = self._works(runs, saves), len(self.layout.blocks)
         tasks = self._tasks(
-            steps, [ref for refs in shared for ref in refs],
-            lambda i: (tuple(runs[i]), {a: runs[i][at] for a, at in saves.items()}, result),
+            steps, [ref for refs in shared for ref in refs], ranges,
+            lambda share: (config, n_blocks, tuple(works[share.start : share.stop])),
         )  # fmt: skip
         label = "-".join(type(step).__name__ for step in steps)
-        if n_bytes:
+        have_sums = [bool(step.empty_sums()) for step in steps]
+        if len(tasks) > 1 and any(have_sums):
             outcomes: Found = self.pool.reduce(label, run_steps, tasks, join, FAN_IN)
         else:
             outcomes = join(*self.pool.run(label, run_steps, tasks))
         self._keep(steps, runs, outcomes.saved)
-        for partition in self.partitions if result else ():
-            _remove(str(self._files / partition.file_name(result or "")))
-        pairs = zip(outcomes.values, outcomes.sums, strict=True)
-        return [Outcome(combine(values), sums) for values, sums in pairs]
+        return [
+            Outcome(combine(values), of_step[0].sums if has_sums else [])
+            for values, of_step, has_sums in zip(
+                outcomes.values, outcomes.sums, have_sums, strict=True
+            )
+        ]
+
+    def _works(self, runs: list[list[StepRun]], saves: dict[str, int]) -> list[Work]:
+        """Return the work on each partition; `saves` has the number of the step of each array."""
+        return [
+            Work(partition, tuple(own), {array: own[at] for array, at in saves.items()})
+            for partition, own in zip(self.partitions, runs, strict=True)
+        ]
+
+    def _shares(self) -> Shares:
+        """Return the shares of the workers that are here now."""
+        size = len(self.partitions[0].blocks)
+        shares = shares_of(len(self.partitions), size, self.pool.ready(), self.least_branch)
+        if shares != self._last_shares:
+            # tasks of other shares take a different time
+            self.pool.seconds.clear()
+            self._last_shares = shares
+        return shares
 
     def run_columns(
         self, step: ColumnStep, *, stored: KnownPanel | None = None, note: NotePanel | None = None
@@ -250,9 +280,10 @@ class DaskExecutor(Executor):
         names = [self._new_name("step") for _ in steps]
         runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
         makes = max(i for i, step in enumerate(steps) if output in step.arrays.makes)
+        works = self._works(runs, {output: makes})
         tasks = self._tasks(
-            steps, [ref for refs in shared for ref in refs],
-            lambda i: (tuple(runs[i]), {output: runs[i][makes]}, None),
+            steps, [ref for refs in shared for ref in refs], self._singles(),
+            lambda here: (self.config, len(self.layout.blocks), (works[here.start],)),
         )  # fmt: skip
         label = "-".join(type(step).__name__ for step in steps)
         first = 0
@@ -329,23 +360,30 @@ class DaskExecutor(Executor):
         weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.pool))
         return ref
 
+    def _singles(self) -> list[range]:
+        return [range(i, i + 1) for i in range(len(self.partitions))]
+
     def _tasks(
-        self, steps: Sequence[Step], shared: Sequence[Ref], args: Callable[[int], tuple[Any, ...]]
-    ) -> list[Task]:
-        """Return a task for each partition, with its own arguments."""
+        self, steps: Sequence[Step], shared: Sequence[Ref], ranges: Sequence[range],
+        args: Callable[[range], tuple[Any, ...]],
+    ) -> list[Task]:  # fmt: skip
+        """Return a task for each range of partitions, with its own arguments."""
         orders = [step.reads for step in steps if step.reads is not None]
         if "columns" in orders and self._places is not None:
             # workers have these counts once, in panels or in blocks
             self.pool.forget(map(panel_name, self.layout.panels))
         tasks = []
-        for i, partition in enumerate(self.partitions):
-            blocks, sends = partition.blocks, []
+        for numbers in ranges:
+            blocks = [block for i in numbers for block in self.partitions[i].blocks]
+            sends: list[str] = []
             if self.config.store is None:
                 sends += [counts_name(block, order) for order in orders for block in blocks]
             if self.config.folder is None:
                 sends += [ref.path for ref in shared]
             label = f"rows {blocks[0].start}:{blocks[-1].stop} of {self.layout.path}"
-            tasks.append(Task(label, (self.config, partition, *args(i)), i, tuple(sends)))
+            tasks.append(
+                Task(label, args(numbers), numbers.start, tuple(sends), n_blocks=len(blocks))
+            )
             self.bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
         return tasks
 

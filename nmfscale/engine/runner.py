@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,44 +75,62 @@ def combine(values: list[Values]) -> Values:
     return out
 
 
-class TreeSum:
-    """A sum in a fixed order: a tree in which each node adds `FAN_IN` neighbours.
+class Branch(NamedTuple):
+    """The sums of blocks first:last: a branch of the tree of `TreeSum`, or its first children."""
 
-    If whole branches of the tree are added elsewhere, the bits are the same.
+    first: int
+    last: int
+    sums: Sums
+
+
+class TreeSum:
+    """A sum over `n_blocks` in a fixed order: a tree in which each node adds `FAN_IN` neighbours.
+
+    Children are added from left to right, each as soon as it is complete. So the sum of some
+    consecutive blocks is a few branches, that of all blocks is one, and its bits do not depend on
+    where blocks were added. Arrays are overwritten, unless `in_place` is false.
     """
 
-    def __init__(self) -> None:
-        self._branches: list[list[Sums]] = []
+    def __init__(self, n_blocks: int, *, in_place: bool = True) -> None:
+        self.branches: list[Branch] = []
+        self.n_blocks, self._in_place = n_blocks, in_place
 
-    def add(self, sums: Sums) -> None:
-        """Add the next term; its arrays are overwritten."""
-        self._put(sums, 0)
+    def take(self, block: int) -> Branch | None:
+        """Remove and return the branch to which this block can be added, if there is one."""
+        if self.branches and self._are_siblings(self.branches[-1], Branch(block, block + 1, [])):
+            return self.branches.pop()
+        return None
 
-    def _put(self, sums: Sums, level: int) -> None:
-        if level == len(self._branches):
-            self._branches.append([])
-        branch = self._branches[level]
-        branch.append(sums)
-        if len(branch) == FAN_IN:
-            self._branches[level] = []
-            self._put(fold(branch), level + 1)
+    def add(self, branch: Branch) -> None:
+        """Add the next branch, whose blocks follow those that were added before."""
+        while self.branches and self._are_siblings(self.branches[-1], branch):
+            before = self.branches.pop()
+            branch = Branch(before.first, branch.last, self._fold(before.sums, branch.sums))
+        self.branches.append(branch)
 
-    def result(self) -> Sums:
-        """Return the total."""
-        rest: list[Sums] = []
-        for branch in self._branches:
-            together = branch + rest
-            rest = [fold(together)] if together else []
-        return rest[0]
+    def total(self) -> Sums:
+        """Return the sum of all blocks."""
+        ((_, _, sums),) = self.branches
+        return sums
 
+    def _are_siblings(self, before: Branch, branch: Branch) -> bool:
+        """Whether a complete branch follows the first children of the same node."""
+        size, is_last = 1, branch.last == self.n_blocks
+        while size < self.n_blocks and branch.first % size == 0:
+            # the last branch of a level may be smaller than others
+            if is_last or branch.last - branch.first == size:
+                node = branch.first - branch.first % (FAN_IN * size)
+                if node == before.first < branch.first <= node + FAN_IN * size - size:
+                    return branch.last <= node + FAN_IN * size
+            size *= FAN_IN
+        return False
 
-def fold(items: list[Sums]) -> Sums:
-    """Add neighbours from left to right, in place of the first."""
-    first, *others = items
-    for other in others:
+    def _fold(self, first: Sums, other: Sums) -> Sums:
+        if not self._in_place:
+            return [array + more for array, more in zip(first, other, strict=True)]
         for into, array in zip(first, other, strict=True):
             into += array
-    return first
+        return first
 
 
 def branches(n_blocks: int, size: int) -> Iterator[range]:
@@ -122,35 +140,19 @@ def branches(n_blocks: int, size: int) -> Iterator[range]:
 
 
 class StepRunner:
-    """Runs steps on consecutive blocks and adds up their results.
+    """Runs steps on consecutive blocks, one after the other, and adds up their results.
 
-    Blocks are processed one after the other; every branch of the tree starts new sums.
+    `trees`, one for each step, may hold the sums of earlier blocks.
     """
 
-    def __init__(self, steps: Sequence[Step], n_threads: int):
-        self.steps, self.n_threads = steps, n_threads
+    def __init__(self, steps: Sequence[Step], n_threads: int, trees: Sequence[TreeSum]):
+        self.steps, self.n_threads, self.trees = steps, n_threads, trees
         self.values: list[list[Values]] = [[] for _ in steps]
-        self._trees = [TreeSum() for _ in steps]
-        self._sums: list[Sums] = []
-        self._n_added = 0
 
     def add(self, blocks: Sequence[Block]) -> None:
         """Run every step on the next block, of which each step has its own view."""
-        if not self._n_added:
-            self._sums = [step.empty_sums() for step in self.steps]
         for i, (step, block) in enumerate(zip(self.steps, blocks, strict=True)):
-            self.values[i].append(run_step(step, block, self._sums[i], self.n_threads))
-        self._n_added += 1
-        if self._n_added == FAN_IN:
-            self._close()
-
-    def _close(self) -> None:
-        for tree, sums in zip(self._trees, self._sums, strict=True):
-            tree.add(sums)
-        self._n_added = 0
-
-    def sums(self) -> list[Sums]:
-        """Return the sums of every step."""
-        if self._n_added:
-            self._close()
-        return [tree.result() for tree in self._trees]
+            number = block.number
+            branch = self.trees[i].take(number) or Branch(number, number, step.empty_sums())
+            self.values[i].append(run_step(step, block, branch.sums, self.n_threads))
+            self.trees[i].add(Branch(branch.first, number + 1, branch.sums))

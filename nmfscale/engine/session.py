@@ -24,7 +24,7 @@ from ..storage.version import package_version
 from ..terminal import print_message
 from .caches import forget_run
 from .checkpoint import folder_in_use, recorded_level
-from .partition import partition_size_within
+from .partition import TaskSizes, task_sizes_within
 from .protocol import Needs
 from .remote import DaskExecutor, fetch
 from .threads import resolve_threads
@@ -43,11 +43,10 @@ class ClusterSession:
     """A pool, the settings that its tasks share, and the folder of the driver."""
 
     def __init__(
-        self, pool: WorkerPool, config: RunConfig, folder: Path, partition_size: int,
-        save_every: int,
-    ):  # fmt: skip
+        self, pool: WorkerPool, config: RunConfig, folder: Path, tasks: TaskSizes, save_every: int
+    ):
         self.pool, self.config, self.folder = pool, config, folder
-        self.partition_size, self.save_every = partition_size, save_every
+        self.tasks, self.save_every = tasks, save_every
         self._n_executors = 0
 
     def executor(self, counts: StoredCounts, n_threads: int) -> DaskExecutor:
@@ -63,8 +62,9 @@ class ClusterSession:
             folder=self.config.folder and str(folder),
         )
         executor = DaskExecutor(
-            counts, self.pool, config, folder, self.partition_size, self.save_every, n_threads
-        )
+            counts, self.pool, config, folder, self.tasks.partition_size, self.tasks.least_branch,
+            self.save_every, n_threads,
+        )  # fmt: skip
         self.pool.forget_all(but="counts-")
         return executor
 
@@ -92,16 +92,15 @@ def open_session(
             config = _run_config(pool, infos, counts, place, level, n_threads)
             take_level(config.level)
             limits = {worker: info.memory for worker, info in infos.items()}
-            size = partition_size_within(
+            tasks = task_sizes_within(
                 limits, pool.wait_for_workers(), config, counts.layout(), needs
             )
-            # where the error names a block
-            pool.retry = replace(pool.retry, task=pool.retry.task * size)
+            config = replace(config, counts_memory=tasks.counts_memory)
             if save_every is None:
                 save_every = 1 if counts.shape[0] * needs.saved_row <= _SAVE_ALWAYS else _SAVE_EVERY
             if verbose:
                 print_message(_summary(infos, config))
-            yield ClusterSession(pool, config, place, size, save_every)
+            yield ClusterSession(pool, config, place, tasks, save_every)
     finally:
         pool.tell_all(forget_run, pool.run_name)
         shutil.rmtree(place, ignore_errors=True)

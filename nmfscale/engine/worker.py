@@ -5,18 +5,15 @@ A worker finds their inputs: counts, recomputed row arrays, and recent ones in i
 
 from __future__ import annotations
 
-import json
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from .. import kernels
 from ..cluster.tasks import MissingArraysError, UnfitWorkerError
@@ -25,9 +22,10 @@ from ..counts.panels import stacked
 from ..counts.sell import SellBlock, lanes_of
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
-from ..storage.store_blocks import ColumnChecksums, ColumnPlace
+from ..storage.store_blocks import ColumnChecksums, ColumnPlace, StoredBlock
 from ..storage.version import package_version
-from .caches import RECENT, WHOLE, block_file, buffer
+from .block_reader import BlockReader
+from .caches import COUNTS, RECENT, WHOLE, block_file
 from .lineage import (
     ArrayRef,
     Partition,
@@ -41,14 +39,12 @@ from .lineage import (
     read_arrays,
 )
 from .local import LocalBlock
-from .protocol import Array, ColumnStep, Panel, Sums, Values
-from .runner import StepRunner, fold, run_column_step
+from .protocol import Array, ColumnStep, Panel, Values
+from .runner import Branch, StepRunner, TreeSum, run_column_step
 from .threads import single_blas_thread
 
 # Seconds without the folder of a fit after which the fit counts as ended.
 _ENDED_AFTER = 2.0
-# Placeholder text for an array: its name.
-_NAMED = "array named"
 
 
 @dataclass(frozen=True)
@@ -66,8 +62,15 @@ class RunConfig:
     level: str
     # bytes of recent arrays that a worker may cache
     memory: int
+    # bytes of counts from the store that a worker may keep
+    counts_memory: int = 0
     # the logarithm depends on the type of machine
     machine: str = field(default_factory=platform.machine)
+
+    @property
+    def fit(self) -> str:
+        """The name of the fit; each of its starts is a run."""
+        return self.run.partition("-")[0]
 
     def take(self) -> None:
         """Set this process up to compute like all others, or raise an error."""
@@ -76,7 +79,7 @@ class RunConfig:
         if platform.machine() != self.machine:
             raise UnfitWorkerError(f"a machine of type {platform.machine()}, not {self.machine}")
         take_level(self.level)
-        RECENT.most_bytes = self.memory
+        RECENT.most_bytes, COUNTS.most_bytes = self.memory, self.counts_memory
 
 
 def take_level(level: str) -> None:
@@ -99,8 +102,12 @@ class Made(NamedTuple):
 class TaskContext:
     """One partition on a worker: finds the counts and arrays that a task needs."""
 
-    def __init__(self, config: RunConfig, partition: Partition, sent: Mapping[str, Any]):
+    def __init__(
+        self, config: RunConfig, partition: Partition, sent: Mapping[str, Any],
+        reader: BlockReader | None = None,
+    ):  # fmt: skip
         self.config, self.partition, self.sent = config, partition, sent
+        self.reader = BlockReader(config) if reader is None else reader
         # outputs of steps of this task, for which the cache may be too small
         self._of_task: dict[str, Made] = {}
 
@@ -139,8 +146,7 @@ class TaskContext:
         """Yield the counts of the blocks, one after the other."""
         for block in self.partition.blocks:
             if self.config.store is not None:
-                file = block_file(*self.config.store)
-                yield file.read(block, order, buffer(block.nbytes(order)))
+                yield self.reader.read(block, order)
                 continue
             name = counts_name(block, order)
             if name not in self.sent:
@@ -155,18 +161,18 @@ class TaskContext:
 
     def outputs(self, run: StepRun) -> dict[str, list[Array]]:
         """Return the row arrays that a step makes, for every block."""
-        return (self._known(run) or self._make(run)[0]).arrays
+        return (self._known(run) or self._make(run, None)).arrays
 
-    def run(self, run: StepRun) -> tuple[list[Values], Sums]:
-        """Return the results of a step for every block, and its sums over blocks."""
+    def run(self, run: StepRun, tree: TreeSum) -> list[Values]:
+        """Return the results of a step for every block, and add its sums to a tree."""
         if not run.step.arrays.makes:
-            runner, _ = self._run(run)
-            return runner.values[0], runner.sums()[0]
-        made, sums = self._known(run), Sums()
+            values, _ = self._run(run, tree)
+            return values
+        made = self._known(run)
         if made is None or made.has_sums:
-            made, sums = self._make(run)
+            made = self._make(run, tree)
         self._of_task[run.name] = made
-        return made.values, sums
+        return made.values
 
     def _known(self, run: StepRun) -> Made | None:
         outputs: Made | None = self._of_task.get(run.name) or RECENT.get(self._key(run))
@@ -175,20 +181,22 @@ class TaskContext:
     def _key(self, run: StepRun) -> tuple[Any, ...]:
         return self.config.run, self.partition.number, run.name
 
-    def _make(self, run: StepRun) -> tuple[Made, Sums]:
+    def _make(self, run: StepRun, tree: TreeSum | None) -> Made:
         """Run a step that makes row arrays, and cache its results except its sums."""
-        runner, arrays = self._run(run)
-        sums = runner.sums()[0]
-        made = Made(runner.values[0], arrays, bool(sums))
+        values, arrays = self._run(run, tree)
+        made = Made(values, arrays, bool(run.step.empty_sums()))
         n_bytes = sum(array.nbytes for of_blocks in arrays.values() for array in of_blocks)
         RECENT.put(self._key(run), made, n_bytes)
-        return made, sums
+        return made
 
-    def _run(self, run: StepRun) -> tuple[StepRunner, dict[str, list[Array]]]:
-        """Run a step on the blocks, one after the other."""
+    def _run(
+        self, run: StepRun, tree: TreeSum | None
+    ) -> tuple[list[Values], dict[str, list[Array]]]:
+        """Run a step on the blocks, one after the other; without a tree, sums are not kept."""
+        tree = TreeSum(self.partition.blocks[-1].number + 1) if tree is None else tree
         step = self.with_shared(run.step)
         inputs = {name: self.resolve(array) for name, array in run.inputs.items()}
-        runner = StepRunner([step], self.config.n_threads)
+        runner = StepRunner([step], self.config.n_threads, [tree])
         made: dict[str, list[Array]] = {}
         counts = repeat(None) if step.reads is None else self.counts(step.reads)
         for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
@@ -197,7 +205,7 @@ class TaskContext:
             runner.add([block])
             for name, array in block.made.items():
                 made.setdefault(name, []).append(array)
-        return runner, made
+        return runner.values[0], made
 
     def with_shared(self, step: Any) -> Any:
         """Return a step with its shared arrays in place of references."""
@@ -238,19 +246,6 @@ class TaskContext:
         RECENT.put((self.config.run, target.name), arrays, n_bytes)
         return Ref(target.name, str(target))
 
-    def once(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """Return what is saved under this name, or compute and save it.
-
-        All workers compute the same result, so it does not matter who wrote the file.
-        """
-        assert self.config.folder is not None
-        path = Path(self.config.folder, self.partition.file_name(name))
-        if path.exists():
-            return read_arrays(str(path))
-        arrays = make()
-        save_arrays(path, arrays)
-        return arrays
-
 
 @dataclass(frozen=True)
 class PanelPlace:
@@ -266,74 +261,68 @@ class PanelPlace:
 
 
 @contextmanager
-def context_of(
-    config: RunConfig, partition: Partition, sent: Mapping[str, Any]
-) -> Iterator[TaskContext]:
-    """Return the context of a partition, after setting this process up for the fit."""
+def _set_up(config: RunConfig) -> Iterator[None]:
+    """Set this process up for the fit."""
     config.take()
     with single_blas_thread():
-        yield TaskContext(config, partition, sent)
+        yield
 
 
 @dataclass
 class Found:
     """Results of steps on consecutive partitions.
 
-    `values` has a list for each step with an entry for each block, `sums` a branch of the tree for
-    each step, `saved` a dict for each partition with references to saved row arrays, or the arrays
-    themselves.
+    `values` has a list for each step with an entry for each block, `sums` the branches of the tree
+    for each step, `saved` a dict for each partition with references to saved row arrays, or the
+    arrays themselves. `n_blocks` is the number of all blocks of the fit.
     """
 
+    n_blocks: int
     values: list[list[Values]]
-    sums: list[Sums]
+    sums: list[list[Branch]]
     saved: list[dict[str, Ref | Arrays]]
 
-    def to_arrays(self) -> Arrays:
-        """Return the results as named arrays; row arrays must be in files."""
-        out: Arrays = {}
+    def __sizeof__(self) -> int:
+        """Return the bytes of the sums: by this, Dask knows how much it keeps and sends."""
+        branches = (branch for of_step in self.sums for branch in of_step)
+        return object.__sizeof__(self) + sum(a.nbytes for branch in branches for a in branch.sums)
 
-        def plain(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return [value.name, value.path]
-            out[f"array_{len(out)}"] = value
-            return {_NAMED: f"array_{len(out) - 1}"}
 
-        text = json.dumps([self.values, self.sums, self.saved], default=plain)
-        return out | {"about": np.frombuffer(text.encode(), np.uint8)}
+@dataclass(frozen=True)
+class Work:
+    """What a task does on one partition: runs of steps, and row arrays of these to save."""
 
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> Found:
-        """Rebuild the results: the inverse of `to_arrays`."""
-        values, sums, saved = json.loads(
-            arrays["about"].tobytes(),
-            object_hook=lambda entry: arrays[entry[_NAMED]] if _NAMED in entry else entry,
-        )
-        return cls(
-            values, sums, [{name: Ref(*ref) for name, ref in refs.items()} for refs in saved]
-        )
+    partition: Partition
+    runs: tuple[StepRun, ...]
+    saves: dict[str, StepRun]
+
+    def reads(self) -> Iterator[tuple[StoredBlock, str]]:
+        """Yield the blocks that the steps read, with the order of their counts."""
+        for run in self.runs:
+            if run.step.reads is not None:
+                yield from ((block, run.step.reads) for block in self.partition.blocks)
 
 
 def run_steps(
-    config: RunConfig, partition: Partition, runs: tuple[StepRun, ...],
-    saves: dict[str, StepRun], name: str | None, sent: Mapping[str, Any],
-) -> Found:  # fmt: skip
-    """Run steps on a partition, and save their row arrays named in `saves`.
+    config: RunConfig, n_blocks: int, works: tuple[Work, ...], sent: Mapping[str, Any]
+) -> Found:
+    """Run steps on consecutive partitions, add up their sums, and save row arrays.
 
-    With a name the result is saved, too, so that it is not lost if this worker dies.
+    `n_blocks` is the number of all blocks of the fit.
     """
-    with context_of(config, partition, sent) as context:
-
-        def find() -> Found:
-            values, sums = zip(*(context.run(run) for run in runs), strict=True)
-            saved = {
+    values: list[list[Values]] = [[] for _ in works[0].runs]
+    trees, saved = [TreeSum(n_blocks) for _ in values], []
+    reads = [read for work in works for read in work.reads()]
+    with _set_up(config), closing(BlockReader(config, reads)) as reader:
+        for work in works:
+            context = TaskContext(config, work.partition, sent, reader)
+            for run, tree, of_blocks in zip(work.runs, trees, values, strict=True):
+                of_blocks += context.run(run, tree)
+            saved.append({
                 array: context.save(run.name, numbered(context.outputs(run)[array]))
-                for array, run in saves.items()
-            }
-            return Found(list(values), list(sums), [saved])
-
-        if name is None or config.folder is None:
-            return find()
-        return Found.from_arrays(context.once(name, lambda: find().to_arrays()))
+                for array, run in work.saves.items()
+            })  # fmt: skip
+    return Found(n_blocks, values, [tree.branches for tree in trees], saved)
 
 
 def join(*parts: Found) -> Found:
@@ -342,18 +331,22 @@ def join(*parts: Found) -> Found:
         [block for part in step for block in part]
         for step in zip(*(f.values for f in parts), strict=True)
     ]
-    sums = [
-        fold([[array.copy() for array in first], *others])
-        for first, *others in zip(*(part.sums for part in parts), strict=True)
-    ]
-    return Found(values, sums, [saved for part in parts for saved in part.saved])
+    # arrays of other tasks, which Dask may send to several tasks, must not be overwritten
+    n_blocks = parts[0].n_blocks
+    trees = [TreeSum(n_blocks, in_place=False) for _ in values]
+    for tree, *of_parts in zip(trees, *(part.sums for part in parts), strict=True):
+        for branch in (branch for part in of_parts for branch in part):
+            tree.add(branch)
+    saved = [saved for part in parts for saved in part.saved]
+    return Found(n_blocks, values, [tree.branches for tree in trees], saved)
 
 
 def save_array(
     config: RunConfig, partition: Partition, name: str, array: ArrayRef, sent: Mapping[str, Any]
 ) -> Ref | Arrays:
     """Save a row array of a partition."""
-    with context_of(config, partition, sent) as context:
+    with _set_up(config):
+        context = TaskContext(config, partition, sent)
         return context.save(name, numbered(context.resolve(array)))
 
 
@@ -362,7 +355,8 @@ def run_panel(
     sent: Mapping[str, Any],
 ) -> tuple[dict[str, Array], Array | None]:  # fmt: skip
     """Run a column step on a panel; return its results, and checksums if requested."""
-    with context_of(config, Partition(0, ()), sent) as context:
+    with _set_up(config):
+        context = TaskContext(config, Partition(0, ()), sent)
         whole = {name: context.whole(name, ref) for name, ref in arrays.items()}
         counts, checksums = context.panel(place)
         panel = Panel(lanes_of(place.slices), counts, whole)

@@ -205,10 +205,7 @@ class BlockFile:
 
     def _fill_once(self, pieces: list[tuple[int, Array]]) -> None:
         with self.path.open("rb", buffering=0) as file:
-            if file_id(os.fstat(file.fileno())) != self.mark:
-                raise DamagedStoreError(
-                    f"{self.path} was changed while it was in use; pack it again and start again."
-                )
+            self._check_mark(os.fstat(file.fileno()))
             for first, piece in pieces:
                 n_read = read_into(file.fileno(), piece.data, first)
                 if n_read < len(piece):
@@ -216,6 +213,16 @@ class BlockFile:
                         f"{self.path} ends at {first + n_read} bytes: it was cut off."
                     )
                 self.bytes_read += n_read
+
+    def check_unchanged(self) -> None:
+        """Raise an error if the file was changed; blocks in memory are then not its counts."""
+        self._check_mark(retry(self.path, self.path.stat))
+
+    def _check_mark(self, status: os.stat_result) -> None:
+        if file_id(status) != self.mark:
+            raise DamagedStoreError(
+                f"{self.path} was changed while it was in use; pack it again and start again."
+            )
 
     def _check(self, block: StoredBlock, name: str, piece: Array) -> None:
         """Compare an array with its checksum."""

@@ -97,9 +97,7 @@ def test_a_worker_is_killed_in_each_part_of_a_transform(client, store, monkeypat
     assert found.tobytes() == fitted.transform(X).tobytes() and killer.kills == 3
 
 
-@pytest.mark.parametrize("most_bytes", [0, *at_night(1 << 30)])
-def test_a_worker_is_killed(client, store, monkeypatch, most_bytes):
-    internals.save_sums_below(monkeypatch, most_bytes)
+def test_a_worker_is_killed(client, store):
     actions = {4: Killer(client), 9: Killer(client, 1)}
     assert bits(fit(store, client, actions, max_iter=12)) == bits(fit(X, max_iter=12))
 
@@ -112,10 +110,8 @@ def test_a_worker_is_killed_between_two_saves(client, store, monkeypatch):
         assert bits(fit(store, client, {at: Killer(client, at)})) == expected
 
 
-@pytest.mark.parametrize(("kind", "n_begun"), [("columns", 5), *at_night(("rows", 1))])
-def test_one_task_is_done_again_for_a_worker_that_is_killed(
-    store, tmp_path, monkeypatch, kind, n_begun
-):
+@pytest.mark.parametrize("kind", ["columns", *at_night("rows")])
+def test_one_task_is_done_again_for_a_worker_that_is_killed(store, tmp_path, monkeypatch, kind):
     internals.retry_policy(monkeypatch, late=WALL)
 
     def count(name, number):
@@ -130,20 +126,15 @@ def test_one_task_is_done_again_for_a_worker_that_is_killed(
 
     with cluster_of(2) as client:
         expected, undisturbed = count("undisturbed", 0)
-        n_groups = len(as_counts(X).layout().blocks)
-        assert n_groups > n_begun
-        assert all(n_tasks % n_groups == 0 for n_tasks in undisturbed.values())
-        found, killed = count("killed", 8 * n_groups + n_begun)
+        n_blocks = len(as_counts(X).layout().blocks)
+        # but for a stream of blocks, a pass is one task for each worker
+        assert undisturbed["rows tasks"] < undisturbed["rows"] * 3 / n_blocks
+        found, killed = count("killed", 8 * n_blocks + 2)
     assert found == expected
-    # tasks that sum may begin again, some of them twice, to find what they saved
-    more_sums = killed.pop("columns tasks") - undisturbed.pop("columns tasks")
-    if kind == "rows":
-        assert more_sums == 0
-        again = {name: undisturbed[name] + 1 for name in ("rows", "rows tasks")}
-        assert killed == undisturbed | again
-    else:
-        assert more_sums > 0
-        assert killed == undisturbed | {"columns": undisturbed["columns"] + 1}
+    # a pass has fewer tasks until the worker is restarted
+    again = {which: killed[which] - undisturbed[which] for which in ("rows", "columns")}
+    assert 1 <= again.pop(kind) <= -(-n_blocks // 2)
+    assert not any(again.values())
 
 
 @pytest.mark.nightly
