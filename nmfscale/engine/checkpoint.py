@@ -164,12 +164,12 @@ class Checkpoint:
 def checkpoints_for(
     folder: str | os.PathLike[str] | None, n_starts: int, counts: CountMatrix,
     parts: dict[str, Iterable[Any]], *, every: float, resume: bool, n_moves: int = 0,
-    **options: Any,
+    continued: bool = False, **options: Any,
 ) -> list[Checkpoint | None]:  # fmt: skip
     """Return the checkpoint folder of each start of a fit: `folder`, or a subfolder for each.
 
-    Moves are further starts, after the `n_starts` others; after them comes the fit of the best one
-    to its end.
+    Moves are further starts, after the `n_starts` others. Last comes the fit of the best one to its
+    end, if there are moves, or if several starts are `continued`.
 
     A resumed fit must have the same `parts` (arrays, of which checkpoints hold a digest) and the
     same `options`. Raise ValueError if there is no folder to resume from, or its checkpoints do not
@@ -181,7 +181,8 @@ def checkpoints_for(
                 f"parts[{name!r}] is {arrays!r}: a tuple of arrays is needed, of which each may be "
                 f"None, such as ({arrays!r},)."
             )
-    n_folders = n_starts + n_moves + (n_moves > 0)
+    n_fits = n_starts + n_moves
+    n_folders = n_fits + (n_moves > 0 or (continued and n_starts > 1))
     if folder is None:
         if resume:
             raise ValueError("resume=True needs checkpoint=, the folder to resume from.")
@@ -200,7 +201,8 @@ def checkpoints_for(
             f"{top} holds checkpoints of a fit with {before}, and {now} now: fit as before, or "
             "give another folder."
         )
-    folders = [top / f"restart-{i}" for i in range(n_folders)] if n_folders > 1 else [top]
+    names = [*map(str, range(n_fits)), *["end"] * (n_folders - n_fits)]
+    folders = [top / f"restart-{name}" for name in names] if n_folders > 1 else [top]
     about = (
         _describe(counts) | {name: digest_of(*arrays) for name, arrays in parts.items()} | options
     )

@@ -115,15 +115,17 @@ class Monitor:
     `method`, a `Method` or its class, defines the columns of a record. `verbose=1` shows a progress
     bar, 2 prints every iteration. `callback` is called with each record; the fit stops if it
     returns a true value. A fit that will hardly exceed the objective `exceeds`, if it is given, is
-    abandoned, and one that must gain no more than about `enough` ends early. `title` is shown with
-    the progress. `pressed` says whether Ctrl-C was pressed, even after the last iteration.
+    abandoned, and one that must gain no more than about `enough` ends early. With `hopeless_after`,
+    it is abandoned only by its estimated remaining gain, and not before this iteration: fits from
+    different starts rise for longer than those from moves. `title` is shown with the progress.
+    `pressed` says whether Ctrl-C was pressed, even after the last iteration.
     """
 
     def __init__(
         self, method: Any, max_iter: int, tol: float, *, gain_tol: float | None = None,
         verbose: int = 0, callback: Callable[[dict[str, float]], Any] | None = None,
         doubtful: Collection[str] = (), exceeds: float | None = None,
-        enough: float | None = None, title: str = "",
+        enough: float | None = None, hopeless_after: int | None = None, title: str = "",
     ):  # fmt: skip
         self.columns, self.residuals = method.record, method.residuals
         self._counted = method.counted
@@ -131,6 +133,7 @@ class Monitor:
         self.max_iter, self.tol = max_iter, tol
         self.gain_tol = tol * method.gain_per_tol if gain_tol is None else gain_tol
         self.doubtful, self.exceeds, self.enough, self.title = doubtful, exceeds, enough, title
+        self.hopeless_after = hopeless_after
         self.verbose, self.callback = int(verbose), callback
         self.records: list[dict[str, float]] = []
         self.seed: int | None = None  # of the start, saved with the state
@@ -323,6 +326,8 @@ class Monitor:
         if self.exceeds is None or n < HARDLY_AFTER or self._top[-1] > self.exceeds:
             return False
         below = self.exceeds - self._top[-1]
+        if self.hopeless_after is not None:
+            return n >= self.hopeless_after and HARDLY_GAINS * left(self._top) < below
         of_half = self._top[-1] - self._top[n // 2]
         slow = n >= HALF_AFTER and of_half < below
         return n >= BELOW_AFTER or slow or HARDLY_GAINS * left(self._top) < below

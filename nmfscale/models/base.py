@@ -87,6 +87,8 @@ class CountModel(
     }
     # Whether rows of `loadings_` sum to one, whatever the total of the sample.
     loadings_are_proportions: ClassVar[bool] = False
+    # Whether the fit of the best of several starts is continued to its end: see `fit_blocks`.
+    continues_starts: ClassVar[bool] = False
     # Models of other packages by name, which are read from files and AnnData objects.
     of_others: ClassVar[dict[str, type[CountModel]]] = {}
 
@@ -296,8 +298,8 @@ class CountModel(
             Memory that a fit needs besides the counts.
         make : callable
             ``make(counts, executor, rng)`` makes the method, without finding its start. Of a model
-            with `n_moves`, it also takes `start`, a function that returns factors, and `weights` of
-            samples in place of those of the fit.
+            that continues starts, it also takes the `number` of a start, or `start`, a function
+            that returns factors, and `weights` of samples in place of those of the fit.
         options : FitOptions
             Options that `counts_of_fit` returned.
         parts : dict of str to iterables of arrays
@@ -322,8 +324,8 @@ class CountModel(
             folder = self._plan(counts, needs, session, n_threads)
             checkpoints = checkpoints_for(
                 options.checkpoint, self.n_init, counts, parts, every=options.checkpoint_every,
-                n_moves=self.n_moves, resume=options.resume, n_components=self.n_components,
-                dtype=str(self.fit_dtype()),
+                n_moves=self.n_moves, continued=self.continues_starts, resume=options.resume,
+                n_components=self.n_components, dtype=str(self.fit_dtype()),
                 random_state=int(seed) if isinstance(seed, Integral) else None,
                 **{f"parameter {name}": value for name, value in self._own_parameters().items()},
                 **about,
@@ -332,6 +334,7 @@ class CountModel(
                 partial(make, counts), _executors(counts, session, n_threads, folder),
                 self._monitors(counts, n_threads), checkpoints, self._generator(), self.seed_,
                 n_starts=self.n_init, n_moves=self.n_moves, verbose=self.verbose,
+                continues=self.continues_starts and self.stopping_tolerance > 0,
             )  # fmt: skip
             fitted = starts.best(counts, weights)
         self.seed_ = starts.seed  # that of the resumed fit

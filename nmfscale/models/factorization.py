@@ -84,6 +84,7 @@ class CountFactorization(HeldFactors):
         "batch_shape": [Interval(Real, 0, None, closed="both"), StrOptions({"auto"})],
     }
     method_class = FactorModel
+    continues_starts = True
     parameters_of_topics = "prior_factors", "prior_loadings"
 
     @with_options(FitKeywords)
@@ -384,9 +385,9 @@ class CountFactorization(HeldFactors):
 
     def _make(
         self, counts: CountMatrix, executor: Executor, rng: Any, *, scaled: ScaledFit,
-        start: Any = None, weights: Array | None = None,
+        number: int = 0, start: Any = None, weights: Array | None = None,
     ) -> Method:  # fmt: skip
-        """Return the method for one start, which may be given as a function without arguments.
+        """Return the method for start `number`, or one given as a function without arguments.
 
         `weights` (n,) replace those of the samples.
         """
@@ -396,8 +397,8 @@ class CountFactorization(HeldFactors):
             constraints = replace(constraints, weights=weights)
         if start is None:
             start = partial(
-                start_of, counts, executor, K, self.init, rng=rng, dtype=dtype, L=scaled.L,
-                F=scaled.F, measured=scaled.measured,
+                start_of, counts, executor, K, self.init, number=number, rng=rng, dtype=dtype,
+                L=scaled.L, F=scaled.F, measured=scaled.measured,
             )  # fmt: skip
             estimated = constraints.batches is not None and constraints.batch_shape is None
             if estimated and (scaled.L is None or scaled.F is None):

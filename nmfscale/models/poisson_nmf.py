@@ -72,7 +72,11 @@ class PoissonNMF(CountFactorization):
         iterations did not increase it. None means `tol` / 1000; with 0 only `tol` ends a fit.
     n_init : int, default=1
         Number of starts; the fit with the highest likelihood is kept. `converged_` means that a fit
-        is at a local maximum, not that the maximum is a good one.
+        is at a local maximum, not that the maximum is a good one. With init="auto", starts are of
+        different kinds in turn: that of a single start, "clusters", and "random". The fit of a
+        start ends when about 3 are left to gain in log-likelihood, and is abandoned, after 60
+        iterations at the earliest, when it will hardly exceed the best one; only the best is
+        continued to its end. With ``tol=0`` all starts run all iterations.
     n_moves : int, default=0
         Number of moves to try after the fit, which may leave its local maximum; the model is fitted
         again from each. The new fit is kept if its likelihood is higher by more than 0.5, and

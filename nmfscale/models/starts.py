@@ -23,6 +23,10 @@ from .moves import COLUMNS, Exchange, Move, Reweighting, Search, described, fact
 Array = NDArray[Any]
 # The fit from a move ends when about this is left to gain, in nats; only the best fit is continued.
 NEARLY = 3.0
+# A start is abandoned, but not before this iteration, if several times its estimated remaining gain
+# are not enough to exceed the best start: ranks of starts hardly correlate with those of their ends
+# before.
+HOPELESS_AFTER = 60
 # Iterations with random weights of the samples; half of the weights are 0.
 REWEIGHTED_ITERATIONS = 8
 
@@ -48,6 +52,9 @@ class Starts:
         Seed of `rng`; that of the checkpoint after a fit is resumed.
     n_starts, n_moves, verbose : int
         As in the models.
+    continues : bool
+        Whether the fit of a start may end early, because the best one is continued to its end:
+        `make` also takes `number`, that of a start, and the arguments of a start that is given.
     """
 
     make: Callable[..., Method]
@@ -59,13 +66,20 @@ class Starts:
     n_starts: int
     n_moves: int
     verbose: int
+    continues: bool = False
 
     def run(
         self, start: Callable[[], tuple[Array, Array]] | None = None, *,
-        saved: Checkpoint | None = None, weights: Array | None = None, **how: Any,
+        saved: Checkpoint | None = None, weights: Array | None = None, number: int = 0,
+        **how: Any,
     ) -> Fitted:  # fmt: skip
-        """Run one fit; `how` are options of its monitor."""
+        """Run one fit, that of start `number` if no start is given.
+
+        `how` are options of its monitor.
+        """
         start_arguments = {} if start is None else {"start": start, "weights": weights}
+        if number:
+            start_arguments["number"] = number
         method, monitor = (
             self.make(self.executor(), self.rng, **start_arguments),
             self.monitor(**how),
@@ -89,14 +103,19 @@ class Starts:
         ends: dict[int, Fitted] = {}
         n_kept = 1 + OTHER_ENDS if self.n_moves else 1
         for i in range(self.n_starts):
-            ends[i] = fitted = self.run(saved=self.checkpoints[i])
+            how: dict[str, Any] = {}
+            if self.continues and self.n_starts > 1:
+                how = {"number": i, "enough": NEARLY, "hopeless_after": HOPELESS_AFTER}
+                how["exceeds"] = next(iter(ends.values())).objective if ends else None
+                how["title"] = f"start {i + 1} of {self.n_starts}"
+            ends[i] = fitted = self.run(saved=self.checkpoints[i], **how)
             ranked = sorted(ends, key=lambda i: -ends[i].objective)
             ends = {i: ends[i] for i in ranked[:n_kept]}
             if fitted.interrupted:
                 break
         if self.n_moves and not fitted.is_last:
             return self._after_moves(counts, ends, weights)
-        return replace(next(iter(ends.values())), interrupted=fitted.interrupted)
+        return self._to_its_end(next(iter(ends.values())), fitted)
 
     def _after_moves(
         self, counts: CountMatrix, ends: Mapping[int, Fitted], weights: Array | None
@@ -159,7 +178,7 @@ class Starts:
         if last.is_last:
             return replace(best, reason="interrupted" if last.interrupted else last.reason)
         saved = self.checkpoints[-1]
-        fitted = self.run(partial(factors_of, best), saved=saved, title="best move, to its end")
+        fitted = self.run(partial(factors_of, best), saved=saved, title="best fit, to its end")
         fitted = fitted.after(best)
         if fitted.objective < best.objective:  # by rounding
             return replace(fitted, arrays=best.arrays, history=best.history)

@@ -97,6 +97,13 @@ def test_ctrl_c_before_the_first_update():
     assert monitor.interrupted and len(monitor.records) == 1
 
 
+def test_a_start_is_not_abandoned_before_its_rank_is_known():
+    monitor = Monitor(Climb(np.random.RandomState(0)), 99, 0.0, exceeds=1e6, hopeless_after=60)
+    while not monitor.finished:
+        monitor.record(height=float(len(monitor.records)), residual=1.0)
+    assert monitor.reason == "behind" and len(monitor.records) == 60
+
+
 def test_a_fit_that_was_abandoned_stays_so_when_its_last_record_is_replaced():
     monitor = Monitor(Climb(np.random.RandomState(0)), 50, 0.0, exceeds=1e6)
     while not monitor.finished:

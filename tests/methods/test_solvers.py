@@ -460,6 +460,24 @@ def test_the_best_of_several_starts_is_kept():
     assert several.loglik_ == max(singles)
 
 
+def test_starts_are_of_different_kinds_and_the_best_goes_to_its_end():
+    X, first = make_counts(60, 40, K=5), []
+
+    def note(record):
+        if record["iteration"] == 1:
+            first.append(record["loglik"])
+
+    rng = np.random.RandomState(3)
+    kinds = "topic-score", "clusters", "random"
+    how = {"tol": 1e-5, "max_iter": 500}
+    singles = [fit(X, 5, random_state=rng, init=kind, **how) for kind in kinds]
+    options = {"random_state": np.random.RandomState(3), "callback": note}
+    several = fit(X, 5, n_init=3, **how, **options)
+    # of the single fits, and of the best one when it is continued
+    assert first[:3] == [single.history_["loglik"][0] for single in singles] and len(first) == 4
+    assert several.converged_ and several.loglik_ > max(s.loglik_ for s in singles) - 0.5
+
+
 # Held factors ---------------------------------------------------------------------------------
 
 

@@ -66,10 +66,10 @@ def method_of(
 
 def start_of(
     counts: CountMatrix, executor: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
-    L: Array | None = None, F: Array | None = None,
+    number: int = 0, L: Array | None = None, F: Array | None = None,
     measured: Measured | PoissonWeights | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return factors L (n, K) and F (m, K) of the start, which may be given.
+    """Return factors L (n, K) and F (m, K) of start `number`, which may be given.
 
     If not everything was measured, which most starts cannot handle, a random start is used.
     """
@@ -85,8 +85,8 @@ def start_of(
         if measured is not None and isinstance(init, str):
             init = "random"
         initial, F = initialize(
-            counts, n_components, init, random_state=rng, dtype=dtype, fit_rows=few_steps,
-            n_threads=executor.n_threads,
+            counts, n_components, init, number=number, random_state=rng, dtype=dtype,
+            fit_rows=few_steps, n_threads=executor.n_threads,
         )  # fmt: skip
         return initial if L is None else L, F
     F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM

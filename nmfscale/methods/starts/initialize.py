@@ -24,6 +24,8 @@ Array = NDArray[Any]
 FitRows = Callable[[Array, Array], Array]
 
 PoissonStart: TypeAlias = Literal["auto", "topic-score", "clusters", "random", "nndsvd"]
+# Kinds of several starts, in turn. No kind ends highest on all counts.
+KINDS = "auto", "clusters", "random"
 # Number of components from which "auto" means clusters of samples: the time of Topic-SCORE grows
 # with the cube of it.
 MANY = 100
@@ -41,6 +43,7 @@ def initialize(
     n_components: int,
     init: str | ArrayLike = "auto",
     *,
+    number: int = 0,
     random_state: Any = None,
     dtype: DTypeLike = np.float64,
     fit_rows: FitRows,
@@ -57,6 +60,8 @@ def initialize(
         `init` is.
     init : {"auto", "topic-score", "clusters", "random", "nndsvd"} or array-like, default="auto"
         As in :class:`nmfscale.PoissonNMF`, where loadings are found by `fit_rows`.
+    number : int, default=0
+        Number of the start, of several: those of "auto" are of different kinds in turn.
     random_state : int, RandomState instance or None, default=None
         Seed of the random numbers (k-means in "topic-score" and "clusters").
     dtype : {float32, float64}, default=float64
@@ -101,6 +106,8 @@ def initialize(
         raise ValueError(
             f"init={shown(init)} is not one of {allowed} or an array of cluster labels."
         )
+    elif init == "auto" and min(counts.shape) >= 3 * n_components:
+        init = KINDS[number % len(KINDS)]
     L, F = _start(counts, n_components, init, rng, n_threads)
     if L is None:
         F = _floored(F, dtype)
