@@ -123,8 +123,9 @@ def warn_of_batches(model: Any) -> None:
     """Warn that samples have no batch, in which features of a fit have efficiencies."""
     warn_caller(
         f"{type(model).__name__} was fitted with batch=, and nothing says from which batches the "
-        "samples of X are: efficiencies of features are taken as 1. Pass batch= as to fit; labels "
-        "of new batches are allowed, and None for samples without a batch."
+        "samples of X are: efficiencies of features are taken as 1. transform, score and "
+        "perplexity take batch=: labels as in fit, those of new batches, or None for samples "
+        "without one."
     )
 
 
