@@ -77,9 +77,9 @@ class Starts:
 
         `how` are options of its monitor.
         """
-        start_arguments = {} if start is None else {"start": start, "weights": weights}
-        if number:
-            start_arguments["number"] = number
+        start_arguments: dict[str, Any] = {"number": number} if number else {}
+        if start is not None:
+            start_arguments = {"start": start, "weights": weights}
         method, monitor = (
             self.make(self.executor(), self.rng, **start_arguments),
             self.monitor(**how),

@@ -274,7 +274,8 @@ def test_a_folder_in_use(tmp_path, n_init, resume):
     )
     assert bits(fitted) == bits(model(**options).fit(X)) and len(seen) == n_init
     names = sorted(os.listdir(tmp_path))
-    assert len(names) == {1: 2, 2: 3}[n_init] and all(name.startswith(("checkpoint", "restart")) for name in names)
+    assert len(names) == {1: 2, 2: 3}[n_init]
+    assert all(name.startswith(("checkpoint", "restart")) for name in names)
 
 
 def test_a_folder_of_a_process_that_is_gone(tmp_path):
