@@ -9,10 +9,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 
-import report
-
-PATH = report.HERE / "results" / "best_known.csv"
+PATH = Path(__file__).resolve().parent / "results" / "best_known.csv"
 COLUMNS = "counts", "K", "loglik", "found_by", "date"
 # Log-likelihoods that differ by less are the same optimum.
 SAME = 1.0
@@ -41,5 +40,8 @@ def update(fits: Iterable[tuple[str, int, float, str]]) -> dict[Key, float]:
         if known is None or loglik > float(known["loglik"]) + SAME:
             text = f"{loglik:.1f}"
             best[name, K] = dict(zip(COLUMNS, (name, K, text, found_by, today), strict=True))
-    report.write_csv(PATH, [best[key] for key in sorted(best)])
+    with PATH.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(best[key] for key in sorted(best))
     return values()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import best_known
 import numpy as np
 import peers
 import problems
@@ -145,11 +146,39 @@ def landing_table(rows: list[dict], machine: dict) -> str:
             {"counts, topics": f"{name}, {of_problem[0]['K']}"}
             | {f"{ours}, s": seconds_of(row) for ours, row in found.items()}
             | {f"{ours}, memory": cell(ratio, ".1f") for ours, ratio in memory.items()}
+            | {"nmfscale, default start": from_default_start(name, int(of_problem[0]["K"]))}
         )
     where = f"{machine['cpu']}, {machine['cores']} cores. `{machine['command']}`"
     if any("scaled" in row["program"] for row in rows):
         where += "; seconds of fastTopics: from stored runs, scaled to this machine."
     return "\n".join([table(lines), "", where])
+
+
+def from_default_start(name: str, K: int) -> str:
+    """Return how far fits from the default start end below the best known, and their seconds."""
+    path, best = HERE / "results" / "starts.csv", best_known.values().get((name, K))
+    if best is None or not path.exists():
+        return "-"
+    with path.open(newline="") as file:
+        fits = [
+            (best - float(row["loglik"]), float(row["seconds"]))
+            for row in csv.DictReader(file)
+            if (row["counts"], row["K"], row["start"]) == (name, str(K), "default")
+        ]
+    if not fits:
+        return "-"
+    below, seconds = np.median(fits, axis=0)
+    return f"{below:,.0f} below, {seconds:.1f} s"
+
+
+def stored_rows(path: Path) -> list[dict]:
+    """Return the rows of a summary, as `table_rows` made them; missing numbers are NaN."""
+    texts = "problem", "K", "program", "version"
+    with path.open(newline="") as file:
+        return [
+            {name: cell if name in texts else float(cell or "nan") for name, cell in row.items()}
+            for row in csv.DictReader(file)
+        ]
 
 
 def seconds_of(row: dict | None) -> str:

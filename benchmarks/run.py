@@ -2,6 +2,7 @@
 
     python benchmarks/run.py                        all programs and problems that are available
     python benchmarks/run.py --problems neurips --peers "auto float64" fastTopics
+    python benchmarks/run.py --table                the table of README.md from results/*.csv
     python benchmarks/run.py --smoke                a few seconds, writes nothing
 
 Writes results/*.csv, a picture, and the table between the markers in the README files.
@@ -97,6 +98,7 @@ def parse(arguments=None) -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, help="number of iterations of every program")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
     parser.add_argument("--yardstick", metavar="SCRIPT", help="external script to run as well")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--smoke", action="store_true", help="smallest problems, writes nothing")
     options = parser.parse_args(arguments)
     if options.smoke:
@@ -108,6 +110,11 @@ def parse(arguments=None) -> argparse.Namespace:
 def main() -> None:
     """Measure all available programs and write the results."""
     options = parse()
+    if options.table:
+        machine = json.loads((options.results / "machine.json").read_text())
+        rows = report.stored_rows(options.results / "summary.csv")
+        report.write_readme(report.landing_table(rows, machine), report.LANDING)
+        return
     names = []
     for name in options.peers:
         reason = peers.PEERS[name].missing()
