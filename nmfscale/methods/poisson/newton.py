@@ -35,7 +35,7 @@ from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Constraints, Factor, aligned_copy
 from .efficiencies import ADAPT_EVERY, SCALE_EVERY, BatchEfficiencies
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
-from .row_update import EM, SHARED, RowUpdate
+from .row_update import EM, EXACT, SHARED, RowUpdate
 from .scales import (
     scale_batches,
     scale_features,
@@ -59,7 +59,8 @@ OWN_ALWAYS, OWN_UNTIL, OWN_MOST = 16, 32, 25_000_000
 # this many nonzeros take an EM step before the Newton step, until a fit is late.
 EM_LONGEST = 256
 # A fit is "late" if three iterations gain less than this share, and none has fallen for a while.
-# Curvature then changes so little that rescaling by the numerators is enough.
+# Curvature then changes so little that rescaling by the numerators is enough. With the same gain,
+# quadratic models are minimised exactly, if they are those of each row.
 LATE_BELOW = 1e-4
 # Momentum is k / (k + delay).  It is aggressive as long as three iterations gain more than this
 # share of the log-likelihood, until it has overshot once: this is faster, and fits end higher.
@@ -139,6 +140,8 @@ class MomentumSchedule:
             self.curvature_age = FRESH_EVERY
         far = self.gain(3) > EM_ABOVE
         newton = RowUpdate(newton_steps=1, curvature=curvature, refresh=refresh)
+        if not self.shared and self.gain(3) < LATE_BELOW:
+            newton = replace(newton, **EXACT)
         rows = columns = newton
         if far or (self.shared and iteration % 2 == 0):
             rows = replace(newton, em_steps=1)

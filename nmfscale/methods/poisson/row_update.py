@@ -38,6 +38,9 @@ class RowUpdate:
         Whether sweeps use the step size of scalar Newton.
     em_longest : int
         Rows of slices with more entries take no EM steps.
+    qp_sweeps, qp_tolerance : int, float
+        A Newton step minimises its quadratic model by sweeps of coordinate descent: at most this
+        many, until no coordinate of the row lowers the model by more than half the tolerance.
     curvature : int or None
         Curvature of a Newton step. None: computed for each row. STORE, REUSE and RESCALE are modes
         of the kernels: computed and stored, stored with a new diagonal, or stored and rescaled by
@@ -51,6 +54,8 @@ class RowUpdate:
     kernel: str = "update_rows"
     guarded: bool = False
     em_longest: int = 1 << 62
+    qp_sweeps: int = 10
+    qp_tolerance: float = 1e-4
     curvature: int | None = None
     refresh: bool = False
 
@@ -67,10 +72,13 @@ class RowUpdate:
         return kernels.RowProblem(
             design, total, n_components, moves=moves, floor=MINVAL, em_steps=self.em_steps,
             newton_steps=self.newton_steps, em_longest=self.em_longest, guarded=self.guarded,
-            correlation=correlation,
+            correlation=correlation, qp_sweeps=self.qp_sweeps, qp_tolerance=self.qp_tolerance,
         )  # fmt: skip
 
 
+# Options of a Newton step that minimises its quadratic model exactly. Slow directions of a fit gain
+# less in each row than the default tolerance, and would take hundreds of iterations.
+EXACT: dict[str, Any] = {"qp_sweeps": 30, "qp_tolerance": 1e-12}
 # One EM step.
 EM = RowUpdate(em_steps=1)
 
