@@ -285,8 +285,9 @@ def correlations(SlicedCounts counts, RowProblem problem, start, double[:, ::1] 
 
 
 def contrasts(SlicedCounts counts, RowProblem problem, const double[:, :, ::1] totals,
-              const double[::1] mean, double[:, :, ::1] out, *, double pseudo, double pseudo_of_tests, bint bounds,
-              int n_threads, const double[:, ::1] weights=None):
+              const double[::1] mean, double[:, :, ::1] out, *, double pseudo,
+              double pseudo_of_tests, bint bounds, int n_threads,
+              const double[:, ::1] weights=None):
     """Fit every row, and compare each of its coefficients with others: see contrasts.h."""
     cdef Py_ssize_t s, K = problem.c.n_components, n_slices = counts.n_slices
     if problem.dtype != "float64" or mean.shape[0] != n_slices * LANES or K < 2:

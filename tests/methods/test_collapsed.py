@@ -96,7 +96,7 @@ def short_samples(n=400, m=40, K=4):
 
 def test_a_fit_with_held_out_samples_returns_the_topics_that_predict_them_best(tmp_path):
     counts = short_samples()
-    options = {"max_iter": 60, "tol": 1e-12, "validation_fraction": 0.25, "n_iter_no_change": 15}
+    options = {"max_iter": 120, "tol": 1e-12, "validation_fraction": 0.25, "n_iter_no_change": 15}
     model = fit(counts, 8, **options)
     scores = model.history_["held_out"]
     best = int(scores.argmax())
