@@ -230,7 +230,7 @@ def test_transform_solves_every_sample():
 @pytest.mark.parametrize("model", [MODELS[0], *at_night(*MODELS[1:])])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_fit_transform_is_transform(model, solver):
-    one = model(3, solver=solver, max_iter=300, tol=1e-6, random_state=0, n_threads=1)
+    one = model(3, solver=solver, max_iter=1000, tol=1e-6, random_state=0, n_threads=1)
     loadings = one.fit_transform(X)
     assert_array_equal(loadings, one.transform(X))
     assert_allclose(loadings, one.loadings_, atol=2e-2 * one.loadings_.max())
