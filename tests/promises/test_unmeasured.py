@@ -96,8 +96,8 @@ def measures(table):
 
 def frequencies(result):
     """Counts of a pseudobulk, divided by the sizes of units and topics for each gene."""
-    measured = np.ones((1, M)) if result.measured is None else result.measured
-    return result.counts / np.einsum("buk,bj->ukj", result.sizes, measured)
+    efficiencies = np.ones((1, M)) if result.efficiencies is None else result.efficiencies
+    return result.counts / np.einsum("buk,bj->ukj", result.sizes, efficiencies)
 
 
 def of_donors(function):
