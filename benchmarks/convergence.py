@@ -7,15 +7,21 @@ are passed as float32, the usual type in AnnData objects.
 
     python benchmarks/convergence.py
     python benchmarks/convergence.py --problems bulk --topics 8 --dtype float32 --append
+    python benchmarks/convergence.py --ends          iterations and seconds of several models
+    python benchmarks/convergence.py --ends --problems neurips --append
     python benchmarks/convergence.py --smoke         a few seconds, writes nothing
 
-Writes a row for each pair of fits to results/convergence.csv, and the table in README.md.
+Writes a row for each pair of fits to results/convergence.csv, and the table in README.md. With
+``--ends``, models with default settings are compared instead: how many iterations a fit takes, how
+many until its objective stays within 1 of its end, and the processor seconds, of which the start.
+A fit ends after 15 processor minutes. Rows go to results/convergence_ends.csv.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import time
 import warnings
 from pathlib import Path
 
@@ -27,10 +33,31 @@ import scipy.sparse as sp
 SIMULATED = ("bulk", "visium")
 PROBLEMS = (*SIMULATED, *problems.REAL)
 MARKERS = ("<!-- convergence:start -->", "<!-- convergence:end -->")
-COLUMNS = (
-    "problem", "model", "dtype", "K", "seed", "stop_reason", "iterations", "loglik", "left",
-    "kkt", "proportions_change", "samples_moved",
-)  # fmt: skip
+HEADS = {
+    "problem": "counts", "model": "model", "dtype": "dtype", "K": "K", "seed": "seed",
+    "stop_reason": "ends as", "iterations": "iterations", "left": "left",
+    "proportions_change": "largest change of a proportion", "samples_moved": "samples > 0.05",
+}  # fmt: skip
+ENDS_MARKERS = ("<!-- convergence_ends:start -->", "<!-- convergence_ends:end -->")
+ENDS_HEADS = {
+    "problem": "counts", "K": "K", "model": "model", "stop_reason": "ends as",
+    "iterations": "iterations", "within_1": "until within 1", "seconds": "CPU s",
+    "start": "of which the start", "times_topic_model": "times TopicModel",
+    "objective": "objective at the end",
+}  # fmt: skip
+ENDS_MODELS = {
+    "TopicModel": ("TopicModel", {}),
+    "GammaPoisson": ("GammaPoisson", {}),
+    "GammaPoisson, hierarchical": ("GammaPoisson", {"hierarchical": True}),
+    "LDA, mean field": ("LDA", {}),
+    "LDA, collapsed": ("LDA", {"inference": "collapsed"}),
+    "NoisyTopicModel": ("NoisyTopicModel", {}),
+}
+# name -> (K, number of the models, in their order)
+ENDS_PROBLEMS = {
+    "pbmc_facs": (6, 6), "docstrings": (10, 6), "neurips": (10, 2), "newsgroups": (20, 2),
+}  # fmt: skip
+MOST_SECONDS = 900
 
 
 def bulk(n: int = 41, m: int = 16_773, total: float = 4e8, K: int = 12) -> sp.csr_matrix:
@@ -91,6 +118,40 @@ def compare(name: str, X, make, long: int) -> dict:
     }  # fmt: skip
 
 
+def ends(name: str, X, K: int, seed: int, n_models: int) -> list[dict]:
+    """Fit models with default settings; return a row for each, with processor seconds."""
+    import nmfscale
+
+    nmfscale.TopicModel(2, n_threads=1, max_iter=2).fit(X[:50])  # warm-up of imports
+    rows: list[dict] = []
+    of_topic_model = 1.0
+    for label, (model_name, how) in list(ENDS_MODELS.items())[:n_models]:
+        times = [time.process_time()]
+
+        def watch(record, times=times) -> bool:
+            times.append(time.process_time())
+            return times[-1] - times[0] > MOST_SECONDS
+
+        make = getattr(nmfscale, model_name)
+        model = make(K, random_state=seed, callback=watch, n_threads=1, **how).fit(X)
+        seconds = time.process_time() - times[0]
+        if not rows:
+            of_topic_model = seconds
+        values = model.history_[model.history_.dtype.names[2]]
+        away = np.flatnonzero(np.abs(values - values[-1]) > 1)
+        # the first iteration has about the duration of the others
+        start = times[1] - times[0] - (times[-1] - times[1]) / max(len(times) - 2, 1)
+        rows.append({
+            "problem": name, "K": K, "model": label, "stop_reason": model.stop_reason_,
+            "iterations": model.n_iter_, "within_1": int(away.max(initial=-1)) + 2,
+            "seconds": f"{seconds:.1f}", "start": f"{max(start, 0):.1f}",
+            "times_topic_model": f"{seconds / of_topic_model:.1f}",
+            "objective": f"{values[-1]:.1f}",
+        })  # fmt: skip
+        print("  ".join(map(str, rows[-1].values())), flush=True)
+    return rows
+
+
 def main() -> None:
     """Run every problem with every number of topics, and print a line for each."""
     import nmfscale
@@ -99,7 +160,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     models = ("PoissonNMF", "TopicModel", "LDA", "GammaPoisson", "NoisyTopicModel")
-    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS)
+    parser.add_argument("--problems", nargs="+", choices=(*PROBLEMS, *problems.BUILT_IN))
     parser.add_argument("--topics", nargs="+", type=int, default=[6, 10, 20])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--model", choices=models, default="PoissonNMF")
@@ -108,7 +169,12 @@ def main() -> None:
     parser.add_argument("--append", action="store_true", help="add rows to the table")
     parser.add_argument("--smoke", action="store_true", help="a small run for tests")
     parser.add_argument("--results", type=Path, default=report.HERE / "results")
+    parser.add_argument("--ends", action="store_true", help="iterations and seconds of models")
     options = parser.parse_args()
+    if options.ends:
+        run_ends(options)
+        return
+    options.problems = options.problems or PROBLEMS
     if options.smoke:
         options.problems, options.topics, options.max_iter = SIMULATED, [3], 60
     warnings.simplefilter("ignore")  # the table has a column for fits that have not converged
@@ -125,29 +191,41 @@ def main() -> None:
                 rows.append(compare(name, X, make, options.max_iter))
                 print("  ".join(map(str, rows[-1].values())), flush=True)
     if not options.smoke:
-        write(rows, options.results, append=options.append)
+        write(rows, options.results / "convergence.csv", HEADS, MARKERS, append=options.append)
 
 
-def write(rows: list[dict], folder: Path, *, append: bool) -> None:
-    """Write the table, or append rows to it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "convergence.csv").open("a" if append else "w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
+def run_ends(options) -> None:
+    """Compare models on the problems of `ENDS_PROBLEMS`, or on some of them."""
+    warnings.simplefilter("ignore")  # the table has a column for fits that have not converged
+    cases = {"simulated-small": (4, 5)} if options.smoke else ENDS_PROBLEMS
+    rows = []
+    for name in options.problems or cases:
+        if name not in cases:
+            raise SystemExit(f"{name}: --ends compares models on {', '.join(cases)}")
+        K, n_models = cases[name]
+        rows += ends(name, counts_of(name, options.smoke), K, options.seeds[0], n_models)
+    if not options.smoke:
+        path = options.results / "convergence_ends.csv"
+        write(rows, path, ENDS_HEADS, ENDS_MARKERS, append=options.append)
+
+
+def write(
+    rows: list[dict], path: Path, heads: dict[str, str], markers: tuple[str, str], *, append: bool
+) -> None:
+    """Write a table, or append rows to it; and the columns `heads` to README.md."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a" if append else "w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
         if not append:
             table.writeheader()
         table.writerows(rows)
-    if folder == report.HERE / "results":
-        with (folder / "convergence.csv").open(newline="") as file:
-            report.write_readme(markdown(list(csv.DictReader(file))), MARKERS)
+    if path.parent == report.HERE / "results":
+        with path.open(newline="") as file:
+            report.write_readme(markdown(list(csv.DictReader(file)), heads), markers)
 
 
-def markdown(rows: list[dict]) -> str:
-    """Return the table in Markdown."""
-    heads = {
-        "problem": "counts", "model": "model", "dtype": "dtype", "K": "K", "seed": "seed",
-        "stop_reason": "ends as", "iterations": "iterations", "left": "left",
-        "proportions_change": "largest change of a proportion", "samples_moved": "samples > 0.05",
-    }  # fmt: skip
+def markdown(rows: list[dict], heads: dict[str, str]) -> str:
+    """Return the table in Markdown, with the columns `heads`."""
     lines = [heads.values(), ("---",) * len(heads)]
     lines += [[row[name] for name in heads] for row in rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

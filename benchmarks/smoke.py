@@ -34,6 +34,7 @@ RUNS = """
     bootstrap.py --smoke
     permutation.py --smoke
     convergence.py --smoke
+    convergence.py --ends --smoke
     optima.py --smoke
     starts.py --smoke
     calibration.py --smoke
