@@ -184,7 +184,8 @@ class TaskContext:
     def _make(self, run: StepRun, tree: TreeSum | None) -> Made:
         """Run a step that makes row arrays, and cache its results except its sums."""
         values, arrays = self._run(run, tree)
-        made = Made(values, arrays, bool(run.step.empty_sums()))
+        # shapes of sums may be those of shared arrays
+        made = Made(values, arrays, bool(self.with_shared(run.step).empty_sums()))
         n_bytes = sum(array.nbytes for of_blocks in arrays.values() for array in of_blocks)
         RECENT.put(self._key(run), made, n_bytes)
         return made
