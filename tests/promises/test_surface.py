@@ -134,6 +134,7 @@ def test_page_on_model_files(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
 @pytest.mark.filterwarnings("ignore:.* fewer than 20 (units|samples)")
 @pytest.mark.filterwarnings("ignore:one unit has most of topics")
+@pytest.mark.filterwarnings("ignore:few units have some topics")
 @pytest.mark.filterwarnings("ignore:most of the variance of topics .* is between units")
 @pytest.mark.filterwarnings("ignore:units= is not given, so that each of 5,15")
 @pytest.mark.filterwarnings("ignore:samples of group 'numpy' have")
@@ -167,6 +168,7 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:the proportion of topic .* varies more in group")
 @pytest.mark.filterwarnings("ignore:one unit has most of topics")
+@pytest.mark.filterwarnings("ignore:few units have some topics")
 @pytest.mark.filterwarnings("ignore:most of the variance of topics .* is between units")
 @pytest.mark.parametrize(
     ("name", "least"),
