@@ -166,8 +166,7 @@ class TaskContext:
     def run(self, run: StepRun, tree: TreeSum) -> list[Values]:
         """Return the results of a step for every block, and add its sums to a tree."""
         if not run.step.arrays.makes:
-            values, _ = self._run(run, tree)
-            return values
+            return self._run(run, tree).values
         made = self._known(run)
         if made is None or made.has_sums:
             made = self._make(run, tree)
@@ -183,30 +182,27 @@ class TaskContext:
 
     def _make(self, run: StepRun, tree: TreeSum | None) -> Made:
         """Run a step that makes row arrays, and cache its results except its sums."""
-        values, arrays = self._run(run, tree)
-        # shapes of sums may be those of shared arrays
-        made = Made(values, arrays, bool(self.with_shared(run.step).empty_sums()))
-        n_bytes = sum(array.nbytes for of_blocks in arrays.values() for array in of_blocks)
+        made = self._run(run, tree)
+        n_bytes = sum(array.nbytes for of_blocks in made.arrays.values() for array in of_blocks)
         RECENT.put(self._key(run), made, n_bytes)
         return made
 
-    def _run(
-        self, run: StepRun, tree: TreeSum | None
-    ) -> tuple[list[Values], dict[str, list[Array]]]:
+    def _run(self, run: StepRun, tree: TreeSum | None) -> Made:
         """Run a step on the blocks, one after the other; without a tree, sums are not kept."""
         tree = TreeSum(self.partition.blocks[-1].number + 1) if tree is None else tree
         step = self.with_shared(run.step)
         inputs = {name: self.resolve(array) for name, array in run.inputs.items()}
         runner = StepRunner([step], self.config.n_threads, [tree])
-        made: dict[str, list[Array]] = {}
+        arrays: dict[str, list[Array]] = {}
         counts = repeat(None) if step.reads is None else self.counts(step.reads)
         for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
-            here = {name: arrays[i] for name, arrays in inputs.items()}
+            here = {name: of_blocks[i] for name, of_blocks in inputs.items()}
             block = LocalBlock(place.number, place, here).for_step(step, of_block)
             runner.add([block])
             for name, array in block.made.items():
-                made.setdefault(name, []).append(array)
-        return runner.values[0], made
+                arrays.setdefault(name, []).append(array)
+        # shapes of sums may be those of shared arrays
+        return Made(runner.values[0], arrays, bool(step.empty_sums()))
 
     def with_shared(self, step: Any) -> Any:
         """Return a step with its shared arrays in place of references."""

@@ -58,8 +58,7 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
             f"the model was fitted to counts of shape {shape}, and X has shape {counts.shape}: "
             "pass the counts that it was fitted to."
         )
-    of_model = getattr(model, "sample_names_", None)
-    rows = rows_by_name(counts.sample_names, of_model, len(counts.row_nnz))
+    rows = rows_by_name(model, counts)
     of_fit = getattr(model, "sample_totals_", None)
     if of_fit is not None:  # files of earlier versions have none
         check_totals_of_fit(counts.row_totals, of_fit[rows], "sample")
@@ -69,7 +68,9 @@ def counts_of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix,
     if fixed["fixed_samples"] is not None:
         fixed["fixed_samples"] = fixed["fixed_samples"][rows]
     # samples without names must be in the order of the fit
-    names = of_model if counts.sample_names is None else counts.sample_names
+    names = counts.sample_names
+    if names is None:
+        names = getattr(model, "sample_names_", None)
     if panel is not None:
         fixed |= {"measured": model.measured_, "panel": panel[rows]}
     if getattr(model, "batches_", None) is not None:

@@ -36,7 +36,7 @@ def efficiencies_of_all(
     others = np.flatnonzero(~np.isin(places, np.arange(model.components_.shape[1])))
     if not others.size:
         return efficiencies_in(model, counts)
-    rows = rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+    rows = rows_by_name(model, counts)
     of_others = select_columns(counts, others)
     n, K = amounts.shape
     mean = np.asarray(of_others.column_totals, np.float64) / max(float(amounts.sum()), 1.0)

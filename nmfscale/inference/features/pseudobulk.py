@@ -273,7 +273,7 @@ def _rows_of(model: Any, counts: CountMatrix) -> Array | None:
     if rows is not None or names is None or counts.sample_names is None or totals is None:
         return rows
     try:
-        rows = rows_by_name(counts.sample_names, names, counts.shape[0])
+        rows = rows_by_name(model, counts)
         check_totals_of_fit(counts.row_totals, totals[rows], "sample")
     except ValueError:
         return None

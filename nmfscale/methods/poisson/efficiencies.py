@@ -51,13 +51,13 @@ class Efficiencies:
     `group_sums` (G, stride) are S at the current point. `moved` must be called if L or F moves.
     """
 
-    def __init__(self, of_groups: Array):
-        self._of_groups, self.n_groups = of_groups, of_groups.shape[1]
-
     # if entries have weights: a mask (G, m) of features without any in a group, and S of each
     # feature, (G, m, stride)
     weightless: Array | None = None
     of_features: Array | None = None
+
+    def __init__(self, of_groups: Array):
+        self._of_groups, self.n_groups = of_groups, of_groups.shape[1]
 
     def sum_groups(self, executor: Executor, source: str = "L") -> None:
         """Compute the sums S of loadings."""

@@ -106,9 +106,7 @@ def initialize(
         raise ValueError(
             f"init={shown(init)} is not one of {allowed} or an array of cluster labels."
         )
-    elif init == "auto" and min(counts.shape) >= 3 * n_components:
-        init = KINDS[number % len(KINDS)]
-    L, F = _start(counts, n_components, init, rng, n_threads)
+    L, F = _start(counts, n_components, init, number, rng, n_threads)
     if L is None:
         F = _floored(F, dtype)
         equal = np.repeat(counts.row_totals[:, np.newaxis] / n_components, n_components, axis=1)
@@ -174,8 +172,8 @@ def _cluster_numbers(init: ArrayLike, counts: CountMatrix, n_components: int) ->
 
 
 def _start(
-    counts: CountMatrix, n_components: int, init: str | Array, rng: np.random.RandomState,
-    n_threads: int,
+    counts: CountMatrix, n_components: int, init: str | Array, number: int,
+    rng: np.random.RandomState, n_threads: int,
 ) -> tuple[Array | None, Array]:  # fmt: skip
     """Make loadings and factors; None for loadings that must still be fitted to the factors."""
     if n_components == 1:
@@ -186,6 +184,8 @@ def _start(
     if init == "nndsvd":
         return _from_singular_vectors(counts, n_components, rng, n_threads)
     enough = min(counts.shape) >= 3 * n_components
+    if init == "auto" and enough:
+        init = KINDS[number % len(KINDS)]
     if init == "clusters" or (init == "auto" and enough and n_components > MANY):
         totals = totals_of_clusters(counts, n_components, rng, n_threads=n_threads)
         # from all samples: a feature may be in none of the drawn ones

@@ -25,7 +25,7 @@ from ...counts.panels import panel_slices
 from ...counts.sell import LANES, SellBlock, lanes_of, largest_of
 from ...engine.protocol import ColumnStep, Needs, Panel
 from ...kernels import dense
-from ..factors import per_lane, to_lanes
+from ..factors import in_lane_order, per_lane, to_lanes
 from ..slices import sliced_counts
 from ..weights.measured import SampleGroups
 from .efficiency_errors import with_errors_of_efficiencies
@@ -203,13 +203,16 @@ class RegressFeatures(ColumnStep):
     ) -> RegressFeatures:  # fmt: skip
         """Return the step for counts."""
         order = counts.layout().column_order
-        totals = _in_lanes(design.totals, order)
+        totals, efficiencies = (
+            to_lanes(values, order, values.shape[1], np.float64, empty=0.0)
+            for values in (design.totals, design.efficiencies.T)
+        )
         sizes = totals.sum(axis=1)
         rates = per_lane(counts.column_totals, order) / np.where(sizes > 0, sizes, 1.0)
         rates = np.where(rates > 0, rates, 1.0)
         return cls(
-            totals, _in_lanes(design.efficiencies.T, order), rates, float(pseudocount),
-            counts.is_integer, weights, design.unit_sums, batch_shape, part,
+            totals, efficiencies, rates, float(pseudocount), counts.is_integer, weights,
+            design.unit_sums, batch_shape, part,
         )  # fmt: skip
 
     def run(self, panel: Panel, n_threads: int) -> dict[str, Array]:
@@ -225,17 +228,18 @@ class RegressFeatures(ColumnStep):
             bounds=self.bounds, n_threads=n_threads, weights=self.weights,
         )  # fmt: skip
         numbers = out.transpose(0, 2, 1).reshape(-1, 5 * K + 2)
-        f = np.ascontiguousarray(numbers[:, :K])
+        in_order = in_lane_order(len(numbers), len(numbers))
+        f = to_lanes(numbers[:, :K], in_order, design.shape[1], np.float64)
         if "groups" in panel.arrays:
             groups = panel.arrays["groups"].astype(np.intp)
             numbers[:, 5 * K] = _products(panel.counts, design, f, groups, efficiencies)
             if self.batch_shape is not None and self.unit_sums is None:
-                numbers = self._with_errors(panel, numbers, groups, n_threads)
+                numbers = self._with_errors(panel, numbers, f, groups, n_threads)
         results = {"squares": sums_of_squares(panel.counts), "regressions": numbers}
         if self.unit_sums is not None:
             results["covariances"] = unit_covariances(
                 panel.counts, design, panel.arrays["units"],
-                totals_of_units(self.unit_sums, efficiencies), f, self.pseudocount,
+                totals_of_units(self.unit_sums, efficiencies), f[:, :K], self.pseudocount,
             )  # fmt: skip
         return results
 
@@ -243,10 +247,12 @@ class RegressFeatures(ColumnStep):
     def _pseudo_of_tests(self) -> float:
         return min(self.pseudocount, PSEUDOCOUNT_OF_TESTS)
 
-    def _with_errors(self, panel: Panel, numbers: Array, groups: Array, n_threads: int) -> Array:
+    def _with_errors(
+        self, panel: Panel, numbers: Array, f: Array, groups: Array, n_threads: int
+    ) -> Array:
         """Return the numbers of regressions with the errors of efficiencies, by some slices."""
         design, K, G = panel.arrays["design"], self.totals.shape[1], self.efficiencies.shape[1]
-        f, out = _padded(numbers[:, :K], design.shape[1]), np.empty_like(numbers)
+        out = np.empty_like(numbers)
         assert self.batch_shape is not None
         beside = np.full(len(panel.counts.offset) - 1, 2 * G * K * K)
         for part in panel_slices(np.diff(panel.counts.offset) + beside, _NUMBERS):
@@ -262,25 +268,10 @@ class RegressFeatures(ColumnStep):
         return out
 
 
-def _in_lanes(values: Array, order: Array) -> Array:
-    """Return rows (m, p) in lane order, 0 in lanes without a feature."""
-    out = np.zeros((len(order), values.shape[1]))
-    out[order >= 0] = values[order[order >= 0]]
-    return out
-
-
-def _padded(rows: Array, stride: int) -> Array:
-    """Return rows (m, K) with zeros up to the stride of factors."""
-    out = np.zeros((len(rows), stride))
-    out[:, : rows.shape[1]] = rows
-    return out
-
-
 def _products(
-    counts: SellBlock, design: Array, frequencies: Array, groups: Array, efficiencies: Array
+    counts: SellBlock, design: Array, f: Array, groups: Array, efficiencies: Array
 ) -> Array:
-    """Return sums (lanes,) of counts times expected counts, by frequencies (lanes, K)."""
-    f = _padded(frequencies, design.shape[1])
+    """Return sums (lanes,) of counts times expected counts, by frequencies (lanes, stride)."""
     sums = np.zeros((len(counts.offset) - 1, LANES))
     for s, (first, last) in enumerate(zip(counts.offset[:-1], counts.offset[1:], strict=True)):
         index, values = (

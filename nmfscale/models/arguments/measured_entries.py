@@ -74,7 +74,7 @@ def efficiencies_in(
     there = np.isin(places, np.arange(of_fit.shape[1]))
     of_batches = np.empty((len(of_fit), len(places)))
     of_batches[:, there], of_batches[:, ~there] = of_fit[:, places[there]], of_others
-    rows = rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+    rows = rows_by_name(model, counts)
     return Pairs.of(model.batch_[rows], measured, len(of_fit)).efficiencies(of_batches)
 
 
@@ -100,7 +100,7 @@ def measured_in(model: Any, counts: CountMatrix) -> Measured | None:
     of_fit = measured_of_fit(model)
     if counts.measured is not None or of_fit is None:
         return Measured.of(counts)
-    rows = rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+    rows = rows_by_name(model, counts)
     places = places_of_features(model, counts)
     if not np.isin(places, np.arange(of_fit.features.shape[1])).all():
         raise ValueError(
@@ -159,7 +159,7 @@ def has_samples_of_fit(model: Any, counts: CountMatrix) -> bool:
     if loadings is None or len(loadings) != counts.shape[0]:
         return False
     try:
-        rows_by_name(counts.sample_names, getattr(model, "sample_names_", None), counts.shape[0])
+        rows_by_name(model, counts)
     except ValueError:
         return False
     return True
@@ -176,8 +176,7 @@ def rows_of_fit(model: Any, counts: CountMatrix) -> Array | None:
     if totals is None or counts.shape != (len(model.loadings_), model.components_.shape[1]):
         return None
     try:
-        of_fit = getattr(model, "sample_names_", None)
-        rows = rows_by_name(counts.sample_names, of_fit, counts.shape[0])
+        rows = rows_by_name(model, counts)
         check_totals_of_fit(counts.row_totals, totals[rows], "sample")
         check_totals_of_fit(counts.column_totals, model.feature_totals_, "feature")
     except ValueError:
@@ -185,14 +184,15 @@ def rows_of_fit(model: Any, counts: CountMatrix) -> Array | None:
     return rows
 
 
-def rows_by_name(names: Any, of_fit: Any, n_samples: int) -> Array:
+def rows_by_name(model: Any, counts: CountMatrix) -> Array:
     """Return the position of each sample in the fit, matched by name if both have names."""
+    names, of_fit = counts.sample_names, getattr(model, "sample_names_", None)
     if names is not None and of_fit is not None:
         names, of_fit = (
             labels.tolist() for labels in same_kind(name_array(names), name_array(of_fit))
         )
     if names is None or of_fit is None or names == of_fit:
-        return np.arange(n_samples)
+        return np.arange(counts.shape[0])
     place = {name: i for i, name in enumerate(of_fit)}
     unknown = [name for name in names if name not in place]
     if unknown:
