@@ -38,6 +38,7 @@ from .models.ssnmf import SSNMF as SSNMF
 from .models.topic_model import TopicModel as TopicModel
 from .readers.concat import concat as concat
 from .readers.convert import write_store as write_store
+from .readers.gene_sets import read_gmt as read_gmt
 from .readers.open import as_counts as as_counts
 from .readers.open import read_counts as read_counts
 from .readers.text_counts import text_counts as text_counts
