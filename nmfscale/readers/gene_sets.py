@@ -10,7 +10,7 @@ from .sources.sources import NamedFileError
 
 
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """Read the gene sets of a GMT file, such as those of MSigDB and Enrichr.
+    r"""Read the gene sets of a GMT file, such as those of MSigDB and Enrichr.
 
     Each line is one set: its name, a description, and its genes, separated by tabs. A gene may have
     a weight after a comma, as in files of Enrichr, which is left out.
@@ -39,7 +39,7 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     >>> import nmfscale
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "markers.gmt")
-    ...     size = path.write_text("B cells\\tmarkers\\tMS4A1\\tCD79A\\nT cells\\tmarkers\\tCD3D\\n")
+    ...     size = path.write_text("B cells\tmarkers\tMS4A1\tCD79A\nT cells\tmarkers\tCD3D\n")
     ...     nmfscale.read_gmt(path)
     {'B cells': ['MS4A1', 'CD79A'], 'T cells': ['CD3D']}
     """
