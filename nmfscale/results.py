@@ -31,6 +31,7 @@ from .inference.replicates.refit_result import BootstrapFit, Estimates
 from .inference.results.origin import Origin
 from .inference.samples.cluster_samples_result import SampleClusters
 from .inference.samples.find_samples_result import LeadingSamples
+from .inference.several_fits.cluster_topics_result import TopicClusters
 from .methods.conversion import TopicParameters
 from .methods.topics.clustering import ClusteringScore
 from .models.comparison import TopicMatch
@@ -44,5 +45,5 @@ __all__ = [
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
     "ProportionRegression", "Pseudobulk", "SampleClusters", "SelectK", "Stability", "StoredCounts",
-    "TopicMatch", "TopicParameters", "TopicQuality", "TopicTruth",
+    "TopicClusters", "TopicMatch", "TopicParameters", "TopicQuality", "TopicTruth",
 ]  # fmt: skip

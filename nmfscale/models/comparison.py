@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ..counts.foreign import refuse_annotated
-from ..counts.names import names_of, repeated_names, same_kind, shown, such_as
+from ..counts.names import name_array, names_of, repeated_names, same_kind, shown, such_as
 from ..counts.warn import warn_caller
 from ..methods.factors import proportions
 from ..methods.topics.matching import affinities_of, best_pairs, cosines_of, lift_correlations_of
@@ -139,6 +139,10 @@ def match_topics(
     UserWarning
         If features of one fit are missing in the other: only common features are compared.
 
+    See Also
+    --------
+    cluster_topics : The topics that many fits have in common.
+
     Notes
     -----
     Features are matched by name if both fits have names.
@@ -164,9 +168,11 @@ def match_topics(
         raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
     a, b = model_of(a), model_of(b)
     (first, names_a), (second, names_b) = (
-        _topics_of(source, name) for source, name in ((a, "a"), (b, "b"))
+        topics_of(source, name) for source, name in ((a, "a"), (b, "b"))
     )
-    first, second = _common(first, second, names_of(a, 1), names_of(b, 1))
+    (first, second), _ = with_common_features(
+        [first, second], [names_of(a, 1), names_of(b, 1)], ("a", "b")
+    )
     similarities = METRICS[metric](first.T, second.T).clip(0, 1)
     here, there = best_pairs(similarities)
     alone = np.setdiff1d(np.arange(len(names_b)), there)
@@ -176,7 +182,7 @@ def match_topics(
     )  # fmt: skip
 
 
-def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
+def topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
     """Return frequencies (K, m) in float64, and names of topics."""
     components = fit
     if hasattr(fit, "get_params"):
@@ -199,33 +205,63 @@ def _topics_of(fit: Any, argument: str) -> tuple[Array, tuple[str, ...]]:
     return proportions(values), tuple(map(str, names))
 
 
-def _common(a: Array, b: Array, names_a: Any, names_b: Any) -> tuple[Array, Array]:
-    """Return the columns of the features that both fits have, in the same order."""
-    if names_a is not None and names_b is not None:
-        names_a, names_b = (array.tolist() for array in same_kind(names_a, names_b))
-    if names_a is None or names_b is None or names_a == names_b:
-        if a.shape[1] != b.shape[1]:
+def with_common_features(
+    topics: Sequence[Array], names: Sequence[Any], fits: Sequence[str]
+) -> tuple[list[Array], Any]:
+    """Return the columns of the features that all fits have, in the order of the first fit.
+
+    `names` of features are an array or None, `fits` what errors call the fits. The names of these
+    features are returned, too, or None.
+    """
+    sizes = [values.shape[1] for values in topics]
+    lists = _lists_of_one_kind(names)
+    if lists is None or all(names_here == lists[0] for names_here in lists):
+        differs = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
+        if differs is not None:
             raise ValueError(
-                f"a has {a.shape[1]} features and b has {b.shape[1]}: features can be matched only "
-                "where both sides have names of them."
+                f"{fits[0]} has {sizes[0]} features and {fits[differs]} has {sizes[differs]}: "
+                "features can be matched only where both sides have names of them."
             )
-        return a, b
-    for side, names in (("a", names_a), ("b", names_b)):
-        if repeated := repeated_names(names):
+        return list(topics), next((array for array in names if array is not None), None)
+    for fit, names_here in zip(fits, lists, strict=True):
+        if repeated := repeated_names(names_here):
             raise ValueError(
-                f"several features of {side} have one name, such as {such_as(repeated)}: make "
+                f"several features of {fit} have one name, such as {such_as(repeated)}: make "
                 "names unique."
             )
-    place = {name: at for at, name in enumerate(names_b)}
-    here = [at for at, name in enumerate(names_a) if name in place]
-    if not here:
-        raise ValueError(f"a and b have no feature in common: {shown(names_a[0])} is not in b.")
-    there = [place[names_a[at]] for at in here]
-    a, b, left = a[:, here], b[:, there], len(names_a) + len(names_b) - 2 * len(here)
-    if left:
-        shares = [float(array.sum(axis=1).mean()) for array in (a, b)]
-        warn_caller(
-            f"{left:,} features are in one of the fits only; the {len(here):,} in both, which have "
-            f"{shares[0]:.1%} and {shares[1]:.1%} of topics on average, are compared."
+    places = [{name: at for at, name in enumerate(names_here)} for names_here in lists]
+    common = [name for name in lists[0] if all(name in place for place in places)]
+    if not common:
+        absent = next(i for i, place in enumerate(places) if lists[0][0] not in place)
+        raise ValueError(
+            f"{' and '.join(fits) if len(fits) < 5 else f'the {len(fits)} fits'} have no feature "
+            f"in common: {shown(lists[0][0])} is not in {fits[absent]}."
         )
-    return a, b
+    kept = [
+        values[:, [place[name] for name in common]]
+        for values, place in zip(topics, places, strict=True)
+    ]
+    if n_left := len(set().union(*places)) - len(common):
+        _warn_of_features(kept, n_left)
+    return kept, name_array(common)
+
+
+def _lists_of_one_kind(names: Sequence[Any]) -> list[list[Any]] | None:
+    """Return names as lists, as text if those of one fit are; None if a fit has no names."""
+    if any(array is None for array in names):
+        return None
+    text = next((array for array in names if all(isinstance(name, str) for name in array)), None)
+    reference = names[0] if text is None else text
+    return [same_kind(reference, array)[1].tolist() for array in names]
+
+
+def _warn_of_features(kept: Sequence[Array], n_left: int) -> None:
+    """Warn that features are not compared, as they are not in all fits."""
+    shares = [float(values.sum(axis=1).mean()) for values in kept]
+    n_common, two = kept[0].shape[1], len(kept) == 2
+    have = f"{shares[0]:.1%} and {shares[1]:.1%}" if two else f"at least {min(shares):.1%}"
+    where = "in one of the fits only" if two else f"not in all {len(kept)} fits"
+    warn_caller(
+        f"{n_left:,} features are {where}; the {n_common:,} in {'both' if two else 'all'}, which "
+        f"have {have} of topics on average, are compared."
+    )

@@ -33,9 +33,14 @@ def heat_map(
     ax.tick_params(axis="x", rotation=90)
     if few:
         _write(ax, values)
-    scale = ax.inset_axes((1.03, 0, 0.3 / max(n_columns, 6), 1))
-    ax.figure.colorbar(ax.images[-1], cax=scale, label=label)
+    add_scale(ax, label, 0.3 / max(n_columns, 6))
     return ax
+
+
+def add_scale(ax: Axes, label: str, width: float) -> None:
+    """Draw the color bar of a map to its right; the width is a share of that of the map."""
+    scale = ax.inset_axes((1.03, 0, width, 1))
+    ax.figure.colorbar(ax.images[-1], cax=scale, label=label)
 
 
 def _write(ax: Axes, values: np.ndarray) -> None:

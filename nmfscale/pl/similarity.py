@@ -1,4 +1,4 @@
-"""similarity_plot: how well the topics of two fits agree."""
+"""similarity_plot: how well the topics of two fits agree, or those of many."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ from numpy.typing import ArrayLike
 
 from ..annotated.keys import KEY
 from ..annotated.scheme import model_in
-from ..counts.argument_types import AnnDataLike
+from ..counts.argument_types import AnnDataLike, ResultLike
 from ..counts.structure import nonnegative_matrix
 from ..models.comparison import TopicMatch, match_topics
 from ..models.pipelines import FittedModel, model_of
-from ..models.topics.topic_labels import topic_labels
+from ..models.topics.topic_labels import shortened, topic_labels
 from .canvas import (
     FigureOptions,
+    axes_or_new,
     names_of_topics,
     plot,
 )
-from .heat_map import heat_map
+from .heat_map import add_scale, heat_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Of the map of many fits: inches of a topic, the smallest and largest side, and the least width of
+# a cluster with a label; rows that have labels.
+_CELL, _LEAST_SIDE, _MOST_SIDE, _LEAST_GAP, _MOST_ROWS = 0.11, 3.0, 9.0, 0.12, 60
+
 
 @plot
 def similarity_plot(
-    match: TopicMatch | AnnDataLike | FittedModel | ArrayLike,
+    match: TopicMatch | ResultLike | AnnDataLike | FittedModel | ArrayLike,
     other: AnnDataLike | FittedModel | None = None,
     *,
     key: str = KEY,
@@ -38,17 +43,20 @@ def similarity_plot(
     ax: Axes | None = None,
     **output: Unpack[FigureOptions],
 ) -> Any:
-    """Draw the similarities of the topics of two fits as a heat map.
+    """Draw the similarities of the topics of two fits, or of many, as a heat map.
 
     Rows are topics of the first fit, columns those of the second. Matched topics are on the
     diagonal and have a frame: if the fits agree, the diagonal is dark and the rest is light. Topics
-    without a partner come last.
+    without a partner come last. Of many fits, rows and columns are the topics of all fits in the
+    order of their clusters, which have frames: columns name the clusters, rows the topics, if there
+    are not more than 60.
 
     Parameters
     ----------
-    match : TopicMatch, AnnData, fitted model, or array-like of shape (K_a, K_b)
+    match : TopicMatch, TopicClusters, AnnData, fitted model, or array-like of shape (K_a, K_b)
         Result of :func:`nmfscale.match_topics`; or the first of two fits, which are then matched;
-        or similarities between 0 and 1, which are drawn in their own order, without frames.
+        or similarities between 0 and 1, which are drawn in their own order, without frames; or the
+        result of :func:`nmfscale.cluster_topics` for many fits.
     other : AnnData or fitted model, default=None
         The second of two fits. If there is none, `other_key` names another fit of `match`.
     key : str, default="topics"
@@ -84,6 +92,8 @@ def similarity_plot(
     >>> [label.get_text() for label in ax.get_xticklabels()]
     ['topic 2', 'topic 0', 'topic 1']
     """
+    if hasattr(match, "min_similarity"):
+        return _clusters(match, ax)
     if other is not None or other_key is not None:
         fits = (match, key), (match if other is None else other, other_key or key)
         match = match_topics(*(model_of(model_in(fit, of)) for fit, of in fits))
@@ -107,6 +117,30 @@ def similarity_plot(
     return ax
 
 
+def _clusters(found: Any, ax: Axes | None) -> Axes:
+    """Draw the similarities of the topics of many fits, in the order of their clusters."""
+    order = np.argsort(found.labels, kind="stable")
+    starts = np.searchsorted(found.labels[order], np.arange(found.n_clusters + 1))
+    n_topics = len(order)
+    side = min(max(_LEAST_SIDE, _CELL * n_topics), _MOST_SIDE)
+    ax = axes_or_new(ax, 2.2 + side, 1.4 + side)
+    ax.imshow(found.similarities[np.ix_(order, order)], cmap="Blues", vmin=0, vmax=1)
+    several = [c for c in range(found.n_clusters) if found.n_fits[c] > 1]
+    for c in several:
+        _frame_of(ax, starts[c], starts[c + 1] - starts[c])
+    several = [c for c in several if found.n_fits[c] * side / n_topics > _LEAST_GAP]
+    middles = [(starts[c] + starts[c + 1] - 1) / 2 for c in several]
+    names = [shortened(found.names[c], 24) for c in several]
+    ax.xaxis.set_ticks(middles, names, size=8, rotation=90, parse_math=False)
+    topics = [f"{found.fit_names[found.fits[t]]}: {found.topic_names[t]}" for t in order]
+    rows = range(n_topics) if n_topics <= _MOST_ROWS else []
+    shown = [shortened(topics[row], 24) for row in rows]
+    ax.yaxis.set_ticks(rows, shown, size=6, parse_math=False)
+    ax.tick_params(length=0)
+    add_scale(ax, "similarity", 0.3 / 6)
+    return ax
+
+
 def _names(names: Any, match: Any, side: str, n_topics: int) -> list[str]:
     """Return names as text; for None, the labels of the topics of one fit."""
     if names is None:
@@ -123,8 +157,13 @@ def _partners_first(partners: np.ndarray, n_topics: int) -> np.ndarray:
 
 def _frame(ax: Axes, n_pairs: int) -> None:
     """Draw a frame around the first cells of the diagonal."""
+    for at in range(n_pairs):
+        _frame_of(ax, at, 1)
+
+
+def _frame_of(ax: Axes, first: int, size: int) -> None:
+    """Draw a frame around the cells of some rows and columns in sequence."""
     from matplotlib.patches import Rectangle
 
-    for at in range(n_pairs):
-        place = at - 0.5, at - 0.5
-        ax.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="#D55E00", lw=1.4))
+    place = first - 0.5, first - 0.5
+    ax.add_patch(Rectangle(place, size, size, fill=False, edgecolor="#D55E00", lw=1.4))

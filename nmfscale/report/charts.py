@@ -120,17 +120,35 @@ def _apart(pixels: Array, areas: Array) -> Array:
 
 def similarity_chart(match: Any) -> Any:
     """Return a heat map of the similarities of the topics of two fits, matched topics first."""
-    from bokeh.models import ColumnDataSource, HoverTool, LinearColorMapper
-    from bokeh.palettes import Blues256
-
     of_a, of_b = (
         [*pairs, *np.setdiff1d(np.arange(size), pairs)]
         for pairs, size in zip(match.pairs.T, match.similarities.shape, strict=True)
     )
     labels = topic_labels(match.names_a, match.words_a), topic_labels(match.names_b, match.words_b)
-    a, b = [labels[0][k] for k in of_a], [labels[1][k] for k in of_b]
-    values = match.similarities[np.ix_(of_a, of_b)]
-    row, column = (indices.ravel() for indices in np.indices(values.shape))
+    chart = _heat_chart(
+        match.similarities[np.ix_(of_a, of_b)], [labels[0][k] for k in of_a],
+        [labels[1][k] for k in of_b], ("this fit", "the other fit"), "similarity chart",
+    )  # fmt: skip
+    chart.xaxis.axis_label, chart.yaxis.axis_label = "the other fit", "this fit"
+    return chart
+
+
+def topic_clusters_chart(result: Any) -> Any:
+    """Return a heat map of the similarities of the topics of many fits, in order of clusters."""
+    order = np.argsort(result.labels, kind="stable")
+    labels = [f"{result.fit_names[result.fits[t]]}: {result.topic_names[t]}" for t in order]
+    values = result.similarities[np.ix_(order, order)]
+    return _heat_chart(values, labels, labels, ("topic", "other topic"), "topic clusters chart")
+
+
+def _heat_chart(
+    values: Array, a: Sequence[str], b: Sequence[str], axes: tuple[str, str], name: str
+) -> Any:
+    """Return a heat map of similarities, with labels of rows and columns."""
+    from bokeh.models import ColumnDataSource, HoverTool, LinearColorMapper
+    from bokeh.palettes import Blues256
+
+    row, column = (indices.ravel().tolist() for indices in np.indices(values.shape))
     source = ColumnDataSource(
         {
             "row": row, "column": column, "a": [a[i] for i in row], "b": [b[j] for j in column],
@@ -138,21 +156,19 @@ def similarity_chart(match: Any) -> Any:
         }
     )  # fmt: skip
     chart = _figure(
-        190 + 22 * len(a), x_range=(-0.5, len(b) - 0.5), y_range=(len(a) - 0.5, -0.5),
-        name="similarity chart",
-    )  # fmt: skip
+        190 + 22 * len(a), x_range=(-0.5, len(b) - 0.5), y_range=(len(a) - 0.5, -0.5), name=name
+    )
     colors = LinearColorMapper(palette=Blues256[::-1], low=0, high=1)
     chart.rect(
         "column", "row", width=1, height=1, line_color="white", source=source,
         fill_color={"field": "value", "transform": colors},
     )  # fmt: skip
-    tooltips = [("this fit", "@a"), ("the other fit", "@b"), ("similarity", "@value{0.00}")]
+    tooltips = [(axes[0], "@a"), (axes[1], "@b"), ("similarity", "@value{0.00}")]
     chart.add_tools(HoverTool(tooltips=tooltips))
     chart.grid.visible = False
     _label(chart.xaxis, b)
     _label(chart.yaxis, a)
     chart.xaxis.major_label_orientation = "vertical"
-    chart.xaxis.axis_label, chart.yaxis.axis_label = "the other fit", "this fit"
     return chart
 
 

@@ -26,6 +26,8 @@ Words = tuple[str, ...] | None
 _MOST_ROWS, _MOST_GROUPS = 500, 8
 # Features of each topic and group in the table of changes; q-values up to which they are counted.
 _N_CHANGES, _LEVEL = 10, 0.05
+# Topics of many fits in a chart.
+_MOST_TOPICS = 60
 # Features of batches in the text.
 _FEATURES = 10
 # Columns of numbers that come first in a table: on a phone, others are off screen.
@@ -124,6 +126,31 @@ def similarity_section(match: Any) -> Section:
         f"{match.similarity.min():.2f} to {match.similarity.max():.2f}, and 1 is the same topic."
     )
     return Section("similarity", "Similarity", [text], [charts.similarity_chart(match)])
+
+
+def topic_clusters_section(result: Any, words: Words) -> Section:
+    """Return the topics that many fits have in common."""
+    n, columns = len(result.fit_names), result.columns()
+    n_samples = len(set(result.samples))
+    table: dict[str, Sequence[Any]] = {
+        "cluster": columns["cluster"].tolist(),
+        f"fits, of {n}": result.n_fits.tolist(),
+        f"samples, of {n_samples}": result.n_samples.tolist(),
+        "similarity": ["" if np.isnan(value) else f"{value:.2f}" for value in result.within],
+        "to the next cluster": [
+            "" if np.isnan(value) else f"{value:.2f}" for value in result.to_nearest
+        ],
+    }
+    if result.feature_names is not None:
+        table["leading features"] = columns["features"].tolist()
+    text = (
+        f"Topics of {n} fits, clustered by similarity, with at most one topic of a fit in each "
+        f"cluster: {int((result.n_fits > 1).sum())} clusters are of several fits, "
+        f"{int((result.n_fits == 1).sum())} topics of one fit only."
+    )
+    few = len(result.labels) <= _MOST_TOPICS
+    charts_of = [charts.topic_clusters_chart(result)] if few else []
+    return Section("topic-clusters", "Topics of many fits", [text], charts_of, table)
 
 
 def select_k_section(result: Any, words: Words) -> Section:
@@ -371,4 +398,5 @@ OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "TopicQuality": quality_section,
     "ConditionFeatures": conditions_section,
     "BatchEffects": batches_section,
+    "TopicClusters": topic_clusters_section,
 }

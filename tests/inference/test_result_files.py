@@ -65,6 +65,7 @@ def results():
         nmfscale.topic_quality(model, X, n_top=3),
         nmfscale.batch_effects(model, batch=GROUPS, clusters=["all"] * N),
         nmfscale.cluster_samples(model),
+        nmfscale.cluster_topics({"a": model, "b": named}),
         nmfscale.find_samples(model, n_top=2),
         nmfscale.compare_fits({"a": model, "b": named}, X),
         nmfscale.pseudobulk(named, X, units=UNITS, groups=GROUPS),

@@ -93,6 +93,7 @@ PARTS = {
         "features": {"", "design", "results", "replicates", "regression"},
         "batches": {"", "design", "results"},
         "choice": {"", "design", "results", "replicates", "samples"},
+        "several_fits": {"", "results"},
     },
 }
 # The ways into the parts of `inference`: what other rooms may import of them, beside the results.
@@ -113,6 +114,7 @@ WAYS_IN = {
     },
     "batches": {"effects"},
     "choice": {"select_k", "stability", "topic_quality", "compare_fits", "consensus"},
+    "several_fits": {"cluster_topics"},
 }
 _OF_DASK = ("readers/streams/dask_array.py", "cluster/local.py", "cluster/pool.py")
 ONLY_IN = {

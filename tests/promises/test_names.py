@@ -19,9 +19,10 @@ NAMES = {
         AnchorNMF FrobeniusNMF GammaPoisson LDA NoisyTopicModel PoissonNMF SSNMF TopicModel
         as_counts concat read_counts read_gmt text_counts thin write_store
         load load_result match_topics write_report
-        balance batch_effects bootstrap_fit bootstrap_weights cluster_samples clustering_score
-        compare_fits condition_features differential_features find_samples group_effects
-        permutation_test pseudobulk regress_proportions select_k stability topic_quality
+        balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
+        clustering_score compare_fits condition_features differential_features find_samples
+        group_effects permutation_test pseudobulk regress_proportions select_k stability
+        topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -44,7 +45,8 @@ NAMES = {
         CorrespondenceAnalysis DifferentialFeatures Estimates FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         NoisyPairs Origin PermutationTest
-        ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicMatch TopicQuality
+        ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicClusters TopicMatch
+        TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,
     "nmfscale.experimental": """

@@ -77,6 +77,7 @@ _CLASSES = {
     "inference.choice.select_k_result": ("SelectK",),
     "inference.choice.stability_result": ("Stability",),
     "inference.choice.topic_quality_result": ("TopicQuality",),
+    "inference.several_fits.cluster_topics_result": ("TopicClusters",),
     "models.comparison": ("TopicMatch",),
 }
 

@@ -1,7 +1,8 @@
-"""Matching of the topics of two fits."""
+"""Similarities of the topics of fits, and matching of those of two."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def lift_correlations_of(F: Array, other: Array) -> Array:
     that all topics share, such as housekeeping genes, do not contribute. If a fit has a single
     topic, the mean is not subtracted, and it is the cosine of ``f_j / sqrt(p_j)``.
     """
-    here, there = (_directions(lifts) for lifts in _deviations(F, other)[0])
+    here, there = (_directions(lifts) for lifts in _deviations((F, other))[0])
     correlations = np.maximum(dense.cross(here, there), 0)
     # topics that equal the mean have no direction, and are similar to each other
     alike = np.outer(F.any(axis=0) & ~here.any(axis=0), other.any(axis=0) & ~there.any(axis=0))
@@ -59,7 +60,7 @@ def corrected_lift_similarities(
     of association between two things). `counts` (K,) are those of the topics.
     """
     here, there, similarities = lift_pairs(F, other)
-    deviations, weight = _deviations(F, other)
+    deviations, weight = _deviations((F, other))
     for A, topics, n, lifts in (
         (F, here, counts, deviations[0]), (other, there, counts_of_other, deviations[1])
     ):  # fmt: skip
@@ -70,13 +71,24 @@ def corrected_lift_similarities(
     return similarities.clip(0, 1)
 
 
-def _deviations(F: Array, other: Array) -> tuple[list[Array], Array]:
+def lift_correlations_among(factors: Sequence[Array]) -> Array:
+    """Return the same (T, T) among all T topics of several fits (m, K), with the mean of all fits.
+
+    Each fit has the same weight in the mean, whatever its number of topics.
+    """
+    points = np.concatenate([_directions(lifts) for lifts in _deviations(factors)[0]], axis=1)
+    some = np.concatenate([F.any(axis=0) for F in factors])
+    alike = some & ~points.any(axis=0)
+    return np.where(np.outer(alike, alike), 1.0, np.maximum(dense.cross(points), 0))
+
+
+def _deviations(factors: Sequence[Array]) -> tuple[list[Array], Array]:
     """Return deviations of topics from their mean times a weight of features, and the weight."""
-    f, g = (_frequencies(A) for A in (F, other))
-    mean = ((f.mean(axis=1) + g.mean(axis=1)) / 2)[:, None]
+    frequencies = [_frequencies(F) for F in factors]
+    mean = (sum(f.mean(axis=1) for f in frequencies) / len(factors))[:, None]
     weight = np.divide(1, np.sqrt(mean), out=np.zeros_like(mean), where=mean > 0)
-    centre = mean if min(f.shape[1], g.shape[1]) > 1 else 0 * mean
-    return [(A - centre) * (A.any(axis=0) * weight) for A in (f, g)], weight
+    centre = mean if min(f.shape[1] for f in frequencies) > 1 else 0 * mean
+    return [(f - centre) * (f.any(axis=0) * weight) for f in frequencies], weight
 
 
 def _frequencies(F: Array) -> Array:
