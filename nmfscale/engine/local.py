@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -60,7 +59,8 @@ class LocalBlock:
 
     def for_step(self, step: Step, counts: SellBlock | None) -> LocalBlock:
         """Return the same block, with the same arrays and these counts."""
-        block = copy(self)
+        block = LocalBlock.__new__(LocalBlock)
+        block.__dict__.update(self.__dict__)
         block.counts, block._step, block._arrays = counts, type(step).__name__, step.arrays
         return block
 

@@ -398,7 +398,7 @@ def check_step(step: Step, way: str = "run") -> None:
                 f"{name} shares {field!r}, which is a {type(value).__name__}: a cluster gets "
                 "arrays once, so that fields in `shared` are arrays of NumPy, or None."
             )
-    if lost := set(arrays.saves) - set(arrays.makes):
+    if arrays.saves and (lost := set(arrays.saves) - set(arrays.makes)):
         raise ValueError(f"{name} saves {min(lost)!r}, which it does not make.")
     for alias, source in arrays.aliases:
         if alias not in arrays.makes or source not in (*arrays.uses, *arrays.makes):
@@ -420,6 +420,8 @@ def check_steps(steps: Sequence[Step], way: str = "run") -> None:
     """Refuse steps that cannot be run together: each as `check_step`, and arrays made twice."""
     for i, step in enumerate(steps):
         check_step(step, way)
+        if i + 1 == len(steps):
+            return
         later = {name for other in steps[i + 1 :] for name in other.arrays.makes}
         needed = {*step.arrays.makes, *(source for _, source in step.arrays.aliases)}
         if later & needed:

@@ -62,12 +62,15 @@ def combine(values: list[Values]) -> Values:
     For names that begin with ``max_`` the maximum is taken; other numbers are added exactly, and
     arrays block after block, entry by entry.
     """
+    if len(values) == 1:  # counts of one block, whose iterations may be short
+        alone = values[0].items()
+        return {n: v if isinstance(v, np.ndarray) or n[:4] == "max_" else v + 0.0 for n, v in alone}
     out: Values = {}
     for name, first in values[0].items():
         numbers = [block[name] for block in values]
         if isinstance(first, np.ndarray):
             reduce = np.max if name.startswith("max_") else np.sum
-            out[name] = first if len(numbers) == 1 else reduce(numbers, axis=0)
+            out[name] = reduce(numbers, axis=0)
         elif name.startswith("max_"):
             out[name] = max(numbers)
         else:

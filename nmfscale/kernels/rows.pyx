@@ -23,7 +23,6 @@ from .slices cimport (
 
 from .operands import SQUARES, packed_size, statistics_size
 
-
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
     """Allocate scratch memory for each thread, on separate cache lines; the caller frees it."""
     cdef char *memory = <char *>malloc((bytes_each + 128) * n_threads + 64)
@@ -130,7 +129,7 @@ cdef int move(move_kernel kernel, size_t size, SlicedCounts counts, RowProblem p
     check_design(counts, problem)
     cdef char *memory = workspace(size + rows.row_bytes, n_threads)
     cdef Py_ssize_t i
-    for i in prange(slices.shape[0], nogil=True, schedule="dynamic", chunksize=2,
+    for i in prange(slices.shape[0], nogil=True, schedule="dynamic", chunksize=1,
                     num_threads=n_threads, use_threads_if=slices.shape[0] > 2):
         move_slice(kernel, counts, problem, rows, extrapolation, slices[i], size,
                    piece(memory, size + rows.row_bytes, threadid()))
@@ -186,7 +185,7 @@ def sums(SlicedCounts counts, RowProblem problem, start, double[:, :, ::1] out, 
     cdef size_t size = update_rows_bytes(problem.c.n_components, problem.dtype.itemsize)
     cdef char *memory = workspace(size, n_threads)
     cdef Py_ssize_t s
-    for s in prange(first, last, nogil=True, schedule="dynamic", chunksize=2,
+    for s in prange(first, last, nogil=True, schedule="dynamic", chunksize=1,
                     num_threads=n_threads, use_threads_if=last - first > 2):
         run_sums(counts, problem, all_rows, s, wanted, &out[s - first, 0, 0],
                  piece(memory, size, threadid()))

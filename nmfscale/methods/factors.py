@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .. import kernels
 from ..counts.aligned import aligned_copy, aligned_empty
+from ..counts.cached import cached_property
 from ..counts.sell import LANES
 from ..kernels import functions
 
@@ -62,7 +63,7 @@ class Constraints:
             priors[name] = None if prior is None else (prior[0], prior[1] * factor)
         return replace(self, **priors)
 
-    @property
+    @cached_property
     def free(self) -> bool:
         """Whether columns may be scaled freely: nothing is fixed and there are no priors."""
         others = {

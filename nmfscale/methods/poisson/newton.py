@@ -356,7 +356,7 @@ class Newton(FactorModel):
         """
         schedule, state, constraints = self.schedule, self.state, self.constraints
         scale: Array = np.ones(self.n_components)
-        if constraints.free and late and not schedule.balanced:
+        if late and not schedule.balanced and constraints.free:
             schedule.balanced = True
             scale = scale_of_means(state)
             schedule.curvature_age = FRESH_EVERY
