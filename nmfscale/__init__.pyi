@@ -9,6 +9,7 @@ from . import pl as pl
 from . import results as results
 from . import tl as tl
 from .inference.batches.effects import batch_effects as batch_effects
+from .inference.choice.coherence import coherence as coherence
 from .inference.choice.compare_fits import compare_fits as compare_fits
 from .inference.choice.select_k import select_k as select_k
 from .inference.choice.stability import stability as stability

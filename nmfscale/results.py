@@ -12,6 +12,7 @@ from .datasets.corpora import Corpus
 from .datasets.noisy import NoisyTruth
 from .datasets.simulate import PoissonTruth, TopicTruth
 from .inference.batches.effects_result import BatchEffects
+from .inference.choice.coherence_result import TopicCoherence
 from .inference.choice.compare_fits_result import FitComparison, FitSummary
 from .inference.choice.consensus import Consensus
 from .inference.choice.select_k_result import SelectK
@@ -45,5 +46,6 @@ __all__ = [
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
     "ProportionRegression", "Pseudobulk", "SampleClusters", "SelectK", "Stability", "StoredCounts",
-    "TopicClusters", "TopicMatch", "TopicParameters", "TopicQuality", "TopicTruth",
+    "TopicClusters", "TopicCoherence", "TopicMatch", "TopicParameters", "TopicQuality",
+    "TopicTruth",
 ]  # fmt: skip

@@ -141,7 +141,12 @@ def demo_corpus(patch, counts):
 
 def small_ranges(patch, n_rows):
     """Measure the quality of topics in ranges of this many rows."""
-    _set(patch, "inference.choice.topic_quality._LEAST_ROWS", n_rows)
+    _set(patch, "inference.choice.coherence._LEAST_ROWS", n_rows)
+
+
+def few_windows(patch, n_windows):
+    """Count this many windows of a text at a time."""
+    _set(patch, "methods.topics.coherence._WINDOWS", n_windows)
 
 
 # Memory and processors ------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from .. import __version__
 from . import commands
 from .batches import add_batch_options, batch_effects
 from .cluster import cluster
+from .coherence import add_coherence_options, coherence
 from .completion import SHELLS, completion
 from .conditions import add_conditions_options, add_pseudobulk_options, conditions, pseudobulk
 from .correspondence import add_correspondence_options, correspondence
@@ -219,7 +220,7 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     add, add_of = command.add_argument, partial(add_parameter, command, bootstrap_weights)
     what = "weights of topics in groups, or mean proportions (default: %(default)s)"
     add("--kind", choices=("weights", "fit"), default="weights", help=what)
-    add_input(command, option="--counts")
+    add_input(command, option="--counts", when="for fit: ")
     add_of("scale", when="for weights", unset=True)
     add_of("equal_weights")
     for name in ("zeros", "within", "interval"):
@@ -421,6 +422,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
         "coherence, exclusivity and size of topics",
         add_quality_options,
     ),
+    "coherence": (coherence, "how well the words of topics belong together", add_coherence_options),
     "batch-effects": (batch_effects, "how batches of samples differ", add_batch_options),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "pseudobulk": (

@@ -65,6 +65,10 @@ EXAMPLES = {
   nmfscale topic-quality model.h5 counts.npz
   nmfscale topic-quality model.h5 counts.npz -o worst-words.csv --table features
   nmfscale topic-quality model.h5 other.nmf -o topics.csv --memory-limit 2GB""",
+    "coherence": """examples:
+  nmfscale coherence model.h5 --texts reviews.csv:review
+  nmfscale coherence lists.txt --texts folder --measure c_npmi --stop-words english
+  nmfscale coherence model.h5 --counts other.nmf --measure u_mass -o words.csv --table words""",
     "batch-effects": """examples:
   nmfscale batch-effects model.h5 --batch cells.h5ad:donor
   nmfscale batch-effects model.h5 --batch donor --conditions disease --clusters cell_type

@@ -145,7 +145,7 @@ def add_cluster_options(command: argparse.ArgumentParser, job: str) -> None:
 
 def add_input(
     command: argparse.ArgumentParser, *, packed: bool = True, option: str | None = None,
-    several: bool = False, **options: Any,
+    when: str = "", several: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """Add the file of counts, as an argument or as `option`, and the options of its format.
 
@@ -157,7 +157,7 @@ def add_input(
         what = "for several INPUT: features that all have, or that any has (default: inner)"
         add("--join", choices=("inner", "outer"), help=what)
     what = (
-        f"{'' if option is None else 'for fit: '}counts, samples x features: "
+        f"{when}counts, samples x features: "
         f"{'a packed .nmf, ' if packed else ''}.npz, .mtx(.gz), docword.*.txt(.gz), .h5ad, .h5mu, "
         ".zarr, .loom, .csv, .tsv, .txt(.gz), 10x .h5 or a 10x folder"
         f"{'; the samples of several files are joined' if several else ''}"

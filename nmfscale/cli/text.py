@@ -11,6 +11,13 @@ from .files import output
 from .messages import COLLAPSED, in_shell_words, say
 from .option_groups import COUNT, PATH, add_run_options, explain, size
 
+TEXTS = "FOLDER|FILE[:COLUMN]"
+WHAT_TEXTS = (
+    "a folder of texts (if they are in subfolders, these are groups); a column of a table, "
+    "FILE.csv:COLUMN or .tsv; a key of JSON lines, FILE.jsonl:KEY; or FILE.txt, a text on each "
+    "line; all also with .gz"
+)
+
 
 def text(arguments: argparse.Namespace) -> int:
     """Count the words of texts, and write a packed store."""
@@ -18,20 +25,14 @@ def text(arguments: argparse.Namespace) -> int:
     # FILE:COLUMN is no path: the part before a colon may be the file to protect
     inputs = [source, source.rpartition(":")[0] or None, arguments.vocabulary]
     target = output(arguments, ("", ".nmf"), inputs)
-    from sklearn.feature_extraction.text import CountVectorizer
-
     from ..counts.short_samples import advice, are_short
     from ..counts.sizes import readable
     from ..engine.threads import resolve_threads
     from ..readers.text_counts import text_counts
 
-    options = {name: getattr(arguments, name) for name in _OPTIONS}
-    parameters = {name: value for name, value in options.items() if value is not None}
-    if arguments.stop_words is not None:
-        parameters["stop_words"] = _stop_words(arguments.stop_words)
     vocabulary = None if arguments.vocabulary is None else _vocabulary(arguments.vocabulary)
     stored = text_counts(
-        source, target, vectorizer=CountVectorizer(**parameters), vocabulary=vocabulary,
+        source, target, vectorizer=vectorizer_of(arguments), vocabulary=vocabulary,
         names=arguments.names, groups=arguments.groups, pattern=arguments.pattern,
         memory_limit=arguments.memory_limit, n_threads=resolve_threads(arguments.threads),
         overwrite=arguments.force, verbose=not arguments.quiet,
@@ -49,6 +50,17 @@ def text(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def vectorizer_of(arguments: argparse.Namespace) -> Any:
+    """Return the CountVectorizer of the options."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    options = {name: getattr(arguments, name, None) for name in _OPTIONS}
+    parameters = {name: value for name, value in options.items() if value is not None}
+    if arguments.stop_words is not None:
+        parameters["stop_words"] = _stop_words(arguments.stop_words)
+    return CountVectorizer(**parameters)
+
+
 _OPTIONS = (
     "ngram_range", "min_df", "max_df", "max_features", "token_pattern", "lowercase", "encoding",
     "decode_error",
@@ -64,19 +76,12 @@ def add_text_options(command: argparse.ArgumentParser) -> None:
         "memory. For new texts, give the model as --vocabulary, and the other options of the fit.",
     )
     add = command.add_argument
-    what = (
-        "a folder of texts (if they are in subfolders, these are groups); a column of a table, "
-        "FILE.csv:COLUMN or .tsv; a key of JSON lines, FILE.jsonl:KEY; or FILE.txt, a text on each "
-        "line; all also with .gz"
-    )
-    add("input", type=PATH, metavar="FOLDER|FILE[:COLUMN]", help=what)
+    add("input", type=PATH, metavar=TEXTS, help=WHAT_TEXTS)
     add("output", type=PATH, metavar="OUT.nmf", help="the packed store to write")
     add("--names", metavar="COLUMN", help="column with names of the texts")
     add("--groups", metavar="COLUMN", help="column with groups of the texts, such as authors")
     what = "only files of the folder with such names, as '*.txt'"
     add("--pattern", metavar="PATTERN", help=what)
-    what = "'english', or a file with a word on each line: words to leave out (default: none)"
-    add("--stop-words", type=PATH, metavar="WORDS", help=what)
     what = "words in fewer texts are left out; a share of the texts if below 1 (default: 2)"
     add("--min-df", type=_limit, default=2, metavar="N|X", help=what)
     what = "words in more texts are left out; a share of the texts with a point (default: 0.5)"
@@ -85,6 +90,22 @@ def add_text_options(command: argparse.ArgumentParser) -> None:
     add("--max-features", type=COUNT, metavar="N", help=what)
     what = "such as 1-2: single words and pairs of neighbours (default: 1)"
     add("--ngram-range", type=_ngrams, metavar="N[-N]", help=what)
+    add_words(command)
+    what = (
+        "count the words of this model, of a packed store, or of a file with a word on each line; "
+        "other words are reported"
+    )
+    add("--vocabulary", type=PATH, metavar="MODEL|FILE", help=what)
+    what = "such as 2GB: words that need more than a quarter of it are sorted on disk"
+    add("--memory-limit", type=size, metavar="SIZE", help=what)
+    add_run_options(command)
+
+
+def add_words(command: argparse.ArgumentParser) -> None:
+    """Add the options that say what the words of texts are."""
+    add = command.add_argument
+    what = "'english', or a file with a word on each line: words to leave out (default: none)"
+    add("--stop-words", type=PATH, metavar="WORDS", help=what)
     what = "regular expression of a word (default: two or more letters or digits)"
     add("--token-pattern", metavar="REGEX", help=what)
     add(
@@ -94,14 +115,6 @@ def add_text_options(command: argparse.ArgumentParser) -> None:
     add("--encoding", metavar="NAME", help="of the texts, such as latin-1 (default: utf-8)")
     what = "what to do about bytes that are not text in the encoding (default: strict, an error)"
     add("--decode-error", choices=("strict", "replace", "ignore"), help=what)
-    what = (
-        "count the words of this model, of a packed store, or of a file with a word on each line; "
-        "other words are reported"
-    )
-    add("--vocabulary", type=PATH, metavar="MODEL|FILE", help=what)
-    what = "such as 2GB: words that need more than a quarter of it are sorted on disk"
-    add("--memory-limit", type=size, metavar="SIZE", help=what)
-    add_run_options(command)
 
 
 def _limit(argument: str) -> int | float:

@@ -1016,7 +1016,7 @@ def test_unknown_options(words, hint, capsys):
         ("quality", "'quality': did you mean topic-quality?"),
         ("permutation_test", "did you mean test?"),
         ("transfrom", "did you mean transform?"),
-        ("coherence", "'coherence'; commands: demo, fit, "),
+        ("exclusivity", "'exclusivity'; commands: demo, fit, "),
     ],
 )
 def test_unknown_commands(word, hint, capsys):

@@ -113,7 +113,14 @@ WAYS_IN = {
         "pyldavis",
     },
     "batches": {"effects"},
-    "choice": {"select_k", "stability", "topic_quality", "compare_fits", "consensus"},
+    "choice": {
+        "select_k",
+        "stability",
+        "topic_quality",
+        "coherence",
+        "compare_fits",
+        "consensus",
+    },
     "several_fits": {"cluster_topics"},
 }
 _OF_DASK = ("readers/streams/dask_array.py", "cluster/local.py", "cluster/pool.py")

@@ -20,9 +20,9 @@ NAMES = {
         as_counts concat read_counts read_gmt text_counts thin write_store
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
-        clustering_score compare_fits condition_features differential_features find_samples
-        group_effects permutation_test pseudobulk regress_proportions select_k stability
-        topic_quality
+        clustering_score coherence compare_fits condition_features differential_features
+        find_samples group_effects permutation_test pseudobulk regress_proportions select_k
+        stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -45,7 +45,8 @@ NAMES = {
         CorrespondenceAnalysis DifferentialFeatures Estimates FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         NoisyPairs Origin PermutationTest
-        ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicClusters TopicMatch
+        ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicClusters
+        TopicCoherence TopicMatch
         TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,

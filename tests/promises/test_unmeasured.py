@@ -210,6 +210,13 @@ QUESTIONS = {
         ALL,
         lambda form: measures(nmfscale.topic_quality(form.model, form.X, n_top=6).to_frame()), 0.1,
     ),
+    "coherence": (
+        JOINED_ONLY,
+        lambda form: nmfscale.coherence(
+            [GENES[:6], GENES[3:9]], form.X, measure="c_npmi"
+        ).coherence,
+        0.1,
+    ),
     "experimental.jackknife_fit": (
         ALL, lambda form: experimental.jackknife_fit(form.model, form.X, [(0, 0)]), 0
     ),

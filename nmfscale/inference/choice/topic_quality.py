@@ -32,17 +32,15 @@ from ...models.base import CountModel
 from ...models.pipelines import FittedModel, model_and_input
 from ...models.topics.topics import topic_names_of
 from ...storage.store import StoredCounts
-from ...terminal import progress_bar
 from ..design.fit_counts import loadings_of_counts
 from ..design.loadings import leading_samples, shares_of_topics
 from ..job import RunOptions, run_options
-from ..replicates.replicates import ReplicateTask, check_positive, run_replicates
+from ..replicates.replicates import ReplicateTask, check_positive
 from ..replicates.shared_fits import counts_of_job, file_of
+from .coherence import add_groups, arrays_of_ranges, rows_of_range
 from .topic_quality_result import TopicQuality
 
 Array = NDArray[Any]
-# Rows of a range, at least, and ranges, at most: results of all ranges are in memory at a time.
-_LEAST_ROWS, _MOST_RANGES = 4096, 32
 
 
 @run_options
@@ -203,7 +201,7 @@ def _measured(
     else:
         own = measured.totals(sizes[:, None])[:, 0]
         overall = np.divide(overall, own, out=np.zeros(len(own)), where=own > 0)
-    n_rows = max(_LEAST_ROWS, -(-len(L) // _MOST_RANGES))
+    n_rows = rows_of_range(len(L))
     task = QualityTask(counts, L, F, tuple(leading), n_rows, overall, measured, values)
     sums = _sums_of(task, job)
     amounts = shares * sizes[:, None]
@@ -275,8 +273,7 @@ class QualityTask(ReplicateTask):
             deviance.add(piece)
             null.add(piece)
             group = measured.groups[piece.first - rows.start :][: matrix.shape[0]]
-            for g, of_group in enumerate(together):
-                of_group.add(matrix if (group == g).all() else matrix[group == g])
+            add_groups(together, matrix, group)
         more = (0, self.n_rows - len(totals))
         return {
             "samples": np.pad(deviance.of_samples, more), "features": deviance.of_features,
@@ -287,19 +284,8 @@ class QualityTask(ReplicateTask):
 
 def _sums_of(task: QualityTask, job: RunOptions) -> dict[str, Array]:
     """Return the deviances of all samples and features, and numbers of samples of pairs."""
-    n, seed = -(-task.counts.shape[0] // task.n_rows), SeedSequence(0)
-    if job["client"] is None:
-        with progress_bar(n, "topic quality", " ranges of samples", job["verbose"]) as advance:
-            parts = []
-            for number in range(n):
-                parts.append(task.run(range(number, number + 1), seed, 1))
-                advance(1)
-        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    else:
-        sums_of_ranges = run_replicates(task, n, random_state=seed, batch_size=1, **job)
-        if sums_of_ranges.interrupted and not sums_of_ranges.done.all():
-            raise KeyboardInterrupt
-        arrays = sums_of_ranges.rows
+    n = -(-task.counts.shape[0] // task.n_rows)
+    arrays = arrays_of_ranges(task, n, job)
     sums = {"together": arrays["together"].sum(axis=0)}
     for kind in ("samples", "null_samples"):
         sums[kind] = np.maximum(2 * arrays[kind].ravel()[: task.counts.shape[0]], 0)

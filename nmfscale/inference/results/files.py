@@ -53,6 +53,7 @@ FORMAT, FORMAT_VERSION = "nmfscale-result", 3
 # The classes that a file may name: results, and what is inside of them, by module.
 _CLASSES = {
     "inference.batches.effects_result": ("BatchEffects",),
+    "inference.choice.coherence_result": ("TopicCoherence",),
     "inference.choice.consensus": ("Consensus",),
     "inference.regression.least_squares": ("LeastSquares",),
     "inference.regression.moderation": ("Moderation",),

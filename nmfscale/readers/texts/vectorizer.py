@@ -56,6 +56,23 @@ def analyzer_of(options: Any) -> Analyzer:
     return lambda text: (of_text if isinstance(text, str) else of_words)(text)
 
 
+def words_in_order(vectorizer: Any) -> tuple[tuple[str, str], Analyzer]:
+    """Return the encoding of texts, and the function that makes the single words of a text.
+
+    Those of `vectorizer` or, if it is None, of ``CountVectorizer()``.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    options = checked_vectorizer(CountVectorizer() if vectorizer is None else vectorizer, None)[0]
+    if options.analyzer != "word":
+        raise ValueError(
+            f"the vectorizer has analyzer={shown(options.analyzer)}: windows are of words, "
+            "analyzer='word'."
+        )
+    decoding = options.encoding, options.decode_error
+    return decoding, analyzer_of(options.set_params(ngram_range=(1, 1), vocabulary=None))
+
+
 def _words(words: str | Sequence[str]) -> list[str]:
     """Return words as they are; scikit-learn also passes single stop words."""
     return [words] if isinstance(words, str) else list(words)
