@@ -137,7 +137,11 @@ def _store(command: argparse.ArgumentParser) -> None:
 
 def _transform(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add_model(command)
+    what = (
+        "file written by fit; or a table of programs (.csv, .tsv or .txt, also with .gz): weights "
+        "of features, with the names of those of INPUT, for each program"
+    )
+    add("model", type=PATH, metavar="MODEL", help=what)
     add_input(command, several=True)
     what = ".npy, written during the work; .npz; .csv or .tsv, also with .gz"
     add("-o", "--output", required=True, type=PATH, metavar="OUT", help=what)
@@ -148,6 +152,8 @@ def _transform(command: argparse.ArgumentParser) -> None:
     )
     add("--missing", choices=("error", "restrict", "zero"), help=what)
     add_batch(command, "; those of new batches are estimated")
+    what = "with --batch and a table: shape of the prior of efficiencies, such as 10"
+    add("--batch-shape", type=at_least(float, 0), metavar="X", help=what)
     add_data_weights(command)
     add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
     add_cluster_options(command, "the work")

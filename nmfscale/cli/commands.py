@@ -181,15 +181,25 @@ def transform(arguments: argparse.Namespace) -> int:
     inputs = [arguments.model, *_inputs(arguments)]
     target = output(arguments, (".npy", *TABLES), inputs)
     as_it_goes = target.suffix.lower() == ".npy"
+    from ..models.from_components import is_table, model_of_table
     from ..models.persistence import load_model
+    from ..models.topic_model import TopicModel
 
-    model = load_model(arguments.model).set_params(memory_limit=arguments.memory_limit)
-    if arguments.threads is not None:
-        model.set_params(n_threads=arguments.threads)
-    model.set_params(verbose=int(not arguments.quiet))
-    where, weights = target if as_it_goes else None, weights_of(arguments, type(model))
+    of_table = is_table(arguments.model)
+    model: Any = TopicModel if of_table else load_model(arguments.model)
+    where, weights = target if as_it_goes else None, weights_of(arguments, model)
+    if arguments.batch_shape is not None and not of_table:
+        arguments.usage("--batch-shape is for a table as MODEL; a fit has estimated it")
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
+        if of_table:
+            model = model_of_table(
+                arguments.model, counts.feature_names, batch_shape=arguments.batch_shape
+            )
+        model.set_params(
+            memory_limit=arguments.memory_limit, verbose=int(not arguments.quiet),
+            n_threads=model.n_threads if arguments.threads is None else arguments.threads,
+        )  # fmt: skip
         how = {"missing": arguments.missing, "client": client}
         how |= batch_of(arguments, counts)
         loadings = model.transform(counts, out=where, **how, **weights)
@@ -268,7 +278,9 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
     say(f"factors         {n_topics} topics x {n_features:,} features")
     if getattr(model, "loadings_", None) is not None:
         say(f"loadings        {len(model.loadings_):,} samples, {model.loadings_.dtype}")
-    if getattr(model, "batches_", None) is not None:
+    if hasattr(model, "from_table_"):
+        say(f"components from {model.from_table_}")
+    if getattr(model, "batches_", None) is not None and len(model.batches_):
         say(f"batches         {_batches_of(model)}")
     _describe_fit(model)
     if getattr(model, "seed_", None) is not None:
@@ -317,6 +329,7 @@ def plot(arguments: argparse.Namespace) -> int:
     groups_file = None if arguments.groups is None else file_and_column(arguments.groups)[0]
     inputs = [*arguments.models, groups_file]
     target = output(arguments, (".png", ".pdf", ".svg"), inputs)
+    from ..models.from_components import why_no_loadings
     from ..models.persistence import load_model
 
     models = {
@@ -328,7 +341,7 @@ def plot(arguments: argparse.Namespace) -> int:
     for name, model in models.items():
         if not hasattr(model, drawn):
             raise ValueError(
-                f"the model {name} has no {drawn.strip('_')} to draw: it was fitted in batches."
+                f"the model {name} has no {drawn.strip('_')} to draw: {why_no_loadings(model)}."
             )
     groups = None
     if arguments.groups is not None:

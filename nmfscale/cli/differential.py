@@ -60,9 +60,10 @@ def _checked_topics(arguments: argparse.Namespace, model: Any) -> tuple[Any, int
     """Return the reference and the number of the topic of the plot, checked before any work."""
     from ..inference.design.loadings import number_of_topic, topics_of_samples
     from ..inference.features.differential_tests import Reference
+    from ..models.from_components import why_no_loadings
 
     if getattr(model, "loadings_", None) is None:
-        raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
+        raise ValueError(f"{arguments.model} has no loadings: {why_no_loadings(model)}.")
     names = topics_of_samples(model, warn=False).topic_names
     reference: Any = [topic_of(part, names) for part in arguments.reference.split(",")]
     if len(reference) == 1 or arguments.reference in names:

@@ -44,6 +44,7 @@ EXAMPLES = {
   nmfscale text new.csv:review new.nmf --vocabulary model.h5 --ngram-range 1-2""",
     "transform": """examples:
   nmfscale transform model.h5 new.npz -o loadings.npz
+  nmfscale transform programs.csv new.h5ad -o loadings.csv.gz --missing restrict
   nmfscale transform model.h5 new.h5ad -o loadings.csv.gz --missing restrict
   nmfscale transform model.h5 new.h5ad -o loadings.npz --batch donor
   nmfscale transform model.h5 new.nmf -o loadings.npy --memory-limit 2GB

@@ -27,11 +27,12 @@ def export(arguments: argparse.Namespace) -> int:
     """Write a model's tables: one file, or all of them into a folder."""
     check_inputs(arguments.model)
     chosen = _targets(arguments)
+    from ..models.from_components import why_no_loadings
     from ..models.persistence import load_model
 
     model = shown_model(arguments, load_model(arguments.model))
     if getattr(model, "loadings_", None) is None and "loadings" in chosen:
-        why = "has no loadings: it was fitted in batches"
+        why = f"has no loadings: {why_no_loadings(model)}"
         if len(chosen) == 1:
             raise ValueError(f"{arguments.model} {why}; nmfscale transform computes loadings.")
         log(f"{arguments.model} {why}; there will be no table of them")
@@ -105,6 +106,8 @@ def _expected_shares(model: Any) -> Any:
     F, L = np.asarray(model.components_, np.float64), getattr(model, "loadings_", None)
     if L is not None:
         weights = (np.asarray(L, np.float64) * _sizes_of_samples(model)[:, None]).sum(axis=0)
+    elif hasattr(model, "from_table_"):
+        weights = np.ones(len(F))
     else:  # fitted in batches: a topic's posterior minus its prior is its counts
         counts = np.asarray(model.topic_word_posterior_, np.float64) - model.topic_word_prior_
         weights = np.maximum(counts, 0).sum(axis=1)

@@ -101,9 +101,8 @@ def weights_of(arguments: argparse.Namespace, estimator: Any) -> dict[str, Any]:
     if data_weights is None:
         return {}
     if "data_weights" not in inspect.signature(estimator.fit).parameters:
-        arguments.usage(
-            f"--data-weights is for PoissonNMF, TopicModel and SSNMF, not {estimator.__name__}"
-        )
+        name = estimator.__name__ if inspect.isclass(estimator) else type(estimator).__name__
+        arguments.usage(f"--data-weights is for PoissonNMF, TopicModel and SSNMF, not {name}")
     return {"data_weights": data_weights if data_weights == "nan" else _weights_in(data_weights)}
 
 

@@ -20,12 +20,13 @@ def label_files(arguments: argparse.Namespace) -> list[str]:
 
 def labelled_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Return the model, labels of its samples that have a group, and a mask of these samples."""
+    from ..models.from_components import why_no_loadings
     from ..models.persistence import load_model
 
     specs = _given(arguments)
     model = load_model(arguments.model)
     if getattr(model, "loadings_", None) is None:
-        raise ValueError(f"{arguments.model} has no loadings: it was fitted in batches.")
+        raise ValueError(f"{arguments.model} has no loadings: {why_no_loadings(model)}.")
     names_of_samples = getattr(model, "sample_names_", None)
     obs = getattr(model, "obs_", None)
     labels = _labels(specs, len(model.loadings_), names_of_samples, obs)

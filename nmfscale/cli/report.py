@@ -81,7 +81,10 @@ def _groups(arguments: argparse.Namespace, model: Any) -> dict[str, Any]:
     if not arguments.groups:
         return {}
     if getattr(model, "loadings_", None) is None:
-        raise ValueError("--groups: the model was fitted in batches, and has no samples to group.")
+        from ..models.from_components import why_no_loadings
+
+        why = why_no_loadings(model)
+        raise ValueError(f"--groups: the model has no samples to group, as {why}.")
     names = getattr(model, "sample_names_", None)
     labels = {}
     for spec in arguments.groups:

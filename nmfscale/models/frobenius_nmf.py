@@ -40,12 +40,13 @@ from .arguments.parameters import estimator
 from .arguments.validation import checked_array
 from .base import CountModel
 from .fitted import Fitted
+from .from_components import FromComponents
 
 Array = NDArray[Any]
 
 
 @estimator
-class FrobeniusNMF(CountModel):
+class FrobeniusNMF(FromComponents, CountModel):
     """Non-negative matrix factorization with the squared Frobenius norm, also of TF-IDF.
 
     The model of scikit-learn's ``NMF`` with its default loss: non-negative loadings W and topics H
@@ -116,7 +117,7 @@ class FrobeniusNMF(CountModel):
         and ``bytes_read`` from files so far. The loss of the last record is that after the loadings
         were moved to their optimum.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, from_table_, seed_, warnings_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -314,7 +315,17 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         of_L, of_F = self.alpha_W * m, alpha_H * n
         return Penalties(of_L * l1, of_L * l2, of_F * l1, of_F * l2)
 
+    def _take_components(self, values: Array) -> None:
+        if self.weighting == "tf-idf":
+            raise ValueError(
+                "weighting='tf-idf' weighs features by the samples of a fit, and a table has none: "
+                "set weighting='counts', or 'documents' for samples of norm 1."
+            )
+        super()._take_components(values)
+        self.idf_ = None
+
     def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
+        self._check_samples()
         L, F = merged_factors(self.loadings_, self.components_.T, parts)
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 
@@ -328,9 +339,10 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     def _pass(self, counts: CountMatrix, *, gathered: bool, explained: bool = False) -> RowsPass:
         """Return the pass that finds loadings, or the squares that they explain."""
         self.check_memory(counts, loadings_needs(counts, self.n_components_), gathered=gathered)
-        L, F = self.loadings_, self.components_.T
+        L, F = getattr(self, "loadings_", None), self.components_.T
         weights = Weights(None, self.idf_, self.weighting != "counts")
-        penalties = self._penalties(len(L), self.n_features_in_)
+        # those of loadings do not depend on the number of samples
+        penalties = self._penalties(1 if L is None else len(L), self.n_features_in_)
         return loadings_pass(
             counts, L, F, weights, penalties, self.threads_for(counts), explained=explained
         )

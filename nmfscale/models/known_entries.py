@@ -111,6 +111,8 @@ class KnownEntries(RowsTransformer):
             refuse_batches(self, batch)
             return None
         labels = self.batches_
+        if batch is None and not len(labels):  # a prior for new batches alone
+            return None
         if batch is None:
             rows = rows_of_fit(self, counts)
             if rows is None:
@@ -183,3 +185,11 @@ class KnownEntries(RowsTransformer):
         self.batch_shape_ = float(fitted.arrays.get(BATCH_SHAPE, [np.inf])[0])
         if batches.shape is None:
             warn_of_small_shape(self.batch_shape_)
+
+    def _keep_no_batch(self, shape: float | str) -> None:
+        """Set the attributes of a model without batches, in which new ones have this prior."""
+        self.batches_ = self.batch_ = self.batch_efficiencies_ = self.batch_shape_ = None
+        if not isinstance(shape, str):
+            self.batches_, self.batch_ = np.zeros(0, str), np.zeros(0, np.int64)
+            self.batch_efficiencies_ = np.ones((0, self.components_.shape[1]))
+            self.batch_shape_ = float(shape)

@@ -14,10 +14,11 @@ from .arguments.parameters import estimator
 from .arguments.penalty import penalty_of
 from .factorization import CountFactorization
 from .fitted import Fitted
+from .from_components import FromComponents
 
 
 @estimator
-class PoissonNMF(CountFactorization):
+class PoissonNMF(FromComponents, CountFactorization):
     """Poisson non-negative matrix factorization by maximum likelihood.
 
     The counts are modelled as ``x_ij ~ Poisson((L F^T)_ij)`` with non-negative loadings L and
@@ -235,6 +236,9 @@ class PoissonNMF(CountFactorization):
         Shape a of their prior, as estimated or given.
     topic_names_ : ndarray of shape (n_components,), object
         Names of topics, if they were set by :meth:`rename_topics`.
+    from_table_ : str
+        File or type of the table that the components come from (:meth:`from_components`); otherwise
+        it does not exist.
 
     Notes
     -----
@@ -277,6 +281,10 @@ class PoissonNMF(CountFactorization):
     True
     """
 
+    def _take_components(self, values: NDArray[Any]) -> None:
+        super()._take_components(values)
+        self._keep_no_batch(self.batch_shape)
+
     def poisson_factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the loadings and factors of the fitted Poisson NMF.
 
@@ -294,7 +302,7 @@ class PoissonNMF(CountFactorization):
         Raises
         ------
         NotFittedError
-            If the model is not fitted.
+            If the model is not fitted, or comes from a table (:meth:`from_components`).
 
         Examples
         --------
@@ -308,6 +316,7 @@ class PoissonNMF(CountFactorization):
                [4., 3., 2., 6.]])
         """
         check_is_fitted(self, "components_")
+        self._check_samples()
         L, F = self._factors()
         return np.ascontiguousarray(L), np.ascontiguousarray(F)
 
@@ -332,6 +341,7 @@ class PoissonNMF(CountFactorization):
         self.loglik_ = fitted.objective
 
     def merged_arrays(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
+        self._check_samples()
         L, F = merged_factors(self.loadings_, self.components_.T, parts)
         return {"loadings_": L, "components_": np.ascontiguousarray(F.T)}
 

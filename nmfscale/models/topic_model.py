@@ -53,7 +53,7 @@ class TopicModel(PoissonNMF):
         counts like two features with equal counts.
     history_, converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, \
 feature_names_in_, sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, \
-topic_names_, seed_, warnings_, row_weights_, has_size_factors_, fixed_topics_, \
+topic_names_, from_table_, seed_, warnings_, row_weights_, has_size_factors_, fixed_topics_, \
 fixed_features_, fixed_samples_, measured_, panel_, batches_, batch_, batch_efficiencies_, \
 batch_shape_, has_missing_entries_, moves_
         As in :class:`PoissonNMF`.
@@ -93,6 +93,10 @@ batch_shape_, has_missing_entries_, moves_
         self.scales_ = scales
         self.loglik_ = float(fitted.history["loglik_multinomial"][-1])
 
+    def _take_components(self, values: NDArray[Any]) -> None:
+        super()._take_components(values / values.sum(axis=1, keepdims=True))
+        self.scales_ = np.ones(len(values), self.components_.dtype)
+
     def _factors(self) -> tuple[NDArray[Any], NDArray[Any]]:
         frequencies = self.components_.T
         return multinomial_to_poisson(self.loadings_, frequencies, self.size_factors_, self.scales_)
@@ -101,6 +105,7 @@ batch_shape_, has_missing_entries_, moves_
         return self.loadings_, self.components_.T
 
     def merged_arrays(self, parts: list[list[int]]) -> dict[str, NDArray[Any]]:
+        self._check_samples()
         expected = (self.size_factors_.astype(np.float64)[:, None] * self.loadings_).sum(axis=0)
         # of the loadings of the Poisson NMF
         totals = np.divide(expected, self.scales_, out=expected * 0, where=self.scales_ > 0)

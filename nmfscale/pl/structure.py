@@ -15,6 +15,7 @@ from ..counts.argument_types import AnnDataLike, RandomStateLike, ResultLike
 from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.structure import nonnegative_matrix
 from ..methods import factors
+from ..models.from_components import why_no_loadings
 from ..models.pipelines import FittedModel, model_of
 from ..models.topics.topic_labels import labels_of, shortened
 from .canvas import (
@@ -40,6 +41,11 @@ def loadings_of(proportions: Any, groups: Any) -> tuple[Any, Any, Any]:
     model = model_of(proportions)
     if not hasattr(model, "components_"):
         return proportions, getattr(proportions, "index", None), None
+    if not hasattr(model, "loadings_"):
+        raise ValueError(
+            f"this {type(model).__name__} has no loadings_, as {why_no_loadings(model)}: pass what "
+            "its transform returns."
+        )
     # the rows of the factors of a Poisson NMF have different sums
     loadings = model.loadings_ * model.components_.sum(axis=1)
     names = getattr(model, "sample_names_", None)

@@ -117,6 +117,8 @@ def fit_facts(model: Any) -> list[tuple[str, str]]:
     facts = [("model", " ".join(repr(model).split()))]
     if getattr(model, "loadings_", None) is not None:
         facts.append(("counts", f"{len(model.loadings_):,} samples x {n_features:,} features"))
+    if hasattr(model, "from_table_"):
+        facts.append(("components from", model.from_table_))
     totals = getattr(model, "sample_totals_", None)
     if totals is not None:
         facts.append(("total count", f"{totals.sum():,.0f}"))

@@ -19,6 +19,7 @@ from ..counts.names import shown
 from ..inference.design.loadings import SampleTopics
 from ..methods.topics.score_names import DEFAULT_SCORE
 from ..models.comparison import match_topics
+from ..models.from_components import why_no_loadings
 from ..models.leading_features import leading_features
 from ..models.pipelines import FittedModel, model_and_input, model_of
 from ..models.tables import Tabular
@@ -134,7 +135,7 @@ def write_report(
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists: pass overwrite=True to replace it.")
     samples = facts.samples_of(model)
-    groupings = _groupings(groups, samples)
+    groupings = _groupings(groups, samples, model)
 
     shown_model = with_symbols(model, symbols) if symbols else model
 
@@ -178,12 +179,12 @@ def write_report(
     return target
 
 
-def _groupings(groups: Any, samples: SampleTopics | None) -> list[tuple[str, Any]]:
+def _groupings(groups: Any, samples: SampleTopics | None, model: Any) -> list[tuple[str, Any]]:
     """Return names of groupings and labels of the samples."""
     if groups is None:
         return []
     if samples is None:
-        raise ValueError("groups: the model was fitted in batches, and has no samples to group.")
+        raise ValueError(f"groups: the model has no samples to group, as {why_no_loadings(model)}.")
     groupings = groups
     if not hasattr(groups, "columns") and not isinstance(groups, Mapping):
         groupings = {str(getattr(groups, "name", None) or "groups"): groups}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..annotated.counts import counts_of, of_fit, selected, weights_of
 from ..annotated.keys import KEY, checked_key
@@ -16,6 +17,7 @@ from ..counts.argument_types import AnnDataLike, PathLike
 from ..counts.base import IntegerPolicy
 from ..counts.names import names_of
 from ..models import CountModel
+from ..models.from_components import is_table, model_of_table
 from ..models.persistence import is_model_file, load_model
 from ..models.pipelines import FittedModel
 from ..readers.streams.matching import Missing
@@ -26,7 +28,7 @@ from .topics import keep_fit, places_by_name
 
 def transform(
     adata: AnnDataLike,
-    reference: AnnDataLike | FittedModel | PathLike,
+    reference: AnnDataLike | FittedModel | ArrayLike | PathLike,
     *,
     key: str = KEY,
     key_added: str | None = None,
@@ -44,9 +46,11 @@ def transform(
     ----------
     adata : AnnData or MuData
         Annotated counts, as in :func:`topics`. Variables are matched by name with those of the fit.
-    reference : AnnData, MuData, fitted model or path
-        Object with a fit by :func:`topics`; a fitted model; or the path of a model file or of an
-        .h5ad file with a fit.
+    reference : AnnData, MuData, fitted model, DataFrame or path
+        Object with a fit by :func:`topics`; a fitted model; a table of programs; or the path of a
+        model file, of an .h5ad file with a fit, or of a table of text (.csv, .tsv, .txt). A table
+        makes a :class:`nmfscale.TopicModel`, as by :meth:`nmfscale.TopicModel.from_components`,
+        whose features are the axis with names of variables of `adata`.
     key : str, default="topics"
         Key of the fit in `reference`, if it is an AnnData object.
     key_added : str, optional
@@ -88,8 +92,9 @@ def transform(
     >>> new.obsm["X_topics"].shape
     (40, 3)
     """
-    model, params = _model_of(reference, key, mod)
     target, returned = writable(adata, mod, copy)
+    names = (target.raw if raw and target.raw is not None else target).var_names
+    model, params = _model_of(reference, key, mod, names)
     place = checked_key(target, key if key_added is None else key_added)
     chosen = of_fit(params, layer, raw)
     if layer is None and raw is None and chosen["layer"] not in target.layers:
@@ -106,10 +111,14 @@ def transform(
     return returned
 
 
-def _model_of(reference: Any, key: str, mod: str | None) -> tuple[Any, dict[str, Any]]:
+def _model_of(
+    reference: Any, key: str, mod: str | None, var_names: Any
+) -> tuple[Any, dict[str, Any]]:
     """Return the model of a reference, and the parameters that an AnnData object keeps of it."""
     if isinstance(reference, CountModel):
         return reference, {}
+    if is_table(reference):
+        return model_of_table(reference, var_names), {}
     if isinstance(reference, str | os.PathLike):
         path = user_path(reference)
         if is_model_file(path):
@@ -124,7 +133,7 @@ def _opened(path: Path) -> Any:
     if path.suffix != ".h5ad":
         with open(path, "rb"):  # missing file: Python's own message
             pass
-        raise ValueError(f"{path} is neither a model file nor an .h5ad file.")
+        raise ValueError(f"{path} is neither a model file nor an .h5ad file, nor a table of text.")
     import anndata
 
     with open_file(path):  # names a file that is half written

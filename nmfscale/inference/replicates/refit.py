@@ -15,6 +15,7 @@ from ...counts.warn import warn_caller
 from ...engine.workers import resolve_client
 from ...models.arguments.names import feature_names_of
 from ...models.base import CountModel
+from ...models.from_components import why_no_loadings
 from ...models.pipelines import estimator_and_input
 from ...models.topics.topic_labels import topic_words
 from ..design.equal_weights import EqualWeights, check_groups, sample_weights
@@ -213,8 +214,8 @@ def _fitted(estimator: Any, counts: CountMatrix, n_threads: int | None) -> Any:
         return estimator
     if hasattr(estimator, "components_"):
         raise ValueError(
-            f"this {type(estimator).__name__} has no loadings_, because partial_fit was called "
-            "last: call fit."
+            f"this {type(estimator).__name__} has no loadings_, as {why_no_loadings(estimator)}: "
+            "call fit."
         )
     fresh = clone(estimator)
     if n_threads is not None:

@@ -271,13 +271,13 @@ def _linear(l1: float, n_components: int) -> Array | None:
 
 
 def loadings_pass(
-    counts: CountMatrix, L: Array, F: Array, weights: Weights, penalties: Penalties,
+    counts: CountMatrix, L: Array | None, F: Array, weights: Weights, penalties: Penalties,
     n_threads: int, *, explained: bool = False,
 ) -> RowsPass:  # fmt: skip
     """Return the pass that finds loadings (n, K) with F (m, K) fixed, in float64.
 
     If `explained` is true, it finds the sum of squares that each row explains (n,) instead. L are
-    the loadings of the fit, from which follows the precision.
+    the loadings of the fit, from which follows the precision; without them, it is that of rounding.
     """
     layout, K = counts.layout(n_threads), F.shape[1]
     F = np.asarray(F, np.float64)
@@ -287,8 +287,10 @@ def loadings_pass(
     if weights.unit:
         steps = (scale_step(counts, layout, weights.features),)
     gram = dense.cross(F, n_threads=n_threads)
-    squares = [float((column * column).sum(dtype=np.float64)) for column in L.T]
-    tolerance = _LITTLE * math.fsum(np.diag(gram) * squares) / len(L)
+    tolerance = 0.0
+    if L is not None:
+        squares = [float((column * column).sum(dtype=np.float64)) for column in L.T]
+        tolerance = _LITTLE * math.fsum(np.diag(gram) * squares) / len(L)
     last = rows_step(design, gram, penalties, _SWEEPS_END, tolerance=tolerance, explained=explained)
     return RowsPass(
         counts, (*steps, last), "explained" if explained else "next", 1 if explained else K,

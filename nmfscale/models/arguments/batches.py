@@ -113,6 +113,13 @@ def _checked(batch: Any, n_samples: int) -> tuple[Array, Array]:
 def refuse_batches(model: Any, batch: Any) -> None:
     """Refuse batches of samples for a model that was fitted without batches."""
     if batch is not None and getattr(model, "batches_", None) is None:
+        if hasattr(model, "from_table_"):
+            raise ValueError(
+                f"batch was passed, and no fit has estimated how much efficiencies of features "
+                f"vary, as this {type(model).__name__} comes from a table: give their prior to "
+                "from_components, such as batch_shape=10 for differences of about 30 %, or leave "
+                "out batch."
+            )
         raise ValueError(
             f"batch was passed, and this {type(model).__name__} was fitted without batches: fit it "
             "with batch=, or leave out batch."

@@ -71,8 +71,8 @@ class CountInputs:
         keep_names(self, X, counts)
         self.sample_names_, self.obs_ = counts.sample_names, counts.obs
         self._take_totals(counts)
-        if hasattr(self, "topic_names_"):  # of a different fit
-            del self.topic_names_
+        for name in {"topic_names_", "from_table_"} & vars(self).keys():  # of a different fit
+            delattr(self, name)
 
     def _take_totals(self, counts: CountMatrix) -> None:
         """Keep the totals of the counts of a fit."""

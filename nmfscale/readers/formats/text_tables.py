@@ -78,6 +78,24 @@ def open_text_table(
     return OpenedTable(path, rows, str(path), sample_names=samples, feature_names=features)
 
 
+def read_text_table(path: Path) -> tuple[Array, Array | None, Array | None]:
+    """Return the numbers of a small table, and the names of its lines and of its fields.
+
+    The name of a line or field is None if the file has no names of them.
+    """
+    place = path.absolute()
+    if not is_text_table(path):
+        endings = ", ".join(_SUFFIXES)
+        raise NamedFileError(f"{path} is no table of text: the name ends with {endings} or .gz.")
+    form = _form_of(place)
+    names, values = list[str](), list[Array]()
+    for line, fields in _lines(place, form):
+        names.append(fields[0])
+        values.append(_numbers(path, line, fields[form.named :], form))
+    of_lines = strings(names) if form.named else None
+    return np.array(values), of_lines, None if form.header is None else strings(form.header)
+
+
 def _entries(path: Path, form: _Form, n_lines: int, nan: bool) -> Iterator[Triplets]:
     """Yield the nonzero entries: numbers of lines and fields, and values."""
     kind = index_type(max(n_lines, form.n_fields))
