@@ -117,7 +117,8 @@ class FrobeniusNMF(FromComponents, CountModel):
         and ``bytes_read`` from files so far. The loss of the last record is that after the loadings
         were moved to their optimum.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, from_table_, seed_, warnings_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, from_table_, seed_, \
+warnings_
         As in :class:`PoissonNMF`.
 
     Notes

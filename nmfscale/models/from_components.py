@@ -100,20 +100,16 @@ class FromComponents:
 
         Examples
         --------
-        Features are matched by name, and those that new samples lack are left out:
-
-        >>> import numpy as np
         >>> import pandas as pd
         >>> from nmfscale import TopicModel
         >>> programs = pd.DataFrame(
         ...     {"B cells": [9, 1, 0], "T cells": [0, 2, 8]}, index=["MS4A1", "CD79A", "CD3D"]
         ... )
         >>> model = TopicModel.from_components(programs, features_in="rows")
-        >>> cells = pd.DataFrame({"CD3D": [8, 0, 4], "MS4A1": [0, 9, 4], "ACTB": [5, 5, 5]})
-        >>> model.transform(cells, missing="restrict").round(2)
-        array([[1.  , 0.  ],
-               [0.  , 1.  ],
-               [0.53, 0.47]])
+        >>> cells = pd.DataFrame([[0, 2, 8], [9, 1, 0]], columns=programs.index)
+        >>> model.transform(cells).round(2)
+        array([[0., 1.],
+               [1., 0.]])
         """
         table = ComponentTable.of(components, feature_names=feature_names, features_in=features_in)
         return cls._from_table(table, **parameters)
