@@ -26,6 +26,7 @@ from .inference.replicates.refit import bootstrap_fit as bootstrap_fit
 from .inference.results.files import load_result as load_result
 from .inference.samples.cluster_samples import cluster_samples as cluster_samples
 from .inference.samples.find_samples import find_samples as find_samples
+from .inference.samples.label_topics import label_topics as label_topics
 from .inference.several_fits.cluster_topics import cluster_topics as cluster_topics
 from .methods.topics.clustering import clustering_score as clustering_score
 from .models.anchor_nmf import AnchorNMF as AnchorNMF

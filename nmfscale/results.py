@@ -32,6 +32,7 @@ from .inference.replicates.refit_result import BootstrapFit, Estimates
 from .inference.results.origin import Origin
 from .inference.samples.cluster_samples_result import SampleClusters
 from .inference.samples.find_samples_result import LeadingSamples
+from .inference.samples.label_topics import TopicDescription
 from .inference.several_fits.cluster_topics_result import TopicClusters
 from .methods.conversion import TopicParameters
 from .methods.topics.clustering import ClusteringScore
@@ -46,6 +47,6 @@ __all__ = [
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
     "ProportionRegression", "Pseudobulk", "SampleClusters", "SelectK", "Stability", "StoredCounts",
-    "TopicClusters", "TopicCoherence", "TopicMatch", "TopicParameters", "TopicQuality",
-    "TopicTruth",
+    "TopicClusters", "TopicCoherence", "TopicDescription", "TopicMatch", "TopicParameters",
+    "TopicQuality", "TopicTruth",
 ]  # fmt: skip

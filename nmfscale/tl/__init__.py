@@ -19,14 +19,15 @@ from .groups import (
     permutation_test,
 )
 from .in_file import restore_h5ad, write_h5ad
-from .rename import rename_topics
+from .rename import label_topics, rename_topics
 from .topics import topics
 from .transform import transform
 
 __all__ = [
     "batch_effects", "bootstrap_weights", "condition_features", "correspondence_analysis",
-    "differential_features", "group_effects", "permutation_test", "pseudobulk", "rename_topics",
-    "restore_h5ad", "select_k", "topic_quality", "topics", "transform", "write_h5ad",
+    "differential_features", "group_effects", "label_topics", "permutation_test", "pseudobulk",
+    "rename_topics", "restore_h5ad", "select_k", "topic_quality", "topics", "transform",
+    "write_h5ad",
 ]  # fmt: skip
 
 # Names that were here, and what to use now.

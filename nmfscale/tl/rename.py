@@ -1,4 +1,4 @@
-"""rename_topics: names of the topics of a fit in an AnnData object or in its file."""
+"""rename_topics, label_topics: names of the topics of a fit in an AnnData object."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from ..annotated.keys import KEY, leading_place
-from ..annotated.places import writable
+from ..annotated.places import column, writable
 from ..annotated.renaming import new_names, renamed_column, renamed_entries
-from ..annotated.scheme import entry_of
+from ..annotated.scheme import entry_of, read_model
 from ..counts.argument_types import AnnDataLike
+from ..inference.samples.label_topics import LabelFunction
+from ..inference.samples.label_topics import label_topics as name_topics
+from ..models.topics.topics import topic_names_of
 from ..storage.atomic import user_path
 from ..storage.in_place import changed_hdf5
 from .in_file import check_h5ad, element_io, root_of
@@ -84,6 +89,60 @@ def rename_topics(
         for part in parts:
             holder = holder[part]
         holder[name] = value
+    return returned
+
+
+def label_topics(
+    adata: AnnDataLike,
+    function: LabelFunction,
+    *,
+    texts: ArrayLike | str | None = None,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Name topics by a function of their leading variables: :func:`nmfscale.label_topics`.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Object with a fit by :func:`topics` or loadings by :func:`transform`.
+    function : callable
+        As in :func:`nmfscale.label_topics`.
+    texts : str or array-like of shape (n_obs,), optional
+        Text of each observation, or the column of ``adata.obs`` that has them.
+    key, mod, copy
+        As in :func:`rename_topics`.
+    **options
+        Further arguments of :func:`nmfscale.label_topics`, such as ``n_top=20``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        None; with `copy`, the copy, with names as by :func:`rename_topics`.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        If there is no such fit, or as :func:`nmfscale.label_topics`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X.toarray())
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> nmfscale.tl.label_topics(adata, lambda topic: f"gene {topic.words[0]}")
+    >>> nmfscale.get.topics_df(adata).columns[0].startswith("gene ")
+    True
+    """
+    whole, (adata, returned) = adata, writable(adata, mod, copy)
+    words = column(adata, texts, "texts", whole=whole)
+    model = read_model(adata, key, every=True)
+    named = name_topics(model, function, texts=words, **options)
+    rename_topics(adata, topic_names_of(named, len(named.components_)), key=key)
     return returned
 
 

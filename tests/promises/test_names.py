@@ -21,8 +21,8 @@ NAMES = {
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features
-        find_samples group_effects permutation_test pseudobulk regress_proportions select_k
-        stability topic_quality
+        find_samples group_effects label_topics permutation_test pseudobulk regress_proportions
+        select_k stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -46,7 +46,7 @@ NAMES = {
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         NoisyPairs Origin PermutationTest
         ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicClusters
-        TopicCoherence TopicMatch
+        TopicCoherence TopicDescription TopicMatch
         TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,
@@ -62,7 +62,8 @@ NAMES = {
     """,
     "nmfscale.tl": """
         batch_effects bootstrap_weights condition_features correspondence_analysis
-        differential_features group_effects permutation_test pseudobulk rename_topics restore_h5ad
+        differential_features group_effects label_topics permutation_test pseudobulk rename_topics
+        restore_h5ad
         select_k topic_quality topics transform write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",

@@ -349,6 +349,7 @@ NOT_ASKED = {
     "write_store": "tests/readers/test_joined.py: what was measured is kept",
     "batch_effects": "tests/inference/test_batch_effects.py: features that were not measured",
     "tl.batch_effects": "batch_effects of an AnnData object",
+    "label_topics": "find_samples",
     "write_report": "topic_quality and proportions of the fit",
     "condition_features": "the counts of pseudobulk",
     "tl.condition_features": "the counts of pseudobulk",
@@ -357,7 +358,7 @@ NOT_ASKED = {
         f"tl.{name}": "no counts: loadings of the fit"
         for name in (
             "bootstrap_weights", "correspondence_analysis", "group_effects", "permutation_test",
-            "rename_topics",
+            "label_topics", "rename_topics",
         )
     },
     **{f"{model.__name__}.inverse_transform": "takes loadings" for model in (

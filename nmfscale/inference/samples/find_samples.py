@@ -99,7 +99,7 @@ def find_samples(
         totals = np.array([len(text) for text in of_samples])
     elif totals is None:
         totals = np.asarray(getattr(model, "loadings_", model), np.float64).sum(axis=1)
-    chosen = _checked_topics(topics, labels)
+    chosen = checked_topics(topics, labels)
     leading = leading_samples(rows[:, chosen], rows[:, chosen] * totals[:, None], int(n_top))
     return LeadingSamples(
         tuple(labels[k] for k in chosen), tuple(leading),
@@ -108,7 +108,7 @@ def find_samples(
     )  # fmt: skip
 
 
-def _checked_topics(topics: Any, names: tuple[Any, ...]) -> list[int]:
+def checked_topics(topics: Any, names: tuple[Any, ...]) -> list[int]:
     """Return the numbers of the topics."""
     if topics is None:
         return list(range(len(names)))
