@@ -67,6 +67,7 @@ def names(tmp_path, monkeypatch):
         "periods": 2000 + np.arange(40) % 4, "covariates": {"age": np.arange(40.0)},
         "texts": texts, "corpus": [[(0, 2), (1, 1)], [(1, 3), (2, 1)]] * 10,
         "dictionary": {0: "good", 1: "bad", 2: "beer"}, "np": np, "PCA": PCA,
+        "lists": [["good", "beer"], ["bad", "food"]], "function": lambda topic: topic.words[0],
         "CountVectorizer": CountVectorizer, "make_pipeline": make_pipeline,
     }  # fmt: skip
 
