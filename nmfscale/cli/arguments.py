@@ -116,6 +116,10 @@ def _fit(command: argparse.ArgumentParser) -> None:
         help="time between two checkpoints; 0 saves every iteration (default: %(default)g)",
     )  # fmt: skip
     add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
+    what = "print what the fit would cost, here and with --workers, and do not run it"
+    add("--plan", action="store_true", help=what)
+    what = "with --plan: plan so many nonzero counts, of samples like those of INPUT"
+    add("--plan-nonzeros", type=at_least(float, 1, 1e13), metavar="N", help=what)
     add_job_options(command, "the fit", "MODEL.h5")
     add_run_options(command)
 

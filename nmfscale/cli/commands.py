@@ -27,6 +27,7 @@ from .job import check_resume, draw_seed, drawn, is_resumed, save_figure, stoppe
 from .labels import batch_of, check_batch, file_and_column, labels_of, read_groups, warn_of_order
 from .messages import COLLAPSED, in_shell_words, log, say
 from .parameters import given_parameters
+from .plan import check_plan, say_plan
 from .symbols import shown_model
 
 
@@ -69,6 +70,8 @@ def fit(arguments: argparse.Namespace) -> int:
     from ..counts.short_samples import are_short
 
     weights = weights_of(arguments, kind)
+    if arguments.plan:
+        return _plan(arguments, kind, weights)
     # a resumed fit replaces the model that the same command wrote when it was interrupted
     goes_on, has_no_seed = is_resumed(arguments), arguments.seed is None
     target = output(arguments, ("", ".h5", ".hdf5"), _inputs(arguments), replaces=goes_on)
@@ -99,12 +102,22 @@ def fit(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _plan(arguments: argparse.Namespace, kind: Any, weights: dict[str, Any]) -> int:
+    """Print what a fit would cost."""
+    counts = read_input(arguments, streamed=arguments.workers is not None)
+    how = weights | batch_of(arguments, counts)
+    if arguments.labels is not None:
+        how["y"] = labels_of(arguments.labels, counts)
+    return say_plan(kind(**given_parameters(arguments)), counts, arguments, **how)
+
+
 def _check_together(arguments: argparse.Namespace, kind: Any) -> None:
     """Refuse options that cannot be combined."""
     check_resume(arguments)
     if arguments.labels is not None and not hasattr(kind, "predict"):
         arguments.usage(f"--labels is for --model ssnmf, not {arguments.model}")
     check_batch(arguments, kind)
+    check_plan(arguments, kind)
     if arguments.write_h5ad is not None:
         check_h5ad_options(arguments)
 

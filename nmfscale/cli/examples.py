@@ -23,6 +23,7 @@ EXAMPLES = {
   nmfscale fit gaps.csv -k 5 --samples-in rows --data-weights nan
   nmfscale fit cells.nmf -k 20 --checkpoint state --resume
   nmfscale fit cells.nmf -k 20 --workers 4
+  nmfscale fit cells.nmf -k 20 --plan --workers 16 --threads 1
   nmfscale fit cells.nmf -k 20 --scheduler tls://192.0.2.10:8786 --tls certificates""",
     "cluster": """examples:
   nmfscale cluster

@@ -53,39 +53,46 @@ def plan_fit(
     the limit is the current memory of the process plus the free memory: of the machine, and within
     its control groups and resource limits. The error advises float32 if the fit ends `in_float64`.
     """
-    held, limit = _held_and_limit(memory_limit)
-    layout = counts.layout(n_threads) if counts.from_file else None
-    rest = held + _BESIDES + _bytes_of_fit(counts, needs)
-    rows = counts.shape[0] * needs.row
-    if elsewhere:
-        plans = [Plan(rest + rows, False, None)]
-    elif layout is None:
-        n_bytes = (SLICE_BYTES + needs.per_count) * counts.nnz
-        if needs.whole_row and len(cut_blocks(counts.row_nnz)) > 2:
-            n_bytes += _WHOLE_COLUMN_BYTES * counts.nnz
-        plans = [Plan(rest + rows + n_bytes, True, None)]
-    else:
-        of_panels = layout.panel_bytes(needs.per_count) if needs.whole_row else 0
-        streamed = rest + layout.buffer_bytes + needs.per_count * min(counts.nnz, BLOCK_NONZEROS)
-        streamed += of_panels
-        kept = layout.nbytes + of_panels + needs.per_count * counts.nnz
-        plans = [
-            Plan(rest + rows + kept, True, None),
-            Plan(streamed + rows, False, None),
-            Plan(streamed, False, tempfile.gettempdir()),
-        ]
+    plans = plans_of_fit(counts, needs, elsewhere=elsewhere, n_threads=n_threads)
+    _, limit = _held_and_limit(memory_limit)
     for plan in plans:
         if plan.peak <= limit:
             return plan
     remedy = f"{_more(memory_limit)}{',' if in_float64 else ' or'} fit fewer components"
     if in_float64:
         remedy += ", or use dtype='float32'"
-    if layout is None and not elsewhere:
+    if not counts.from_file and not elsewhere:
         remedy += (
             f"; or write a packed store, about {readable(SLICE_BYTES * counts.nnz)} ('nmfscale "
             "store', nmfscale.write_store), which a fit reads a block at a time"
         )
     raise _too_much("the fit needs", plans[-1].peak, limit, remedy)
+
+
+def plans_of_fit(
+    counts: CountMatrix, needs: Needs, *, elsewhere: bool = False, n_threads: int = 1
+) -> list[Plan]:
+    """Return the plans between which `plan_fit` decides, the one that needs most memory first."""
+    held, _ = _held_and_limit(None)
+    layout = counts.layout(n_threads) if counts.from_file else None
+    rest = held + _BESIDES + _bytes_of_fit(counts, needs)
+    rows = counts.shape[0] * needs.row
+    if elsewhere:
+        return [Plan(rest + rows, False, None)]
+    if layout is None:
+        n_bytes = (SLICE_BYTES + needs.per_count) * counts.nnz
+        if needs.whole_row and len(cut_blocks(counts.row_nnz)) > 2:
+            n_bytes += _WHOLE_COLUMN_BYTES * counts.nnz
+        return [Plan(rest + rows + n_bytes, True, None)]
+    of_panels = layout.panel_bytes(needs.per_count) if needs.whole_row else 0
+    streamed = rest + layout.buffer_bytes + needs.per_count * min(counts.nnz, BLOCK_NONZEROS)
+    streamed += of_panels
+    kept = layout.nbytes + of_panels + needs.per_count * counts.nnz
+    return [
+        Plan(rest + rows + kept, True, None),
+        Plan(streamed + rows, False, None),
+        Plan(streamed, False, tempfile.gettempdir()),
+    ]
 
 
 def fits_within(

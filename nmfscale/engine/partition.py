@@ -17,7 +17,7 @@ MOST_PARTITIONS, LEAST_PARTITIONS, LEAST_PER_SLOT = 1024, 16, 2
 # Partitions have more blocks only if there would be too many partitions.
 MOST_BLOCKS = FAN_IN**2
 # Share of a worker's memory limit that is used: beyond it, Dask slows the worker down.
-_SHARE = 0.6
+SHARE = 0.6
 # Memory of Python and its libraries.
 _WORKER_BYTES = 250 << 20
 # An index and a count.
@@ -81,7 +81,7 @@ def task_sizes_within(
             worker: besides + slots.get(worker, 1) * of_task
             for worker, limit in limits.items() if limit is not None
         }  # fmt: skip
-        left = {worker: _SHARE * (limits[worker] or 0) - need for worker, need in needed.items()}
+        left = {worker: SHARE * (limits[worker] or 0) - need for worker, need in needed.items()}
         if all(n_bytes >= 0 for n_bytes in left.values()):
             least = int(min(left.values(), default=_KEPT_BYTES))
             return TaskSizes(size, least_branch, 0 if config.store is None else least)
@@ -99,7 +99,7 @@ def _too_little(
     limit, need = limits[worker] or 0, needed[worker]
     return MemoryLimitError(
         f"worker {worker} may hold {readable(limit)}, and the work needs workers of "
-        f"{readable(need / _SHARE)} ({int(need / _SHARE):,} bytes): start them with more memory or "
+        f"{readable(need / SHARE)} ({int(need / SHARE):,} bytes): start them with more memory or "
         "fewer threads, or use fewer components."
     )
 

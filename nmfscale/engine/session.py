@@ -34,7 +34,7 @@ from .workers import WorkerInfo, common_level, preflight, threads_of_task
 # Prefix of folders that are deleted when the fit ends.
 _PREFIX = ".nmfscale-"
 # Size of a worker's cache of arrays: a share of its memory limit, or bytes if it has none.
-_REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
+REMEMBERED, _REMEMBERED_BYTES = 0.15, 1 << 30
 # Row arrays larger than this are not saved in every run.
 _SAVE_ALWAYS, _SAVE_EVERY = 1 << 30, 10
 
@@ -122,7 +122,7 @@ def _run_config(
         folder=str(place) if all(info.sees_folder for info in infos.values()) else None,
         n_threads=threads_of_task(pool, infos, n_threads),
         level=level or common_level(infos),
-        memory=int(_REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
+        memory=int(REMEMBERED * min(limits)) if limits else _REMEMBERED_BYTES,
     )
 
 

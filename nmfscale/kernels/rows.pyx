@@ -23,6 +23,7 @@ from .slices cimport (
 
 from .operands import SQUARES, packed_size, statistics_size
 
+
 cdef char *workspace(size_t bytes_each, int n_threads) except NULL:
     """Allocate scratch memory for each thread, on separate cache lines; the caller frees it."""
     cdef char *memory = <char *>malloc((bytes_each + 128) * n_threads + 64)

@@ -27,6 +27,7 @@ from ..engine.checkpoint import checkpoints_for, described
 from ..engine.local import LocalExecutor
 from ..engine.memory import plan_fit
 from ..engine.monitor import Monitor
+from ..engine.plan import end_if_planned
 from ..engine.protocol import Executor, Method, Needs
 from ..engine.session import ClusterSession, session_of_fit
 from ..methods.poisson.objective import beyond_float32
@@ -316,6 +317,7 @@ class CountModel(
         Fitted
             The best fit.
         """
+        end_if_planned(counts, needs)
         seed, n_threads = self.random_state, self.threads_for(counts)
         with session_of_fit(
             options.client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
