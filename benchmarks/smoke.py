@@ -22,6 +22,7 @@ RUNS = """
     curvature.py --problems simulated-small:18 --max-iter 12 --results RESULTS
     cluster.py --smoke
     cluster_layouts.py --smoke
+    cluster_schedule.py --smoke
     minibatch.py --smoke
     lda.py --smoke
     short_documents.py --smoke
