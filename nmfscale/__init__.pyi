@@ -27,6 +27,8 @@ from .inference.results.files import load_result as load_result
 from .inference.samples.cluster_samples import cluster_samples as cluster_samples
 from .inference.samples.find_samples import find_samples as find_samples
 from .inference.samples.label_topics import label_topics as label_topics
+from .inference.samples.nearest_samples import nearest_samples as nearest_samples
+from .inference.samples.nearest_samples import search_samples as search_samples
 from .inference.several_fits.cluster_topics import cluster_topics as cluster_topics
 from .methods.topics.clustering import clustering_score as clustering_score
 from .models.anchor_nmf import AnchorNMF as AnchorNMF

@@ -33,6 +33,7 @@ from .inference.results.origin import Origin
 from .inference.samples.cluster_samples_result import SampleClusters
 from .inference.samples.find_samples_result import LeadingSamples
 from .inference.samples.label_topics import TopicDescription
+from .inference.samples.ranked_samples_result import RankedSamples
 from .inference.several_fits.cluster_topics_result import TopicClusters
 from .methods.conversion import TopicParameters
 from .methods.topics.clustering import ClusteringScore
@@ -46,7 +47,7 @@ __all__ = [
     "Estimates", "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
-    "ProportionRegression", "Pseudobulk", "SampleClusters", "SelectK", "Stability", "StoredCounts",
-    "TopicClusters", "TopicCoherence", "TopicDescription", "TopicMatch", "TopicParameters",
-    "TopicQuality", "TopicTruth",
+    "ProportionRegression", "Pseudobulk", "RankedSamples", "SampleClusters", "SelectK", "Stability",
+    "StoredCounts", "TopicClusters", "TopicCoherence", "TopicDescription", "TopicMatch",
+    "TopicParameters", "TopicQuality", "TopicTruth",
 ]  # fmt: skip

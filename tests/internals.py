@@ -149,6 +149,12 @@ def few_windows(patch, n_windows):
     _set(patch, "methods.topics.coherence._WINDOWS", n_windows)
 
 
+def small_blocks_of_samples(patch, n_samples, n_queries):
+    """Compute the distances of so many samples and queries at a time."""
+    _set(patch, "methods.topics.nearest._SAMPLES", n_samples)
+    _set(patch, "methods.topics.nearest._QUERIES", n_queries)
+
+
 # Memory and processors ------------------------------------------------------------------------
 
 

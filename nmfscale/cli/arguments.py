@@ -48,6 +48,7 @@ from .option_groups import (
 from .parameters import add_parameter, add_parameters, check_options
 from .quality import add_quality_options, models_of_stability, stability, topic_quality
 from .report import add_report_options, report
+from .search import add_nearest_options, add_search_options, nearest, search
 from .selection import models_to_select, numbers, select_k
 from .text import add_text_options, text
 
@@ -407,7 +408,7 @@ samples are the units, and the test may find differences that do not exist."""
 # Commands whose options are derived from the library.
 _SLOW = (
     "fit", "test", "bootstrap", "correspondence", "select-k", "stability", "differential",
-    "conditions",
+    "conditions", "nearest",
 )  # fmt: skip
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
@@ -433,6 +434,8 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
         add_quality_options,
     ),
     "coherence": (coherence, "how well the words of topics belong together", add_coherence_options),
+    "search": (search, "samples of a fit that are about some words", add_search_options),
+    "nearest": (nearest, "samples of a fit with topics like those of others", add_nearest_options),
     "batch-effects": (batch_effects, "how batches of samples differ", add_batch_options),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "pseudobulk": (

@@ -71,6 +71,12 @@ EXAMPLES = {
   nmfscale coherence model.h5 --texts reviews.csv:review
   nmfscale coherence lists.txt --texts folder --measure c_npmi --stop-words english
   nmfscale coherence model.h5 --counts other.nmf --measure u_mass -o words.csv --table words""",
+    "search": """examples:
+  nmfscale search model.h5 god faith
+  nmfscale search model.h5 orbit --n-top 50 -o space.csv""",
+    "nearest": """examples:
+  nmfscale nearest model.h5 0 17
+  nmfscale nearest model.h5 numpy.linalg.svd --metric jensen-shannon -o like-svd.csv""",
     "batch-effects": """examples:
   nmfscale batch-effects model.h5 --batch cells.h5ad:donor
   nmfscale batch-effects model.h5 --batch donor --conditions disease --clusters cell_type

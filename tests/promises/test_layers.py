@@ -101,7 +101,7 @@ WAYS_IN = {
     "design": {"equal_weights", "groups", "loadings"},
     "results": {"files", "origin"},
     "replicates": {"refit", "jackknife", "selection_fits"},
-    "samples": {"find_samples", "cluster_samples", "label_topics"},
+    "samples": {"find_samples", "cluster_samples", "label_topics", "nearest_samples"},
     "groups": {"bootstrap", "balance", "correspondence", "statistics"},
     "regression": {"effects", "regression", "permutation"},
     "features": {

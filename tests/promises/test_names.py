@@ -21,8 +21,8 @@ NAMES = {
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features
-        find_samples group_effects label_topics permutation_test pseudobulk regress_proportions
-        select_k stability topic_quality
+        find_samples group_effects label_topics nearest_samples permutation_test pseudobulk
+        regress_proportions search_samples select_k stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -45,7 +45,7 @@ NAMES = {
         CorrespondenceAnalysis DifferentialFeatures Estimates FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         NoisyPairs Origin PermutationTest
-        ProportionRegression Pseudobulk SampleClusters SelectK Stability TopicClusters
+        ProportionRegression Pseudobulk RankedSamples SampleClusters SelectK Stability TopicClusters
         TopicCoherence TopicDescription TopicMatch
         TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth

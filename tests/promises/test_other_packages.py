@@ -68,6 +68,7 @@ def names(tmp_path, monkeypatch):
         "texts": texts, "corpus": [[(0, 2), (1, 1)], [(1, 3), (2, 1)]] * 10,
         "dictionary": {0: "good", 1: "bad", 2: "beer"}, "np": np, "PCA": PCA,
         "lists": [["good", "beer"], ["bad", "food"]], "function": lambda topic: topic.words[0],
+        "words": WORDS[:2],
         "CountVectorizer": CountVectorizer, "make_pipeline": make_pipeline,
     }  # fmt: skip
 

@@ -350,6 +350,7 @@ NOT_ASKED = {
     "batch_effects": "tests/inference/test_batch_effects.py: features that were not measured",
     "tl.batch_effects": "batch_effects of an AnnData object",
     "label_topics": "find_samples",
+    "nearest_samples": "proportions as in find_samples",
     "write_report": "topic_quality and proportions of the fit",
     "condition_features": "the counts of pseudobulk",
     "tl.condition_features": "the counts of pseudobulk",

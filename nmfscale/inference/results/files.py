@@ -63,6 +63,7 @@ _CLASSES = {
     "inference.groups.bootstrap_result": ("BootstrapWeights",),
     "inference.samples.cluster_samples_result": ("SampleClusters",),
     "inference.samples.find_samples_result": ("LeadingSamples",),
+    "inference.samples.ranked_samples_result": ("RankedSamples",),
     "inference.choice.compare_fits_result": ("FitComparison", "FitSummary"),
     "inference.groups.correspondence_result": ("CorrespondenceAnalysis",),
     "inference.features.conditions_result": ("ConditionFeatures",),

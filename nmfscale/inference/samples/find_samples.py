@@ -94,7 +94,7 @@ def find_samples(
         raise ValueError("X is given, and model is no fitted model: X is not needed for loadings.")
     rows, totals, names = of_model.rows, of_model.whole_totals, of_model.sample_names
     labels = of_model.topic_names
-    of_samples = _checked_texts(words, names, len(rows))
+    of_samples = checked_texts(words, names, len(rows))
     if totals is None and of_samples is not None:
         totals = np.array([len(text) for text in of_samples])
     elif totals is None:
@@ -117,7 +117,7 @@ def checked_topics(topics: Any, names: tuple[Any, ...]) -> list[int]:
     return [number_of_topic(topic, names, "topics") for topic in topics]
 
 
-def _checked_texts(texts: Any, names: Any, n_samples: int) -> Array | None:
+def checked_texts(texts: Any, names: Any, n_samples: int) -> Array | None:
     """Return the texts in the order of the samples."""
     if texts is None:
         return None

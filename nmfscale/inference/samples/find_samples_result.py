@@ -74,13 +74,15 @@ class LeadingSamples(Result):
                 name = (
                     f"sample {sample}" if self.sample_names is None else self.sample_names[sample]
                 )
-                lines.append(visible_name(f"  {share:4.0%}  {name}{self._beginning(sample)}"))
+                text = beginning_of_text(self.texts, sample)
+                lines.append(visible_name(f"  {share:4.0%}  {name}{text}"))
         return "\n".join(lines)
 
-    def _beginning(self, sample: int) -> str:
-        """Return the beginning of a text on one line."""
-        if self.texts is None:
-            return ""
-        words = " ".join(self.texts[sample][: 4 * _SHOWN].split())
-        cut = len(words) > _SHOWN
-        return f": {words[:_SHOWN]}{chr(0x2026) if cut else ''}"
+
+def beginning_of_text(texts: Array | None, sample: int) -> str:
+    """Return the beginning of the text of a sample on one line, after a colon; "" without texts."""
+    if texts is None:
+        return ""
+    words = " ".join(texts[sample][: 4 * _SHOWN].split())
+    cut = len(words) > _SHOWN
+    return f": {words[:_SHOWN]}{chr(0x2026) if cut else ''}"

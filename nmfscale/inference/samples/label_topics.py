@@ -14,7 +14,7 @@ from ...counts.warn import warn_caller
 from ...methods.topics.score_names import DEFAULT_SCORE, Score
 from ...models.base import CountModel
 from ...models.leading_features import leading_names
-from ...models.pipelines import FittedModel, model_of
+from ...models.pipelines import FittedModel, model_and_input, refuse_swapped
 from ...models.topics.topics import topic_names_of
 from ..replicates.replicates import check_positive
 from .find_samples import checked_topics, find_samples
@@ -142,13 +142,14 @@ def label_topics(
             pipeline, lambda topic: ask(f"Name this topic in three words.\n{topic}"), texts
         )
     """
+    refuse_swapped(model, function, "the function")
     if not callable(function):
         raise TypeError(
             f"function is {shown(function)}: a function of a description of a topic is needed."
         )
     check_positive("n_top", n_top)
     check_positive("n_samples", n_samples)
-    fitted = model_of(model)
+    fitted, _ = model_and_input(model, None)
     descriptions = _descriptions(
         model, fitted, X, topics, leading_names(fitted, None, n_top, score=score),
         n_top=n_samples, texts=texts, layer=layer, raw=raw,
