@@ -43,6 +43,7 @@ def read_input(arguments: argparse.Namespace, streamed: bool = False) -> Any:
         "feature_type",
         "transpose",
         "modality",
+        "modality_weights",
         "samples_in",
     )
     column = getattr(arguments, "labels", None)

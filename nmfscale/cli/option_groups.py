@@ -175,10 +175,19 @@ def add_input(
         add(f"--{of}", type=PATH, metavar="FILE|COLUMN", help=f"{what} with True and False")
     what = "tables of text (.csv, .tsv, .txt, also .gz): a line is a sample, or a feature"
     add("--samples-in", choices=("rows", "columns"), help=what)
-    add("--modality", help=".h5mu: modality to read, such as rna")
+    what = ".h5mu: modality to read, such as rna; given again, modalities are joined side by side"
+    add("--modality", action=_Again, help=what)
+    what = (
+        "for several modalities: their weights in a fit, information (default: the same from "
+        "each), counts (1), or numbers such as 1,0.2"
+    )
+    add("--modality-weights", type=_weights, metavar="WEIGHTS", help=what)
     add("--genome", help="10x: genome to read")
-    what = "10x: such as 'Antibody Capture', or all (default: genes, if there are several types)"
-    add("--feature-type", metavar="TYPE", help=what)
+    what = (
+        "10x: such as 'Antibody Capture', or all (default: genes, if there are several types); "
+        "given again, types are joined as modalities"
+    )
+    add("--feature-type", metavar="TYPE", action=_Again, help=what)
     what = ".npz, .mtx: rows are features, or not (default for .mtx: inferred from files of names)"
     add("--transpose", action=argparse.BooleanOptionalAction, default=None, help=what)
 
@@ -201,6 +210,26 @@ def add_batch(command: argparse.ArgumentParser, more: str) -> None:
         f"one batch for each INPUT{more}"
     )
     command.add_argument("--batch", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
+
+
+class _Again(argparse.Action):
+    """An option that holds one value, or a list if it is given again."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Keep the value, after those of the option before."""
+        earlier = getattr(namespace, self.dest)
+        several = earlier if isinstance(earlier, list) else [earlier]
+        setattr(namespace, self.dest, values if earlier is None else [*several, values])
+
+
+def _weights(text: str) -> Any:
+    """Return the weights of modalities: a word, or numbers separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        return text
 
 
 class _OneOrMore(argparse.Action):

@@ -88,6 +88,12 @@ class CountMatrix(ABC):
     of_text : bool, default=False
         Whether features are words, so that other texts may have a different vocabulary: a word
         that they lack occurs in them 0 times.
+    modalities : array-like of shape (n_features,), optional
+        Label of the modality of each feature, such as "rna"; set by :func:`join_modalities`.
+    feature_weights : array-like of shape (n_features,), optional
+        Positive weight of each feature in the log-likelihood of a fit, ``sum_ij w_j log p(x_ij)``;
+        None means 1. Counts stay as they are: a fit of :class:`PoissonNMF` or :class:`TopicModel`
+        uses the weights, other models refuse them.
 
     Notes
     -----
@@ -105,6 +111,8 @@ class CountMatrix(ABC):
     _dtype: np.dtype[Any]
     # If these are columns of other counts: their numbers there, -1 for columns without counts.
     columns_taken: Any = None
+    _modalities: Any = None
+    _feature_weights: Any = None
     # If counts were read with NaN as missing entries: a sparse mask (n, m) of these.
     nan_entries: Any = None
     _layout: Any = None
@@ -114,7 +122,8 @@ class CountMatrix(ABC):
         feature_names: ArrayLike | None = None, groups: ArrayLike | None = None,
         obs: LabelTable | Callable[[], LabelTable | None] | None = None, notes: Sequence[str] = (),
         first_fraction: str | None = None, measured: tuple[Array, Array] | None = None,
-        of_text: bool = False,
+        of_text: bool = False, modalities: ArrayLike | None = None,
+        feature_weights: ArrayLike | None = None,
     ) -> None:  # fmt: skip
         self.shape = shape
         self._obs = obs
@@ -124,6 +133,7 @@ class CountMatrix(ABC):
         self.notes = tuple(notes)
         self.first_fraction = first_fraction
         self.measured, self.of_text = measured, bool(of_text)
+        self.modalities, self.feature_weights = modalities, feature_weights
 
     @property
     def sample_names(self) -> Any:
@@ -144,6 +154,34 @@ class CountMatrix(ABC):
         self._feature_names = checked_names(names, self.shape[1], "feature_names", "column")
 
     @property
+    def modalities(self) -> Any:
+        """Modality of each column (m,), or None."""
+        return self._modalities
+
+    @modalities.setter
+    def modalities(self, labels: Any) -> None:
+        self._modalities = labels_of(labels, self.shape[1], "modalities", "column")
+
+    @property
+    def feature_weights(self) -> Any:
+        """Weight of each column (m,) in a fit, float64; None if all are 1."""
+        return self._feature_weights
+
+    @feature_weights.setter
+    def feature_weights(self, weights: Any) -> None:
+        weights = labels_of(weights, self.shape[1], "feature_weights", "column")
+        if weights is not None:
+            weights = weights.astype(np.float64)
+            wrong = np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))
+            if wrong.size:
+                raise ValueError(
+                    f"feature_weights[{int(wrong[0])}]={weights[wrong[0]]:g}: weights are "
+                    "positive, finite numbers; leave features out to give them no weight."
+                )
+            weights = None if (weights == 1).all() else weights
+        self._feature_weights = weights
+
+    @property
     def obs(self) -> Any:
         """Columns with a value for each sample, read at the first use; None if there are none."""
         if callable(self._obs):
@@ -162,11 +200,15 @@ class CountMatrix(ABC):
         obs = self._obs
         if rows is not None and obs is not None:
             obs = partial(rows_of, obs, rows)
+        # columns -1 are new ones, whose modality nothing says
+        known = columns is None or not (np.asarray(columns) < 0).any()
         return {
             "sample_names": taken(self.sample_names, rows),
             "feature_names": taken(self.feature_names, columns),
             "groups": taken(self.groups, rows), "obs": obs, "notes": self.notes,
             "measured": part_of_measured(self.measured, rows, columns), "of_text": self.of_text,
+            "modalities": taken(self.modalities, columns) if known else None,
+            "feature_weights": taken(self.feature_weights, columns) if known else None,
         }  # fmt: skip
 
     @property

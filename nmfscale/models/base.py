@@ -235,6 +235,7 @@ class CountModel(
         self._take_names(with_names(X, counts, options.reading), counts)
         self._warn_of_many_components(counts)
         self._check_unmeasured(counts)
+        self._check_feature_weights(counts)
         if not self.fits_short_samples:
             warn_of_short_samples(counts)
         return counts, replace(options, client=client)

@@ -31,6 +31,7 @@ from ..methods.poisson.solvers import (
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
+from ..methods.weights.feature_weights import unweighted_factors, weighted_problem
 from .arguments.batches import batches_of, groups_of
 from .arguments.entry_weights import is_nan, observed_counts
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
@@ -85,6 +86,7 @@ class CountFactorization(HeldFactors):
     }
     method_class = FactorModel
     continues_starts = True
+    weighs_features = True
     parameters_of_topics = "prior_factors", "prior_loadings"
 
     @with_options(FitKeywords)
@@ -285,6 +287,14 @@ class CountFactorization(HeldFactors):
                 "entry_constants": entries.constants(used),
             }
             constraints, used = replace(constraints, **entry_weights), entries.weighted(used)
+        weights, start = counts.feature_weights, F
+        if weights is not None:
+            if entries is not None:
+                raise ValueError(
+                    "data_weights cannot be combined with weights of features, such as those of "
+                    "modalities: set counts.feature_weights = None, and multiply data_weights."
+                )
+            used, F, constraints = weighted_problem(used, F, constraints, weights)
         if seen is not None:
             self._check_start(F, "measured")
             seen.check(counts)
@@ -320,6 +330,9 @@ class CountFactorization(HeldFactors):
             **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
         scaled.finish(fitted.arrays, fitted.history, self.solver, penalty)
+        if weights is not None:
+            factors = fitted.arrays["F"]
+            fitted.arrays["F"] = unweighted_factors(factors, weights, start, constraints)
         self._keep(fitted, sizes)
         self.has_size_factors_ = sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves

@@ -16,6 +16,7 @@ from ..counts.warn import warn_caller
 from ..kernels import dense
 from ..methods.poisson.objective import BATCH_SHAPE
 from ..methods.projection.new_batches import new_efficiencies
+from ..methods.weights.feature_weights import FeatureWeights
 from ..methods.weights.measured import Measured, SampleEfficiencies
 from ..methods.weights.poisson_weights import Observed, PoissonWeights
 from .arguments.batches import (
@@ -91,10 +92,24 @@ class KnownEntries(RowsTransformer):
             seen.check(counts)
         efficiencies = self._efficiencies_in(counts, seen, entry_options)
         observed = seen if efficiencies is None else efficiencies
+        if observed is None and self._feature_weights is not None:
+            observed = Measured.everything(counts.shape)
         return self if observed is None else self._with_observed(observed), counts
 
+    @property
+    def _feature_weights(self) -> Array | None:
+        """Weights of the features of the fit (m,), None if all are 1."""
+        return getattr(self, "feature_weights_", None)
+
     def _with_observed(self, observed: Observed) -> Self:
-        model = copy.copy(self)
+        model, weights = copy.copy(self), self._feature_weights
+        if weights is not None:
+            if isinstance(observed, PoissonWeights):
+                raise ValueError(
+                    "data_weights cannot be combined with the weights of features that "
+                    f"{type(self).__name__} was fitted with, such as those of modalities."
+                )
+            observed = FeatureWeights(observed, weights)
         model._measured = observed
         return model
 

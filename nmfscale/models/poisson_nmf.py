@@ -195,6 +195,12 @@ class PoissonNMF(FromComponents, CountFactorization):
         exists only in this case, in place of `feature_names_in_`, which scikit-learn reserves for
         text. Features of new counts are matched with those of the fit by name, see
         :meth:`transform`.
+    modalities_ : ndarray of shape (n_features,)
+        Modality of each feature, if the counts have modalities: see :func:`join_modalities`.
+    feature_weights_ : ndarray of shape (n_features,), float64
+        Weight of each feature in the log-likelihood, if the counts have weights. Factors and
+        expected counts are those of the counts as they are; `loglik_` and `history_` have the
+        weighted log-likelihood, and so has :meth:`score`, per count times its weight.
     of_text_ : bool
         True if features are words; otherwise it does not exist. Words that new samples lack are
         then taken as 0 (`missing` of :meth:`transform`).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,6 +16,7 @@ from ..counts.argument_types import CountsLike, MaskLike
 from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals
 from ..counts.logarithms import check_fractions
 from ..counts.memory import Counts
+from ..counts.names import shown
 from ..counts.sizes import check_table_size, parse_bytes
 from ..storage.atomic import user_path
 from ..storage.store import StoredCounts, open_store
@@ -38,6 +39,7 @@ from .options import SourceOptions, check_source
 from .sources.masks import MASKS, NAMES
 from .streams.file_counts import FileCounts
 from .streams.joined import Join, JoinedRows, check_join, labelled, sources_in
+from .streams.modalities import JoinedModalities, ModalityWeighting, weights_of_modalities
 from .streams.stream import MEMORY_LIMIT, RowStream, open_stream
 from .streams.thinning import PartOfCounts
 
@@ -54,9 +56,10 @@ def as_counts(
     mask_obs: MaskLike | None = None,
     groups: str | None = None,
     genome: str | None = None,
-    feature_type: str | None = None,
+    feature_type: str | Sequence[str] | None = None,
     transpose: bool | None = None,
-    modality: str | None = None,
+    modality: str | Sequence[str] | None = None,
+    modality_weights: ModalityWeighting | Mapping[str, float] | Sequence[float] | None = None,
     samples_in: SamplesIn | None = None,
     join: Join = "inner",
     labels: Sequence[str] | None = None,
@@ -97,15 +100,19 @@ def as_counts(
     genome : str, optional
         10x: the genome to read; needed if a Cell Ranger 2 file holds several genomes, or a folder
         has a subfolder for each.
-    feature_type : str, optional
+    feature_type : str or list of str, optional
         10x: the type of features to keep, or ``"all"``. By default, only gene expression is kept
-        if there are several types.
+        if there are several types. Several types are joined as modalities.
     transpose : bool, optional
         ``.mtx`` and ``.npz``: whether the file holds features x samples. By default, an ``.npz``
         file holds samples x features, and the orientation of a ``.mtx`` file is inferred from the
         files of names beside it: see :func:`read_counts`.
-    modality : str, optional
-        .h5mu and MuData objects: the modality to read; needed if there are several.
+    modality : str or list of str, optional
+        .h5mu and MuData objects: the modality to read; needed if there are several. A list of
+        modalities is joined side by side: see :func:`join_modalities`.
+    modality_weights : {"information", "counts"}, dict or sequence, optional
+        Weights of joined modalities in a fit, by default "information": see
+        :func:`join_modalities`.
     samples_in : {"rows", "columns"}, optional
         Tables of text: whether a line is a sample, or a feature. It must be given.
     join, labels
@@ -162,8 +169,8 @@ def as_counts(
         X, layer=layer, raw=raw, names=names, feature_names=feature_names,
         sample_names=sample_names, mask_var=mask_var, mask_obs=mask_obs, groups=groups,
         genome=genome, feature_type=feature_type, transpose=transpose, modality=modality,
-        samples_in=samples_in, join=join, labels=labels, integer=integer, subject=subject,
-        in_memory=in_memory, memory_limit=memory_limit,
+        modality_weights=modality_weights, samples_in=samples_in, join=join, labels=labels,
+        integer=integer, subject=subject, in_memory=in_memory, memory_limit=memory_limit,
     )  # fmt: skip
 
 
@@ -177,6 +184,25 @@ def open_counts(
     these, NaN are missing entries: the counts have a mask of them, `nan_entries`.
     """
     check_integer(integer)
+    if (several := _several(choices)) is not None:
+        option, labels = several
+        weights = choices.pop("modality_weights", None)
+        of_each = {**choices, "integer": integer}
+        del of_each[option]
+
+        def opened(label: str, **options: Any) -> CountMatrix:
+            return open_counts(
+                source, subject=subject, in_memory=in_memory, memory_limit=memory_limit,
+                **(options | {option: label}),
+            )  # fmt: skip
+
+        weights = "information" if weights is None else weights
+        return counts_of_modalities(labels, opened, weights, "outer", of_each, in_memory)
+    if choices.pop("modality_weights", None) is not None:
+        raise ValueError(
+            "modality_weights are for several modalities: give their names by modality=[...], or "
+            "join them by join_modalities."
+        )
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     join, labels = choices.pop("join", "inner"), choices.pop("labels", None)
     check_join(join)
@@ -222,6 +248,44 @@ def open_counts(
     if counts is not source:
         check_totals(counts, holder)
     return counts
+
+
+def _several(choices: Mapping[str, Any]) -> tuple[str, list[str]] | None:
+    """Return the option that names several modalities, and their names; None if none does."""
+    for option in ("modality", "feature_type"):
+        value = choices.get(option)
+        if isinstance(value, list | tuple):
+            labels = [str(label) for label in value]
+            if not labels or len(set(labels)) < len(labels):
+                raise ValueError(f"{option}={shown(value)}: different names are needed.")
+            return option, labels
+    return None
+
+
+def counts_of_modalities(
+    labels: Sequence[str], opened: Callable[..., CountMatrix], weights: Any, join: Join,
+    options: dict[str, Any], in_memory: bool,
+) -> CountMatrix:  # fmt: skip
+    """Return the counts of modalities side by side; ``opened(label, **options)`` opens one.
+
+    `options` are those of `open_counts`, of which names and masks are for the joined table.
+    """
+    check_join(join)
+    of_all = (*MASKS, "feature_names", "sample_names")
+    options = given_choices(**options)
+    part = {name: options.pop(name) for name in of_all if name in options}
+    parts = {label: opened(label, **options) for label in labels}
+    rows = JoinedModalities(parts, join)
+    of_modalities = weights_of_modalities(parts, weights)
+    rows.about["feature_weights"] = np.repeat(
+        list(of_modalities.values()), [counts.shape[1] for counts in parts.values()]
+    )
+    if len(labels) > 1:
+        amounts = ", ".join(f"{label} {weight:g}" for label, weight in of_modalities.items())
+        rows.about["notes"] = [*rows.about["notes"], f"weights: {amounts}"]
+    joined: CountMatrix = rows.in_memory() if in_memory else FileCounts(rows)
+    check_totals(joined, rows.subject)
+    return part_of_counts(joined, part)
 
 
 def _joined_counts(

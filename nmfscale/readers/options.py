@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from ..counts.argument_types import MaskLike
 from .formats.text_tables import SamplesIn
 from .streams.joined import Join
+from .streams.modalities import ModalityWeighting
 
 
 class TableOptions(TypedDict, total=False):
@@ -17,9 +18,9 @@ class TableOptions(TypedDict, total=False):
 
     groups: str | None
     genome: str | None
-    feature_type: str | None
+    feature_type: str | Sequence[str] | None
     transpose: bool | None
-    modality: str | None
+    modality: str | Sequence[str] | None
     samples_in: SamplesIn | None
     names: str | None
     feature_names: ArrayLike | Mapping[int, str] | None
@@ -29,13 +30,14 @@ class TableOptions(TypedDict, total=False):
 
 
 class SourceOptions(TableOptions, total=False):
-    """The same, with the options of lists of files and objects."""
+    """The same, with the options of several files or objects, and of several modalities."""
 
     join: Join
     labels: Sequence[str] | None
+    modality_weights: ModalityWeighting | Mapping[str, float] | Sequence[float] | None
 
 
-SOURCE = (*TableOptions.__annotations__, "join", "labels")
+SOURCE = (*TableOptions.__annotations__, "join", "labels", "modality_weights")
 
 
 def check_source(

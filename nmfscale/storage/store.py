@@ -8,16 +8,18 @@ Format 2.  Root attributes: ``format`` = "nmfscale-counts", ``format_version`` =
                        ``slice_dtype``, ``largest``, ``notes``, ``source`` (where the counts come
                        from), ``first_fraction`` (null if all counts are integers), ``of_text``
                        (true if features are words; otherwise not there) and ``parts``: which of
-                       ``values``, ``names/...``, ``obs`` and ``measured`` the file has
+                       ``values``, ``names/...``, ``obs``, ``feature_weights`` and ``measured`` the
+                       file has
 ``rows/nnz``           (n,) int64, number of nonzero counts of each sample; ``rows/totals`` float64,
                        their sum
 ``columns/nnz``        (m,) int64, the same for each feature; ``columns/totals`` float64
 ``values/value``       the distinct counts, and ``values/times``, how often each occurs; only if
                        nearly all counts are below 65,536
 ``large/value``        the counts that are split into pieces, and ``large/times``
-``names/sample``       and ``names/feature``, ``names/group``: ``text`` and ``ends`` of the names,
-                       if there are names
+``names/sample``       and ``names/feature``, ``names/group``, ``names/modality``: ``text`` and
+                       ``ends`` of the names, if there are names
 ``obs``                columns with a value for each sample: see `nmfscale.storage.label_tables`
+``feature_weights``    (m,) float64: see `feature_weights` of `CountMatrix`
 ``measured/features``  (n_panels, m) uint8, 1 for the features that were measured in a panel, and
                        ``measured/panel`` (n,) int64: see `measured` of `CountMatrix`
 ``blocks/000000``      rows ``start:stop`` (attributes), ``rows_index``, ``rows_count``,
@@ -61,8 +63,9 @@ FORMAT, FORMAT_VERSION = "nmfscale-counts", 2
 # Parts that a store may lack, besides VALUES, and the attributes of counts that hold them.
 NAMES = {
     "names/sample": "sample_names", "names/feature": "feature_names", "names/group": "groups",
+    "names/modality": "modalities",
 }  # fmt: skip
-OBS, MEASURED = "obs", "measured"
+OBS, MEASURED, WEIGHTS = "obs", "measured", "feature_weights"
 _ALWAYS = {"about", "blocks", "columns", "large", "rows"}
 
 
@@ -180,7 +183,9 @@ class StoredCounts(CountMatrix):
             raise KeyError("it has another format")
         about = _about(file)
         n, m = (int(size) for size in about["shape"])
-        sizes = {"names/sample": n, "names/feature": m, "names/group": n}
+        sizes = {
+            "names/sample": n, "names/feature": m, "names/group": n, "names/modality": m
+        }  # fmt: skip
         there = [part for part in NAMES if part in about["parts"]]
         names: dict[str, Any] = {
             NAMES[part]: read_names(file, part, (sizes[part],)) for part in there
@@ -193,6 +198,8 @@ class StoredCounts(CountMatrix):
             if panel.size and not 0 <= panel.min() <= panel.max() < len(features):
                 raise damaged(file, f"{MEASURED}/panel has numbers of panels that do not exist")
             names["measured"] = features.astype(bool), panel
+        if WEIGHTS in about["parts"]:
+            names[WEIGHTS] = read_checked(file, WEIGHTS, (m,), ("float64",))
         super().__init__(
             (n, m), notes=about["notes"], first_fraction=about["first_fraction"],
             of_text=about.get("of_text", False), **names,

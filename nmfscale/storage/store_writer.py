@@ -14,7 +14,7 @@ from ..counts.blocks import ValueCounts
 from .arrays import put, put_json, put_names
 from .atomic import atomic_hdf5, target_of
 from .label_tables import put_table
-from .store import FORMAT, FORMAT_VERSION, MEASURED, NAMES, OBS, is_store
+from .store import FORMAT, FORMAT_VERSION, MEASURED, NAMES, OBS, WEIGHTS, is_store
 from .store_blocks import ORDERS, PARTS
 from .stored_layout import VALUES
 from .version import package_version
@@ -85,6 +85,9 @@ def _write(
         put(file, f"{MEASURED}/features", counts.measured[0].astype(np.uint8))
         put(file, f"{MEASURED}/panel", counts.measured[1].astype(np.int64))
         parts.append(MEASURED)
+    if counts.feature_weights is not None:
+        put(file, WEIGHTS, counts.feature_weights)
+        parts.append(WEIGHTS)
     put_json(file, "about", {
         "shape": [int(size) for size in counts.shape], "nnz": int(counts.nnz),
         "dtype": str(counts.dtype), "slice_dtype": str(layout.count_dtype),

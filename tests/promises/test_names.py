@@ -17,7 +17,7 @@ import nmfscale
 NAMES = {
     "nmfscale": """
         AnchorNMF FrobeniusNMF GammaPoisson LDA NoisyTopicModel PoissonNMF SSNMF TopicModel
-        as_counts concat read_counts read_gmt text_counts thin write_store
+        as_counts concat join_modalities read_counts read_gmt text_counts thin write_store
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features

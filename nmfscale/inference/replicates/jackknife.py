@@ -180,6 +180,11 @@ def jackknife_fit(
             "model was fitted with measured=, which the jackknife does not support: use "
             "bootstrap_fit."
         )
+    if getattr(model, "feature_weights_", None) is not None:
+        raise ValueError(
+            "model was fitted with weights of features, such as those of modalities, which the "
+            "jackknife does not support: use bootstrap_fit."
+        )
     if has_efficiencies(model):
         raise ValueError(
             "model was fitted with batch=, which the jackknife does not support: a sample changes "

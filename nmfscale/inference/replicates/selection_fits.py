@@ -17,6 +17,7 @@ from ...counts.base import CountMatrix
 from ...counts.names import shown
 from ...methods.factors import proportions
 from ...methods.projection.completion import log_shares
+from ...methods.weights.feature_weights import with_feature_weights
 from ...methods.weights.measured import Measured
 from ...models.arguments.batches import values_in
 from ...models.base import CountModel
@@ -174,16 +175,20 @@ def scores_of(
     F = np.asarray(model.completion_factors, np.float64)
     L = loadings_of(model, train)
     values = values_in(model, train, np.arange(train.shape[0]))
+    values, train = with_feature_weights(values, train)
     inside = log_shares(train, L, F, n_threads, values)
     shares = proportions(L * (F.sum(axis=0) if values is None else values.sums(F)))
     topic_counts = (shares * train.row_totals[:, None]).sum(axis=0)
-    of_held: Any = Measured.of(held) if batches is None else values
+    of_held: Any = values
+    if batches is None:
+        of_held = with_feature_weights(Measured.of(held), held)[0]
     if seen is not None:
         options = {} if batches is None else {"batch": batches[1]}
         of_seen, seen = model._knowing(model._explained(seen), options)
         L = np.asarray(of_seen.completion_loadings(seen), np.float64)
         of_held = of_held if batches is None else of_seen._measured
     unknown = train.column_nnz == 0
+    held = with_feature_weights(None, held)[1]
     outside = log_shares(held, L, F, n_threads, of_held, left_out=unknown)
     if seen is not None:
         outside = np.where(seen.row_totals > 0, outside, 0)
@@ -202,6 +207,7 @@ def scores_of(
 def totals_of(fold: Fold, n_sums: int) -> tuple[Array, Array]:
     """Return the sums of held-out and of fitted counts; features that no fit knows are left out."""
     train, _, held, sums, sums_of_train = fold
+    train, held = (with_feature_weights(None, counts)[1] for counts in (train, held))
     totals = np.array(held.row_totals, float)
     unknown = (train.column_nnz == 0) & (held.column_nnz > 0)
     if unknown.any():

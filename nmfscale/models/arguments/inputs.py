@@ -42,6 +42,8 @@ class CountInputs:
 
     # arguments of methods for new samples on what was measured
     _of_entries: ClassVar[frozenset[str]] = frozenset()
+    # whether a fit uses the weights of features that counts have
+    weighs_features: ClassVar[bool] = False
     # mask of the features of the fit in a restricted copy
     _features: Array | None = None
     _taken: Any
@@ -63,6 +65,7 @@ class CountInputs:
             self._check_unmeasured(counts)
             return counts
         self._check_unmeasured(counts)
+        self._check_feature_weights(counts)
         self._take_names(X, counts)
         return counts
 
@@ -142,6 +145,15 @@ class CountInputs:
             "Join files by join='inner', or fit a PoissonNMF, TopicModel or GammaPoisson, which "
             "leave out what was not measured.",
         )  # fmt: skip
+
+    def _check_feature_weights(self, counts: CountMatrix) -> None:
+        """Refuse weights of features, if a fit of this model would ignore them."""
+        if counts.feature_weights is not None and not self.weighs_features:
+            raise ValueError(
+                f"X has weights of features, such as those of modalities, and a fit of "
+                f"{type(self).__name__} has no such weights: fit a PoissonNMF or TopicModel, or "
+                "give modality_weights='counts', so that all counts have the same weight."
+            )
 
     def _restricted(self, features: Array) -> Self:
         """Return a copy restricted to a mask of features (m,); loadings keep their meaning."""

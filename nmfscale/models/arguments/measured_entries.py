@@ -26,18 +26,22 @@ _ROUNDING = 1e-9
 def measured_counts(model: Any, counts: CountMatrix) -> CountMatrix:
     """Return the counts with `measured`, that of the fit if they are its counts and have none.
 
+    Weights of features are those of the fit.
     The features of the counts are in the order of the fit. Counts of a fit with weights of entries
     are refused: the model does not keep these weights.
     """
     refuse_missing_entries(model, counts)
-    if counts.measured is not None or getattr(model, "measured_", None) is None:
-        return counts
-    rows = rows_of_fit(model, counts)
-    if rows is None:
+    of_fit, weights = getattr(model, "measured_", None), getattr(model, "feature_weights_", None)
+    if counts.shape[1] != model.components_.shape[1] or counts.feature_weights is weights:
+        weights = counts.feature_weights
+    silent = counts.measured is None and of_fit is not None
+    rows = rows_of_fit(model, counts) if silent else None
+    if rows is None and weights is counts.feature_weights:
         return counts
     described = copy.copy(counts)
-    described._layout = counts._layout
-    described.measured = model.measured_, model.panel_[rows]
+    described._layout, described.feature_weights = counts._layout, weights
+    if rows is not None:
+        described.measured = of_fit, model.panel_[rows]
     return described
 
 

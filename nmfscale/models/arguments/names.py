@@ -27,7 +27,10 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
     scikit-learn reserves `feature_names_in_` for text; names of other types are in
     `feature_labels_`.
     """
-    for name in {"feature_names_in_", "feature_labels_", "of_text_"} & vars(estimator).keys():
+    of_some = {
+        "feature_names_in_", "feature_labels_", "of_text_", "modalities_", "feature_weights_"
+    }  # fmt: skip
+    for name in of_some & vars(estimator).keys():
         delattr(estimator, name)
     if _is_frame(X):
         validate_data(estimator, X, reset=True, skip_check_array=True)
@@ -40,6 +43,10 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
         setattr(estimator, kept, np.asarray(names, dtype=object))
     if counts.of_text:
         estimator.of_text_ = True
+    if counts.modalities is not None:
+        estimator.modalities_ = counts.modalities
+    if counts.feature_weights is not None:
+        estimator.feature_weights_ = counts.feature_weights
 
 
 def feature_names_of(model: Any, counts: CountMatrix) -> Array | None:
@@ -80,6 +87,12 @@ def matched_counts(
     names, reference = same_kind(names, reference)
     if names.tolist() == reference.tolist():
         return counts, None
+    of_fit = getattr(estimator, "modalities_", None)
+    if counts.modalities is not None and of_fit is not None:
+        names, reference = (
+            _with_modality(names, counts.modalities),
+            _with_modality(reference, of_fit),
+        )
     lacking = lacking_names(names, reference)
     refused = bool(lacking) and (missing == "error" or len(lacking) == len(reference))
     asked = is_frame and hasattr(estimator, "feature_names_in_")
@@ -92,6 +105,17 @@ def matched_counts(
     own, other = f"that {subject} was fitted to", f"that {subject} was not fitted to"
     wording = FeatureWording(own, other, "in the fit")
     return select_features(counts, names, reference, wording, missing, remedy or REMEDY)
+
+
+def _with_modality(names: Array, modalities: Array) -> Array:
+    """Return names that begin with their modality, as only those of several modalities do."""
+    return np.array(
+        [
+            f"{label}:{str(name).removeprefix(f'{label}:')}"
+            for name, label in zip(names.tolist(), modalities.tolist(), strict=True)
+        ],
+        object,
+    )
 
 
 def _warn_of_one_side(estimator: Any, names: Array | None, subject: str) -> None:

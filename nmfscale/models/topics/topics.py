@@ -28,6 +28,8 @@ AXES = {
     "sample_names_": "n",
     "sample_totals_": "n",
     "feature_totals_": "m",
+    "feature_weights_": "m",
+    "modalities_": "m",
     "row_weights_": "n",
     "fixed_topics_": "k",
     "fixed_features_": "m",

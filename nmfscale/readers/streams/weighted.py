@@ -1,4 +1,4 @@
-"""Counts multiplied by weights of their entries, such as 0 for missing ones."""
+"""Counts multiplied by weights of their entries, such as 0 for missing ones, or of features."""
 
 from __future__ import annotations
 
@@ -26,16 +26,30 @@ def weighted_counts(counts: CountMatrix, less_one: sp.csr_array) -> CountMatrix:
     return weighted
 
 
+def counts_by_feature(counts: CountMatrix, weights: Array) -> CountMatrix:
+    """Return counts times the weights (m,) of their features, float64.
+
+    The result is in memory if the given counts are; otherwise it reads them block by block.
+    """
+    weighted = WeightedColumns(counts, weights).counts()
+    weighted.columns_taken = counts.columns_taken
+    return weighted
+
+
 def sums_of_rows(
-    counts: CountMatrix, less_one: sp.csr_array, function: Callable[[Array, Array], Array]
+    counts: CountMatrix, weights: sp.csr_array | Array, function: Callable[[Array, Array], Array]
 ) -> Array:
-    """Sum a function of counts and their weights, both float64, over each row's nonzeros, (n,)."""
+    """Sum a function of counts and their weights, both float64, over each row's nonzeros, (n,).
+
+    `weights` are those of features (m,), or weights minus one of entries (n, m).
+    """
     out = np.zeros(counts.shape[0])
     for rows in counts.chunks():
         # sorted, because sums depend on the order
         matrix = rows.matrix(counts.shape[1]).sorted_indices()
         rows = rows._replace(indices=matrix.indices, data=matrix.data)
-        terms = function(rows.data.astype(np.float64), weights_at(rows, less_one))
+        w = weights[rows.indices] if weights.ndim == 1 else weights_at(rows, weights)
+        terms = function(rows.data.astype(np.float64), w)
         n_rows = len(rows.indptr) - 1
         entry_row = np.repeat(np.arange(n_rows), np.diff(rows.indptr))
         out[rows.first : rows.first + n_rows] = np.bincount(entry_row, terms, n_rows)
@@ -80,3 +94,16 @@ class WeightedRows(DerivedRows):
         matrix = sp.csr_array((data, rows.indices.copy(), rows.indptr.copy()), shape)
         matrix.eliminate_zeros()
         return matrix
+
+
+class WeightedColumns(DerivedRows):
+    """Rows of counts, in memory or in files, times the weights of their features."""
+
+    def __init__(self, counts: CountMatrix, weights: Array):
+        super().__init__(counts, counts.shape[1], counts._described() | {"feature_weights": None})
+        self._weights = weights
+
+    def _derived(self, rows: RowRange) -> Any:
+        shape = len(rows.indptr) - 1, self.shape[1]
+        data = rows.data * self._weights[rows.indices]
+        return sp.csr_array((data, rows.indices.copy(), rows.indptr.copy()), shape)

@@ -1,0 +1,175 @@
+"""Several modalities of the same samples: joined counts, their weights, and fits to them."""
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import nmfscale
+from nmfscale.datasets import simulate_topic_counts
+from nmfscale.kernels.functions import log_gamma
+from nmfscale.readers.streams.modalities import information
+
+mudata = pytest.importorskip("mudata")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning:mudata"),
+    pytest.mark.filterwarnings("ignore:Cannot join columns with the same name"),
+]
+
+N, K, GENES, PROTEINS = 120, 4, 60, 12
+RNG = np.random.default_rng(0)
+SHARES = RNG.dirichlet(np.full(K, 0.3), N)
+CELLS = np.array([f"cell{i:03}" for i in range(N)])
+# genes cannot tell topics 2 and 3 apart, proteins not 0 and 1
+OF_RNA, OF_ADT = RNG.dirichlet(np.full(GENES, 0.4), K), RNG.dirichlet(np.full(PROTEINS, 0.4), K)
+OF_RNA[3], OF_ADT[1] = OF_RNA[2], OF_ADT[0]
+RNA, ADT = RNG.poisson(400 * SHARES @ OF_RNA), RNG.poisson(2000 * SHARES @ OF_ADT)
+ADT = RNG.poisson(ADT * RNG.gamma(5, 1 / 5, ADT.shape))
+X = np.hstack([RNA, ADT])
+LATE = slice(15, None)  # the samples with proteins in some tests
+FIT = {"random_state": 0, "tol": 1e-5, "max_iter": 300}
+
+
+def annotated(X, prefix, rows=slice(None)):
+    names = [f"{prefix}{j}" for j in range(X.shape[1] - 1)] + ["CD3"]
+    obs = pd.DataFrame({"depth": X.sum(axis=1), "donor": np.arange(N) % 3}, index=CELLS)
+    return anndata.AnnData(sp.csr_matrix(X[rows]), obs.iloc[rows], pd.DataFrame(index=names))
+
+
+def joined(rows=slice(None), **options):
+    sources = {"rna": annotated(RNA, "g"), "adt": annotated(ADT, "p", rows)}
+    return nmfscale.join_modalities(sources, **options)
+
+
+def test_joined_counts_have_what_the_modalities_have():
+    counts = joined(LATE)
+    assert counts.take_rows().toarray()[LATE].tolist() == X[LATE].tolist()
+    assert counts.sample_names.tolist() == CELLS.tolist()
+    assert counts.feature_names[[GENES - 1, -1]].tolist() == ["rna:CD3", "adt:CD3"]
+    assert counts.modalities.tolist() == ["rna"] * GENES + ["adt"] * PROTEINS
+    features, panel = counts.measured
+    assert not (features[panel] & (X > 0) != (counts.take_rows().toarray() > 0)).any()
+    assert sorted(counts.obs) == ["adt:depth", "depth", "donor"]
+    assert counts.obs["adt:depth"][LATE].tolist() == ADT.sum(axis=1)[LATE].tolist()
+    assert joined(LATE, join="inner").sample_names.tolist() == CELLS[LATE].tolist()
+
+
+def test_samples_are_matched_by_name():
+    order = RNG.permutation(N)
+    sources = {"rna": annotated(RNA, "g"), "adt": annotated(ADT, "p")[order].copy()}
+    assert (nmfscale.join_modalities(sources).take_rows().toarray() == X).all()
+
+
+def test_same_bits_from_objects_files_and_stores(tmp_path):
+    both = mudata.MuData({"rna": annotated(RNA, "g"), "adt": annotated(ADT, "p", LATE)})
+    both.write_h5mu(tmp_path / "both.h5mu")
+    nmfscale.write_store(joined(LATE), tmp_path / "both.nmf")
+    names = {"modality": ["rna", "adt"]}
+    sources = {
+        "object": (both, names), "file": (tmp_path / "both.h5mu", names),
+        "store": (tmp_path / "both.nmf", {}),
+        "in pieces": (nmfscale.as_counts(tmp_path / "both.h5mu", in_memory=False, **names), {}),
+    }  # fmt: skip
+    fit = nmfscale.TopicModel(K, **FIT | {"max_iter": 8, "tol": 0}).fit(joined(LATE))
+    for name, (source, options) in sources.items():
+        other = nmfscale.TopicModel(K, **FIT | {"max_iter": 8, "tol": 0}).fit(source, **options)
+        for array in ("components_", "loadings_", "feature_weights_", "measured_", "modalities_"):
+            assert (getattr(other, array) == getattr(fit, array)).all(), (name, array)
+
+
+def test_weights_multiply_the_log_likelihood_of_each_modality(tmp_path):
+    weights = np.repeat([1, 0.3], [GENES, PROTEINS])
+    model = nmfscale.PoissonNMF(K, **FIT).fit(joined(modality_weights={"adt": 0.3, "rna": 1}))
+    mu = model.loadings_ @ model.components_
+    terms = X * np.log(np.where(X > 0, mu, 1)) - mu - log_gamma(X + 1.0)
+    assert model.history_["loglik"][-1] == pytest.approx((terms * weights).sum(), rel=1e-12)
+    # optimality of the weighted problem
+    ratio = weights * (1 - X / np.maximum(mu, 1e-300))
+    for gradient, values in (
+        (ratio @ model.components_.T / (weights @ model.components_.T), model.loadings_),
+        (model.loadings_.T @ (ratio / weights) / model.loadings_.sum(axis=0)[:, None],
+         model.components_),
+    ):  # fmt: skip
+        assert np.abs(np.minimum(gradient, values / values.mean())).max() < 1e-2
+    model.save(tmp_path / "model.h5")
+    again = nmfscale.load(tmp_path / "model.h5")
+    assert (again.transform(joined()) == model.transform(joined())).all()
+    assert model.transform(joined()) == pytest.approx(model.loadings_, rel=1e-2, abs=1e-2)
+
+
+def test_equal_weights_are_a_table_of_all_features():
+    counts = joined(modality_weights="counts")
+    for model in (nmfscale.TopicModel(K, **FIT), nmfscale.LDA(K, random_state=0, tol=1e-2)):
+        one, other = model.fit(counts).components_.copy(), model.fit(X).components_
+        assert (one == other).all()
+    assert counts.feature_weights is None
+    with pytest.raises(ValueError, match="modality_weights='counts'"):
+        nmfscale.LDA(K).fit(joined())
+
+
+def test_a_modality_that_samples_lack_was_not_measured():
+    counts, lacking = joined(LATE), np.arange(N) < LATE.start
+    model = nmfscale.TopicModel(K, **FIT).fit(counts)
+    measured = np.ones((2, GENES + PROTEINS), bool)
+    measured[1, GENES:] = False
+    table = X * measured[lacking.astype(int)]
+    weighted = nmfscale.as_counts(table)
+    weighted.feature_weights = counts.feature_weights
+    told = nmfscale.TopicModel(K, **FIT).fit(weighted, measured=measured, panel=lacking)
+    assert (told.components_ == model.components_).all()
+    # the same as samples of genes only
+    rna = nmfscale.join_modalities({"rna": annotated(RNA, "g", slice(LATE.start))})
+    with pytest.warns(UserWarning, match="X lacks 12 of the 72 features"):
+        of_genes = model.transform(rna, missing="restrict")
+    assert of_genes == pytest.approx(model.transform(counts)[lacking], abs=1e-12)
+
+
+def test_information_is_that_beyond_noise():
+    mean = np.outer(RNG.uniform(50, 500, 200), RNG.dirichlet(np.full(40, 5)))
+    noise = [information(nmfscale.as_counts(RNG.poisson(mean))) for _ in range(20)]
+    assert max(noise) < 5 * np.sqrt(2 * 199 * 39)  # three standard deviations are the minimum
+    counts, _ = simulate_topic_counts(200, 40, 3, random_state=0)
+    signal = nmfscale.as_counts(counts)
+    both = nmfscale.as_counts(np.hstack([counts.toarray(), counts.toarray()]))
+    assert information(signal) > 100 * max(noise)
+    assert information(both) == pytest.approx(2 * information(signal), rel=0.02)
+
+
+def test_programs_that_only_few_proteins_show_are_found():
+    rng = np.random.default_rng(1)
+    noise = rng.gamma(2, 1 / 2, RNA.shape)  # more variance than Poisson counts, as genes have
+    deep, shallow = rng.poisson(4000 * SHARES @ OF_RNA * noise), rng.poisson(60 * SHARES @ OF_ADT)
+    sources = {"rna": nmfscale.as_counts(deep), "adt": nmfscale.as_counts(shallow)}
+
+    def correlations(**options):
+        counts = nmfscale.join_modalities(sources, **options)
+        model = nmfscale.TopicModel(K, random_state=0, n_init=2, tol=1e-3).fit(counts)
+        match = np.corrcoef(SHARES.T, model.loadings_.T)[:K, K:]
+        return match.max(axis=1)[2:].min()  # those that genes do not tell apart
+
+    assert correlations() > 0.9
+    assert correlations(modality_weights="counts") < 0.6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"modality_weights": "equal"}, "modality_weights='equal'"),
+        ({"modality_weights": {"rna": 1}}, "a weight for each of them is needed"),
+        ({"modality_weights": [1, 0]}, "weights are positive"),
+        ({"modality": "rna"}, "is for MuData objects"),
+    ],
+)
+def test_invalid_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        joined(**options)
+
+
+def test_samples_without_a_common_name():
+    other = annotated(ADT, "p")
+    other.obs_names = [f"{name}-1" for name in other.obs_names]
+    with pytest.raises(ValueError, match="no sample in common; rna has 'cell000'"):
+        nmfscale.join_modalities({"rna": annotated(RNA, "g"), "adt": other})
+    with pytest.raises(ValueError, match=r"give their names by modality=\[...\]"):
+        nmfscale.as_counts(X, modality_weights="counts")
