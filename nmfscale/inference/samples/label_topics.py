@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from ...counts.argument_types import CountsLike, Topics
+from ...counts.argument_types import CountsLike, Topic, Topics
 from ...counts.names import shown
 from ...counts.warn import warn_caller
 from ...methods.topics.score_names import DEFAULT_SCORE, Score
@@ -182,9 +182,9 @@ def _descriptions(
 
 def _answers(
     function: LabelFunction, descriptions: list[TopicDescription], names: list[str]
-) -> dict[int, str]:
+) -> dict[Topic, str]:
     """Return the new names of topics by number, and warn of topics without an answer."""
-    answers: dict[int, str] = {}
+    answers: dict[Topic, str] = {}
     failed: dict[int, str] = {}
     first: Exception | None = None
     for topic in descriptions:
@@ -216,7 +216,7 @@ def _answers(
     return _distinct(answers, names)
 
 
-def _distinct(answers: dict[int, str], names: list[str]) -> dict[int, str]:
+def _distinct(answers: dict[Topic, str], names: list[str]) -> dict[Topic, str]:
     """Return answers that differ from each other and from the names of other topics."""
     taken = {name for k, name in enumerate(names) if k not in answers}
     repeated = []
