@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -185,6 +186,8 @@ def _how(constraints: Sequence[Any]) -> dict[str, Any] | None:
             intervals.append(constraint)
         elif isinstance(constraint, str) and constraint == "boolean":
             return {"action": argparse.BooleanOptionalAction}
+    if os.PathLike in constraints:
+        return {"metavar": "FILE"}
     if not intervals:
         return {"choices": sorted(words)} if words else None
     metavar = "N" if intervals[0].type is Integral else "X"

@@ -37,6 +37,7 @@ from .arguments.entry_weights import is_nan, observed_counts
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.penalty import SparsityPenalty, check_solver, penalty_of
+from .arguments.seeds import OF_SEEDS, Seeds, seeds_of_fit
 from .arguments.validation import (
     check_topics_of_priors,
     constraints_of,
@@ -64,6 +65,8 @@ class CountFactorization(HeldFactors):
     gain_tol: float | None = None
     n_init: int = 1
     n_moves: int = 0
+    seeds: Seeds | None = None
+    seed_weight: float = 0.1
     inner_iter: int | None = None
     extrapolate: bool = True
     prior_factors: Prior | None = None
@@ -75,6 +78,7 @@ class CountFactorization(HeldFactors):
         **CountModel._parameter_constraints,
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "n_moves": [Interval(Integral, 0, None, closed="left")],
+        **OF_SEEDS,
         "solver": [StrOptions(set(SOLVERS))],
         "init": [StrOptions(set(get_args(PoissonStart))), "array-like"],
         "inner_iter": [Interval(Integral, 1, None, closed="left"), None],
@@ -277,6 +281,12 @@ class CountFactorization(HeldFactors):
             samples=fixed_samples, prior_factors=self.prior_factors,
             prior_loadings=self.prior_loadings,
         )  # fmt: skip
+        seeded = seeds_of_fit(self, counts)
+        if seeded is not None:
+            self._check_seeds()
+            constraints = replace(
+                constraints, prior_factors=seeded.prior(constraints.prior_factors)
+            )
         seen = self._measured_of_fit(counts, measured, panel)
         used, entries = observed_counts(counts, data_weights, seen)
         if entries is not None:
@@ -323,7 +333,9 @@ class CountFactorization(HeldFactors):
         if self.n_moves:
             needs = needs_of_moves(needs, used, self.n_components, self.fit_dtype())
         fitted = self.fit_blocks(
-            used, needs, partial(self._make, scaled=scaled), options,
+            used, needs,
+            partial(self._make, scaled=scaled, seeds=None if seeded is None else seeded.pseudo),
+            options,
             parts={"constraints": constraints.parts(), "start": (scaled.L, scaled.F, self.init)},
             weights=constraints.weights, solver=self.solver, extrapolate=self.extrapolate,
             inner_iter=self.inner_iter, **({} if batches is None else batches.about),
@@ -334,6 +346,8 @@ class CountFactorization(HeldFactors):
             factors = fitted.arrays["F"]
             fitted.arrays["F"] = unweighted_factors(factors, weights, start, constraints)
         self._keep(fitted, sizes)
+        if seeded is not None:
+            self.topic_names_ = seeded.names
         self.has_size_factors_ = sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
         self.has_missing_entries_ = entries is not None
@@ -370,6 +384,19 @@ class CountFactorization(HeldFactors):
                 "entries as 0: use init='random', or give loadings and components."
             )
 
+    def _check_seeds(self) -> None:
+        """Refuse what seeds cannot be combined with."""
+        if self.solver == "joint-em":
+            raise ValueError(
+                "seeds are a prior, and cannot be combined with solver='joint-em': use 'auto'."
+            )
+        if self.n_moves:
+            raise ValueError(
+                f"n_moves={self.n_moves} cannot be combined with seeds, as a move gives topics "
+                "other places than those of their seeds: set n_moves=0, and use n_init for "
+                "several starts."
+            )
+
     def _check_batches(self) -> None:
         """Refuse what efficiencies of batches cannot be combined with."""
         if self.solver == "joint-em":
@@ -398,7 +425,8 @@ class CountFactorization(HeldFactors):
 
     def _make(
         self, counts: CountMatrix, executor: Executor, rng: Any, *, scaled: ScaledFit,
-        number: int = 0, start: Any = None, weights: Array | None = None,
+        seeds: Array | None = None, number: int = 0, start: Any = None,
+        weights: Array | None = None,
     ) -> Method:  # fmt: skip
         """Return the method for start `number`, or one given as a function without arguments.
 
@@ -411,7 +439,7 @@ class CountFactorization(HeldFactors):
         if start is None:
             start = partial(
                 start_of, counts, executor, K, self.init, number=number, rng=rng, dtype=dtype,
-                L=scaled.L, F=scaled.F, measured=scaled.measured,
+                L=scaled.L, F=scaled.F, measured=scaled.measured, seeds=seeds,
             )  # fmt: skip
             estimated = constraints.batches is not None and constraints.batch_shape is None
             if estimated and (scaled.L is None or scaled.F is None):

@@ -14,14 +14,21 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ..counts.argument_types import CountsLike
 from ..counts.base import CountMatrix
 from ..engine.protocol import Executor, Method, Needs
+from ..methods.factors import Constraints
 from ..methods.variational import collapsed, lda
 from ..methods.variational.collapsed import CollapsedLDA
 from ..methods.variational.held_out import HeldOut, ValidatedCollapsedLDA
 from ..methods.variational.lda import VariationalLDA
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
-from .arguments.held_out import HeldOutSamples
+from .arguments.held_out import HeldOutSamples, check_validation
 from .arguments.parameters import estimator
-from .arguments.validation import checked_posteriors, dirichlet_priors, prior_of_topics
+from .arguments.seeds import OF_SEEDS, SeededTopics, Seeds, seeded_prior, seeds_of_fit
+from .arguments.validation import (
+    check_topic_prior,
+    checked_posteriors,
+    dirichlet_priors,
+    prior_of_topics,
+)
 from .base import CountModel
 from .fitted import Fitted
 from .online_lda import OnlineLDA
@@ -72,6 +79,10 @@ class LDA(OnlineLDA):
         See Notes for when to use which.
     init : {"topic-model", "random"}, default="topic-model"
         Start: a fit of a :class:`TopicModel`, or random topics, from which the ELBO ends far lower.
+    seeds, seed_weight
+        As in :class:`PoissonNMF`: pseudo-counts of the seeds of a topic add to its
+        `topic_word_prior`, which must not be 0. `partial_fit` takes the occurrences of seeds in the
+        first batch, times the ratio of `total_samples` to its samples.
     max_iter : int, default=500
         Maximum number of iterations, each one pass over the counts; iterations of the start are not
         counted.
@@ -147,7 +158,8 @@ class LDA(OnlineLDA):
     n_batch_iter_ : int
         Number of batches that `partial_fit` has seen.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_, \
+topic_names_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -200,6 +212,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     estimate_prior: PriorEstimate | None = None
     inference: Inference = "mean-field"
     init: LdaStart = "topic-model"
+    seeds: Seeds | None = None
+    seed_weight: float = 0.1
     max_iter: int = 500
     tol: float | None = None
     gain_tol: float | None = None
@@ -220,6 +234,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
         "doc_topic_prior": [Interval(Real, 0, None, closed="neither"), "array-like", None],
         "topic_word_prior": [Interval(Real, 0, None, closed="left"), "array-like", None],
+        **OF_SEEDS,
         "estimate_prior": [StrOptions(set(get_args(PriorEstimate))), None],
         "inference": [StrOptions(set(get_args(Inference)))],
         "init": [StrOptions(set(get_args(LdaStart)))],
@@ -314,16 +329,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     def _priors(self) -> tuple[Array, Any]:
         alpha: Any = self.doc_topic_prior
         eta: Any = self.topic_word_prior
-        if self._collapsed and np.ndim(eta):
-            raise ValueError(
-                "topic_word_prior is an array, which inference='mean-field' takes: with "
-                "inference='collapsed', give one number, or None, which estimates it."
-            )
-        if self._collapsed and eta is not None and eta == 0:
-            raise ValueError(
-                "topic_word_prior=0 is for inference='mean-field': collapsed inference needs a "
-                "prior of topics. Give a positive number, or None, which estimates it."
-            )
+        check_topic_prior(eta, self._collapsed, self.seeds)
         return dirichlet_priors(self.n_components, alpha, eta, self._estimated)
 
     @property
@@ -355,21 +361,21 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         components: ArrayLike | None,
     ) -> tuple[CountMatrix, Fitted]:
         alpha, eta = self._priors()
-        self._check_validation()
+        check_validation(self.validation_fraction, self._collapsed)
         counts, options = self.counts_of_fit(X, options)
-        eta = prior_of_topics(eta, counts, len(alpha))
+        eta, seeded = prior_of_topics(eta, counts, len(alpha)), seeds_of_fit(self, counts)
         start = checked_posteriors(
             counts, self.n_components, lda.has_prior(eta), loadings, components
         )
         if self.validation_fraction is None:
-            fitted = self._fit_samples(counts, options, alpha, eta, start)
+            fitted = self._fit_samples(counts, options, alpha, eta, start, seeded)
             self._keep_samples(fitted.arrays["gamma"], fitted.arrays["proportions"])
             return counts, fitted
         held = HeldOutSamples.drawn(counts, self.validation_fraction, self.random_state)
         halves, (topics, gamma) = held.halves(), start
         with held.fitted(self.memory_limit, self.threads_for(counts)) as others:
             start = topics, None if gamma is None else gamma[held.others]
-            fitted = self._fit_samples(others, options, alpha, eta, start, halves)
+            fitted = self._fit_samples(others, options, alpha, eta, start, seeded, halves)
         N = self._inference(held.whole(), gathered=False).loadings.gather()
         gamma = held.joined(fitted.arrays["gamma"], N)
         self._keep_samples(gamma, lda.proportions(gamma))
@@ -377,17 +383,21 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
 
     def _fit_samples(
         self, counts: CountMatrix, options: FitOptions, alpha: Array, eta: Any,
-        start: tuple[Array | None, Array | None], held_out: HeldOut | None = None,
+        start: tuple[Array | None, Array | None], seeded: SeededTopics | None,
+        held_out: HeldOut | None = None,
     ) -> Fitted:  # fmt: skip
         """Fit topics and priors to samples, and keep them."""
         dtype, (topics, gamma) = self.fit_dtype(), start
         learns_eta = self._collapsed and self.topic_word_prior is None
         eta = collapsed.START_ETA if learns_eta else eta
+        constraints = None if seeded is None else Constraints(prior_factors=seeded.prior())
+        eta, base, more = seeded_prior(eta, seeded, self._collapsed)
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> Method:
             find = partial(
-                lda.find_start, counts, executor, self.init, alpha, eta, rng, dtype, topics, gamma
-            )
+                lda.find_start, counts, executor, self.init, alpha, eta, rng, dtype, topics, gamma,
+                constraints=constraints,
+            )  # fmt: skip
             if not self._collapsed:
                 return self._mean_field(
                     counts, executor, find, alpha, eta, dtype, n_steps=self.inner_iter,
@@ -401,8 +411,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
                 )
             return method(
                 counts, executor, partial(find, max_iter=collapsed.START_ITERATIONS), alpha,
-                None if learns_eta else eta, dtype, estimate=self._estimated,
-                momentum=self.extrapolate,
+                None if learns_eta else base, dtype, estimate=self._estimated,
+                momentum=self.extrapolate, more=more,
             )  # fmt: skip
 
         fitted = self.fit_blocks(
@@ -412,8 +422,11 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             estimate_prior=self._estimated, mean_change_tol=self.mean_change_tol,
             inference=self.inference, validation_fraction=self.validation_fraction,
         )  # fmt: skip
-        eta = float(fitted.arrays["eta"][0]) if self._collapsed else eta
+        if self._collapsed:
+            eta = float(fitted.arrays["eta"][0]) + (0 if more is None else more)
         self._keep_topics(fitted.arrays["lambda"], fitted.arrays["alpha"], eta, dtype)
+        if seeded is not None:
+            self.topic_names_ = seeded.names
         if not self._collapsed:
             self.elbo_ = fitted.objective
         return fitted
@@ -421,13 +434,6 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     def _keep_samples(self, gamma: Array, proportions: Array) -> None:
         self.doc_topic_posterior_, self.loadings_ = gamma, proportions
         self.n_batch_iter_ = 0
-
-    def _check_validation(self) -> None:
-        if self.validation_fraction is not None and not self._collapsed:
-            raise ValueError(
-                f"validation_fraction={self.validation_fraction} is for inference='collapsed': in "
-                "mean field, the ELBO never falls and decides when a fit ends. Set it to None."
-            )
 
     def _needs(self, counts: CountMatrix, eta: Any) -> Needs:
         needs = lda.lda_needs(

@@ -28,6 +28,7 @@ class FixedTopicsLDA(CountModel):
     inference: str
     max_doc_update_iter: int
     mean_change_tol: float
+    seeds: Any
     topic_word_posterior_: Array
     topic_word_prior: Any
     topic_word_prior_: Any
@@ -48,15 +49,18 @@ class FixedTopicsLDA(CountModel):
     def _taken(self, axis: str, numbers: Any) -> Self:
         model = super()._taken(axis, numbers)
         if axis == "k" and np.ndim(self.topic_word_prior) == 2:
-            model.topic_word_prior = model.topic_word_prior_
+            prior = self.topic_word_prior
+            rows = prior.iloc[numbers] if hasattr(prior, "iloc") else np.asarray(prior)[numbers]
+            model.topic_word_prior = rows
         return model
 
     def merged_arrays(self, parts: list[list[int]]) -> dict[str, Array]:
         eta, alpha = self._eta, self.doc_topic_prior_
-        if np.ndim(self.topic_word_prior) == 2:
+        if np.ndim(self.topic_word_prior) == 2 or self.seeds is not None:
+            name = "topic_word_prior has" if self.seeds is None else "seeds give"
             raise ValueError(
-                "topic_word_prior has numbers of its own for each topic, which a merged topic does "
-                "not have: fit with a number for each feature."
+                f"{name} numbers of its own for each topic, which a merged topic does not have: "
+                "fit with a number for each feature."
             )
         rows = "loadings_", "doc_topic_posterior_", "doc_topic_prior_"
         arrays = {name: summed(getattr(self, name), parts) for name in rows if hasattr(self, name)}

@@ -15,6 +15,7 @@ from ..methods.variational.lda import VariationalLDA
 from ..methods.variational.mean_field import Start
 from .arguments.fit_options import ReadingOptions, with_options
 from .arguments.parameters import check_values
+from .arguments.seeds import seeds_of_fit
 from .arguments.validation import prior_of_topics
 from .lda_topics import FixedTopicsLDA
 
@@ -94,7 +95,13 @@ class OnlineLDA(FixedTopicsLDA):
                 eta = prior_of_topics(eta, counts, len(alpha))
                 self.seed_, self.n_batch_iter_ = self._drawn_seed(), 0
                 rng = self._generator()
-                topics = lda.random_topics(rng, (counts.shape[1], len(alpha)), eta)
+                seeded = seeds_of_fit(self, counts)
+                seeds = None if seeded is None else seeded.pseudo
+                shape = counts.shape[1], len(alpha)
+                topics = lda.random_topics(rng, shape, eta, counts, seeds)
+                if seeded is not None:  # occurrences in all samples that will come
+                    eta = eta + seeded.pseudo * (self.total_samples / max(counts.shape[0], 1))
+                    self.topic_names_ = seeded.names
             else:
                 alpha, eta = self.doc_topic_prior_, self._eta
                 dtype, topics = self.fit_dtype(), self.topic_word_posterior_.T

@@ -87,6 +87,14 @@ class PoissonNMF(FromComponents, CountFactorization):
         (`n_init`) or an earlier move; or it continues the fit for a few iterations with a random
         half of the samples, and then with all of them. Most moves cost a fifth to a half of a fit.
         Not possible if something is fixed. `max_iter` limits each fit.
+    seeds : dict of str to list of str, or path, default=None
+        Names of features that topics are to have, such as ``{"fonts": ["font", "fonts"]}``, or the
+        path of a GMT file (:func:`nmfscale.read_gmt`). Topic k has the seeds, and the name, of the
+        k-th entry; further topics have no seeds, nor have those with an empty list. Seeds that `X`
+        lacks are left out with a warning. See Notes.
+    seed_weight : float, default=0.1
+        Pseudo-counts of a seed in its topic, as a share of its occurrences in `X`. With 1 a topic
+        has about twice the share of its seeds that it has by the counts.
     inner_iter : int, default=None
         Steps on each row in an iteration; None means 4 for "em", "scd" and "sn", 1 for "ccd" and
         "newton". Not used by "auto" and "joint-em".
@@ -241,7 +249,7 @@ class PoissonNMF(FromComponents, CountFactorization):
     batch_shape_ : float, or None
         Shape a of their prior, as estimated or given.
     topic_names_ : ndarray of shape (n_components,), object
-        Names of topics, if they were set by :meth:`rename_topics`.
+        Names of topics, if they were set by :meth:`rename_topics`, or are those of `seeds`.
     from_table_ : str
         File or type of the table that the components come from (:meth:`from_components`); otherwise
         it does not exist.
@@ -258,6 +266,13 @@ class PoissonNMF(FromComponents, CountFactorization):
 
     also in a. Efficiencies are the posterior means ``(a + T) / (a + M)``, an EM algorithm. Loadings
     and components are those of efficiencies of 1, comparable between batches.
+
+    Seeds are a Gamma prior of the factors, which for a :class:`TopicModel` is a Dirichlet prior of
+    the topics: a seed j of topic k has ``seed_weight`` times ``sum_i x_ij`` pseudo-counts there,
+    its shape minus 1, which add to those of `prior_factors`; all other features have none. So a
+    frequent and a rare seed have the same effect on their own counts, whatever the size of `X`. A
+    seeded topic starts from the counts of samples weighted by the share of its seeds in them; it
+    takes the place of the most similar topic of `init`.
 
     References
     ----------

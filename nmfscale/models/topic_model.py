@@ -24,7 +24,8 @@ class TopicModel(PoissonNMF):
 
     Parameters
     ----------
-    n_components, solver, init, max_iter, tol, gain_tol, n_init, n_moves, inner_iter, extrapolate
+    n_components, solver, init, max_iter, tol, gain_tol, n_init, n_moves, seeds, seed_weight, \
+inner_iter, extrapolate
         As in :class:`PoissonNMF`.
     prior_factors : float or array-like, default=None
         Dirichlet prior on the topics with parameter alpha of at least 1 (Corollary 2): a Gamma

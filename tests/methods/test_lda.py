@@ -72,7 +72,6 @@ def test_a_prior_of_each_feature_or_of_each_topic(eta, tmp_path):
         (ETA[:2], {}, r"topic_word_prior has shape \(2, 60\): one number, \(60,\) for"),
         (-ETA, {}, "topic_word_prior"),
         (0 * ETA, {}, "topic_word_prior"),
-        (ETA, {"inference": "collapsed"}, "is an array, which inference='mean-field' takes"),
     ],
 )
 def test_arrays_that_are_no_prior_of_topics(eta, options, message):

@@ -76,7 +76,7 @@ PARTS = {
         "topics": {"", "weights"},
         "starts": {"", "projection", "topics"},
         "poisson": {"", "weights", "projection", "starts"},
-        "variational": {"", "weights", "projection", "poisson"},
+        "variational": {"", "weights", "projection", "starts", "poisson"},
         "ssnmf": {"", "weights"},
         "anchors": {"", "weights"},
         "frobenius": {"", "weights", "starts", "anchors"},

@@ -21,6 +21,7 @@ from ...methods.poisson.profile import ProfileHessian
 from ...methods.projection.transform import project_rows
 from ...models.arguments.batches import has_efficiencies
 from ...models.arguments.names import feature_names_of
+from ...models.arguments.seeds import seeds_of_model
 from ...models.pipelines import FittedModel, model_and_input
 from ...models.topics.topics import topic_number
 from ...readers.open import as_counts
@@ -345,7 +346,9 @@ def _checked_factors(model: Any) -> tuple[Array, tuple[Array, Array] | None]:
             )
     F = np.ascontiguousarray(model.poisson_factors()[1], dtype=np.float64)
     prior = getattr(model, "prior_factors", None)
-    return F, gamma_prior(prior, F.shape, "prior_factors", names=names_of(model, 1))
+    prior = gamma_prior(prior, F.shape, "prior_factors", names=names_of(model, 1))
+    seeded = seeds_of_model(model)
+    return F, prior if seeded is None else seeded.prior(prior)
 
 
 def _checked_entries(entries: Any, model: Any, names: Any, n_features: int) -> Array:

@@ -20,6 +20,7 @@ from ..factors import MINVAL, Array, Constraints
 from ..projection.penalty import Penalty
 from ..projection.transform import fit_rows
 from ..starts.initialize import initialize
+from ..starts.seeded import seeded_factors
 from ..weights.measured import Measured
 from ..weights.poisson_weights import PoissonWeights
 from .alternating import UPDATES, Alternating
@@ -67,11 +68,12 @@ def method_of(
 def start_of(
     counts: CountMatrix, executor: Executor, n_components: int, init: Any, *, rng: Any, dtype: Any,
     number: int = 0, L: Array | None = None, F: Array | None = None,
-    measured: Measured | PoissonWeights | None = None,
+    measured: Measured | PoissonWeights | None = None, seeds: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return factors L (n, K) and F (m, K) of start `number`, which may be given.
 
-    If not everything was measured, which most starts cannot handle, a random start is used.
+    `seeds` (m, K) are pseudo-counts of features that topics start with, unless F is given. If not
+    everything was measured, which most starts cannot handle, a random start is used.
     """
     if L is not None and F is not None:
         return L, F
@@ -88,7 +90,9 @@ def start_of(
             counts, n_components, init, number=number, random_state=rng, dtype=dtype,
             fit_rows=few_steps, n_threads=executor.n_threads,
         )  # fmt: skip
-        return initial if L is None else L, F
+        if seeds is None or L is not None:
+            return initial if L is None else L, F
+        F = seeded_factors(counts, F, seeds, rng, executor.n_threads).astype(dtype)
     F = np.maximum(F, MINVAL)  # a component of zeros could not be lifted by EM
     equal = counts.row_totals[:, None] / (n_components * F.sum(axis=0))
     return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
@@ -111,14 +115,19 @@ def factors_of(
     counts: CountMatrix, executor: Executor, n_components: int, *, max_iter: int, tol: float,
     rng: Any, dtype: Any, constraints: Constraints | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Return L (n, K) and F (m, K) of a fit by the default method, as a start of other methods."""
+    """Return L (n, K) and F (m, K) of a fit by the default method, as a start of other methods.
+
+    A prior of factors in the `constraints` is that of seeds.
+    """
     constraints = constraints or Constraints()
     measured, batches = None, constraints.batches
+    seeds = None if constraints.prior_factors is None else constraints.prior_factors[0]
     if constraints.measured is not None and constraints.groups is not None:
         measured = Measured(constraints.groups, constraints.measured)
     start = partial(
-        start_of, counts, executor, n_components, "auto", rng=rng, dtype=dtype, measured=measured
-    )
+        start_of, counts, executor, n_components, "auto", rng=rng, dtype=dtype, measured=measured,
+        seeds=seeds,
+    )  # fmt: skip
     if batches is not None and constraints.batch_shape is None:
         start = partial(
             start_with_batches, counts, executor, start, n_components, dtype, constraints

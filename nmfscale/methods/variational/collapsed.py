@@ -233,6 +233,8 @@ class CollapsedLDA(PointMethod):
     alpha : ndarray (K,)
     eta : float or None
         None estimates it.
+    more : ndarray (m, K), default=None
+        What the prior of topics has more than eta. In the formulas above, it adds to N_kj.
     dtype : float32 or float64
         Of the row arrays.
     estimate : {"none", "symmetric", "vector"}
@@ -254,11 +256,13 @@ class CollapsedLDA(PointMethod):
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start], alpha: Array,
         eta: float | None, dtype: Any, *, estimate: str = "none", momentum: bool = True,
+        more: Array | None = None,
     ):  # fmt: skip
         self.counts, self.executor, self._start = counts, executor, start
         self.n_components, self.dtype = len(alpha), np.dtype(dtype)
         self.estimate, self.learns_eta, self.momentum = estimate, eta is None, momentum
         self._alpha, self._eta = np.array(alpha), START_ETA if eta is None else eta
+        self._more = None if more is None else np.ascontiguousarray(more[self.feature_order])
         self.points = {}
         self.count, self.beta, self.last = 0, 0.0, -np.inf
         self._seen: dict[str, Any] = {}
@@ -272,7 +276,7 @@ class CollapsedLDA(PointMethod):
             totals = self.counts.column_totals[self.feature_order]
             topics *= (totals / topics.sum(axis=1))[:, None]
         else:
-            topics = np.maximum(topics - self._eta, 0)
+            topics = np.maximum(topics - self._with_more(self._eta), 0)
         shared = {"topics": topics, "alpha": self._alpha, "eta": np.array([self._eta])}
         self.points["gamma"] = shared
         if gamma is None:
@@ -282,14 +286,25 @@ class CollapsedLDA(PointMethod):
             self.put_rows("gamma", np.maximum(gamma - self._alpha.astype(gamma.dtype), 0), empty=0)
         self.copy("gamma", "before")
 
+    def _with_more(self, values: Any) -> Any:
+        """Return numbers of topics plus what their prior has more than eta."""
+        return values if self._more is None else values + self._more
+
+    def _shares(self, shared: Shared) -> Array:
+        posterior: Array = self._with_more(shared["topics"]) + shared["eta"]
+        return posterior / posterior.sum(axis=0)
+
     def _priors(self, shared: Shared) -> Priors:
         eta = float(shared["eta"][0])
         total = shared["topics"].sum(axis=0) + len(shared["topics"]) * eta
+        if self._more is not None:
+            total = total + self._more.sum(axis=0)
         return Priors(shared["alpha"], eta, 1 / total)
 
     def _rows(self, shared: Shared, n_steps: int = 1, tolerance: float = 0.0) -> ShareRows:
         lanes = in_lane_order(len(shared["topics"]), len(self.executor.layout.column_order))
-        design = to_lanes(shared["topics"], lanes, self.stride, self.dtype, 0)
+        held = self._with_more(shared["topics"])
+        design = to_lanes(held, lanes, self.stride, self.dtype, 0)
         learns = self.estimate != "none" and self.n_components > 1
         return ShareRows(design, self._priors(shared), n_steps, tolerance, learns=learns)
 
@@ -306,7 +321,7 @@ class CollapsedLDA(PointMethod):
             "alpha": self._next_alpha(shared["alpha"], of_rows["excess"]),
             "eta": self._next_eta(shared["eta"], topics, squares),
         }
-        moved = _shares(after) - _shares(shared)
+        moved = self._shares(after) - self._shares(shared)
         change = max(
             float(np.abs(after[name] / shared[name] - 1).max()) for name in ("alpha", "eta")
         )
@@ -336,12 +351,14 @@ class CollapsedLDA(PointMethod):
 
     def _next_eta(self, eta: Array, topics: Array, squares: Array) -> Array:
         m, n_threads = len(topics), self.executor.n_threads
-        below = m * (digamma(topics.sum(axis=0) + m * eta) - digamma(m * eta)).sum()
+        more = 0.0 if self._more is None else self._more.sum(axis=0)
+        below = m * (digamma(topics.sum(axis=0) + m * eta + more) - digamma(m * eta + more)).sum()
         if not self.learns_eta or m == 1 or below <= 0:
             return eta
         excess = mean_digamma(
-            np.ascontiguousarray(topics), np.ascontiguousarray(squares), eta, n_threads
-        )
+            np.ascontiguousarray(topics), np.ascontiguousarray(squares), self._with_more(eta),
+            n_threads,
+        )  # fmt: skip
         clipped: Array = np.clip(eta * (excess.sum(axis=0).sum() / below), LEAST_ETA, MOST_ETA)
         return clipped
 
@@ -385,7 +402,7 @@ class CollapsedLDA(PointMethod):
             rows = slice(first, first + PIECE)
             gamma[rows] += shared["alpha"].astype(gamma.dtype)
             means[rows] = gamma[rows] / gamma[rows].sum(axis=1, keepdims=True)
-        topics = self.plain_columns(shared["topics"]) + shared["eta"]
+        topics = self.plain_columns(self._with_more(shared["topics"])) + shared["eta"]
         return {
             "gamma": gamma, "proportions": means, "lambda": topics, "alpha": shared["alpha"],
             "eta": shared["eta"],
@@ -399,11 +416,6 @@ class CollapsedLDA(PointMethod):
         """Return the shapes of the shared arrays of a point."""
         K = self.n_components
         return {"topics": (self.counts.shape[1], K), "alpha": (K,), "eta": (1,)}
-
-
-def _shares(shared: Shared) -> Array:
-    posterior = shared["topics"] + shared["eta"]
-    return posterior / posterior.sum(axis=0)
 
 
 def of_sizes(sizes: Array, n_of_size: Any, alpha: Array) -> float:

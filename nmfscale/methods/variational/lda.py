@@ -43,6 +43,7 @@ from ...kernels.functions import exp
 from ...kernels.resample import gamma_draws
 from ..factors import LEAST, Array, Constraints, in_lane_order, to_lanes
 from ..poisson import solvers
+from ..starts.seeded import seeded_factors
 from .dirichlet import InferDirichlet, estimate_alpha, expected_log, minus_divergence
 from .mean_field import MeanFieldTopics, Shared, Start, mean_field_needs, points_of
 from .posteriors import PIECE, Inference, inference, topics_in_lanes
@@ -92,7 +93,7 @@ def find_start(
 ) -> Start:  # fmt: skip
     """Return a start: topics and gamma as given, random topics, or those of a Poisson NMF.
 
-    `constraints` are the groups of samples in that fit.
+    `constraints` are the groups of samples in that fit, and the prior of seeds.
     """
     if topics is not None:
         return Start(topics, gamma)
@@ -104,7 +105,11 @@ def find_start(
         return Start(start.topics, gamma)
     K = len(alpha)
     if init == "random":
-        return Start(random_topics(rng, (counts.shape[1], K), eta), rounds=RANDOM_ROUNDS)
+        prior = None if constraints is None else constraints.prior_factors
+        topics = random_topics(
+            rng, (counts.shape[1], K), eta, counts, None if prior is None else prior[0]
+        )
+        return Start(topics, rounds=RANDOM_ROUNDS)
     L, F = solvers.factors_of(
         counts, executor, K, max_iter=max_iter, tol=START_TOLERANCE, rng=rng, dtype=dtype,
         constraints=constraints,
@@ -120,9 +125,13 @@ def has_prior(eta: Eta) -> bool:
     return bool(np.min(eta) > 0)
 
 
-def random_topics(rng: Any, shape: tuple[int, int], eta: Eta) -> Array:
-    """Return topics (m, K) that are nearly flat."""
+def random_topics(
+    rng: Any, shape: tuple[int, int], eta: Eta, counts: CountMatrix, seeds: Array | None = None
+) -> Array:
+    """Return topics (m, K) that are nearly flat, or start from their `seeds` in counts."""
     drawn: Array = 0.01 * gamma_draws(100.0, rng, shape[0] * shape[1]).reshape(shape)
+    if seeds is not None:
+        drawn = shape[0] * seeded_factors(counts, drawn, seeds, rng, 1)
     return drawn if has_prior(eta) else points_of(drawn)
 
 

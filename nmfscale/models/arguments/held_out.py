@@ -91,3 +91,12 @@ class HeldOutSamples:
         whole = np.empty((self.counts.shape[0], *of_others.shape[1:]), of_others.dtype)
         whole[self.others], whole[self.rows] = of_others, of_rows
         return whole
+
+
+def check_validation(share: float | None, collapsed: bool) -> None:
+    """Refuse a share of samples to hold out in mean-field inference."""
+    if share is not None and not collapsed:
+        raise ValueError(
+            f"validation_fraction={share} is for inference='collapsed': in mean field, the ELBO "
+            "never falls and decides when a fit ends. Set it to None."
+        )

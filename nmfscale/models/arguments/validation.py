@@ -203,6 +203,22 @@ def dirichlet_priors(
     return alpha, equal if topic_word_prior is None else float(topic_word_prior)
 
 
+def check_topic_prior(eta: Any, collapsed: bool, seeds: Any) -> None:
+    """Refuse topics without a prior where a prior is needed."""
+    if eta is None or np.ndim(eta) or eta != 0:
+        return
+    if collapsed:
+        raise ValueError(
+            "topic_word_prior=0 is for inference='mean-field': collapsed inference needs a prior "
+            "of topics. Give a positive number, or None, which estimates it."
+        )
+    if seeds is not None:
+        raise ValueError(
+            "topic_word_prior=0 means topics without a prior, which seeds are: give a positive "
+            "number, or None."
+        )
+
+
 def prior_of_topics(eta: Any, counts: CountMatrix, n_components: int) -> Any:
     """Return the prior eta of topics: a number, or an array (m, K) in the order of the counts."""
     if np.ndim(eta) == 0:

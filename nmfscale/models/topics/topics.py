@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...counts.argument_types import Topic
 from ...counts.names import names_of, shown
+from ...readers.gene_sets import read_gmt
 
 Array = NDArray[Any]
 
@@ -116,6 +117,7 @@ class TopicsMixin:
         model = self._taken("k", taken)
         for name in self.parameters_of_topics:
             setattr(model, name, _reordered(getattr(self, name), taken, name))
+        _keep_seeds(self, model, [[topic] for topic in taken])
         return model
 
     def merge_topics(
@@ -190,6 +192,7 @@ class TopicsMixin:
             setattr(model, name, value)
         if names is not None:
             model.topic_names_ = names
+        _keep_seeds(self, model, parts)
         model.n_components = len(parts)  # type: ignore[attr-defined]
         return model
 
@@ -301,6 +304,19 @@ class TopicsMixin:
             return [parts[at] for at in place], None
         checked = _checked_names([names[at] for at in place], len(parts))
         return [parts[at] for at in place], checked
+
+
+def _keep_seeds(model: Any, changed: Any, parts: list[list[int]]) -> None:
+    """Set the seeds of a copy of a model, each of whose topics was the topics in one of `parts`."""
+    seeds = getattr(model, "seeds", None)
+    if seeds is None:
+        return
+    seeds = seeds if isinstance(seeds, Mapping) else read_gmt(seeds)
+    words = [list(of_topic) for of_topic in seeds.values()]
+    of_new = [[word for k in part if k < len(words) for word in words[k]] for part in parts]
+    n_named = max((k for k, of_topic in enumerate(of_new) if of_topic), default=-1) + 1
+    names = topic_names_of(changed, len(changed.components_))
+    changed.seeds = dict(zip(names[:n_named], of_new[:n_named], strict=True))
 
 
 def _checked_list(values: Any, argument: str) -> list[Any]:

@@ -1,0 +1,56 @@
+"""Starts of topics that are to have certain features: what occurs in samples with these features.
+
+A seeded topic starts from the counts of all samples, weighted by the share of its seeds in them,
+that is, from co-occurrences with its seeds. It takes the place of the topic of another start that
+is most similar to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from ...counts.base import CountMatrix
+from ...kernels import dense
+from ..factors import MINVAL
+from .topic_score import drawn_rows
+
+Array = NDArray[Any]
+# Share of the overall frequencies in a seeded topic, and the number of samples that suffices.
+_SHARED, _LEAST_ROWS = 0.1, 1000
+
+
+def seeded_factors(
+    counts: CountMatrix, F: Array, pseudo: Array, rng: np.random.RandomState, n_threads: int
+) -> Array:
+    """Return factors F (m, K) with seeded topics, given `pseudo` (m, K), in their places.
+
+    Columns sum to one. If counts are large, co-occurrences are those in a random subset of samples.
+    """
+    seeded = np.flatnonzero(pseudo.any(axis=0))
+    others = np.asarray(F, np.float64) / np.maximum(F.sum(axis=0, dtype=np.float64), MINVAL)
+    if not seeded.size:
+        return others
+    matrix = counts.take_rows(drawn_rows(counts, rng, least=_LEAST_ROWS))
+    matrix = matrix.astype(np.float64, copy=False)
+    are_seeds = (pseudo[:, seeded] > 0).astype(np.float64)
+    shares = dense.of_sparse(matrix, are_seeds, n_threads=n_threads)
+    lengths = dense.of_sparse(matrix, np.ones((matrix.shape[1], 1)), n_threads=n_threads)
+    shares /= np.maximum(lengths, MINVAL)
+    together = dense.of_sparse(matrix.T.tocsr(), shares, n_threads=n_threads)
+    overall = counts.column_totals / max(counts.total, MINVAL)
+    together /= np.maximum(together.sum(axis=0), MINVAL)
+    own = (1 - _SHARED) * together + _SHARED * overall[:, None]
+    own += pseudo[:, seeded] / max(counts.total, MINVAL)
+    own /= own.sum(axis=0)
+    # the similarity of frequencies of Bhattacharyya
+    alike = dense.product(np.ascontiguousarray(np.sqrt(own).T), np.sqrt(others))
+    replaced = linear_sum_assignment(alike, maximize=True)[1]
+    out = np.empty_like(others)
+    kept = np.delete(np.arange(others.shape[1]), replaced)
+    out[:, np.delete(np.arange(others.shape[1]), seeded)] = others[:, kept]
+    out[:, seeded] = own
+    return out

@@ -1,0 +1,144 @@
+"""Seeds: topics that are to have certain features, in every model and solver."""
+
+import numpy as np
+import pytest
+
+import nmfscale
+from nmfscale import LDA, PoissonNMF, TopicModel
+from nmfscale.datasets import simulate_topic_counts
+from nmfscale.likelihood import logposterior_poisson
+
+X, TRUTH = simulate_topic_counts(200, 80, 5, random_state=3)
+TOPICS = np.asarray(TRUTH.F) / np.asarray(TRUTH.F).sum(axis=0)
+WORDS = [f"w{j}" for j in range(X.shape[1])]
+# in an order of their own, three words whose share in a topic is far above that in others
+SEEDED = (4, 0, 2)
+SEEDS = {
+    f"t{k}": [WORDS[j] for j in np.argsort(-TOPICS[:, k] / TOPICS.mean(axis=1))[:3]] for k in SEEDED
+}
+HOW = {"feature_names": WORDS}
+OCCURRENCES = np.asarray(X.sum(axis=0)).ravel()
+
+
+def pseudo_counts(weight, n_topics=5):
+    pseudo = np.zeros((len(WORDS), n_topics))
+    for k, words in enumerate(SEEDS.values()):
+        for word in words:
+            pseudo[WORDS.index(word), k] = weight * OCCURRENCES[WORDS.index(word)]
+    return pseudo
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        TopicModel(5, random_state=1),
+        PoissonNMF(5, random_state=1, solver="em", tol=1e-3),
+        PoissonNMF(5, random_state=1, init="random"),
+        LDA(5, random_state=1),
+        LDA(5, random_state=1, init="random"),
+        LDA(5, random_state=1, inference="collapsed"),
+    ],
+    ids=lambda model: repr(model).replace(" ", "").replace("\n", ""),
+)
+def test_topics_have_their_seeds_and_names(model):
+    model.set_params(seeds=SEEDS).fit(X, **HOW)
+    assert model.topic_names_.tolist() == [*SEEDS, "topic 3", "topic 4"]
+    shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
+    distances = np.abs(shares[:3] - TOPICS[:, SEEDED].T).sum(axis=1) / 2
+    assert distances.max() < 0.12  # other topics have distances of 0.5 and more
+
+
+def test_the_prior_is_that_of_pseudo_counts():
+    """Of a Poisson NMF, as given by `prior_factors`; other priors add to it."""
+    pseudo, start = pseudo_counts(0.5), {"loadings": TRUTH.L + 0.1, "components": TRUTH.F.T + 0.1}
+    rate = pseudo.any(axis=0).astype(float)
+    seeded = PoissonNMF(5, seeds=SEEDS, seed_weight=0.5).fit(X, **HOW, **start)
+    same = PoissonNMF(5, prior_factors=(1 + pseudo, rate)).fit(X, **HOW, **start)
+    np.testing.assert_array_equal(seeded.components_, same.components_)
+    L, F = seeded.poisson_factors()
+    prior = logposterior_poisson(X, L, F, prior_factors=(1 + pseudo, rate))
+    other = logposterior_poisson(X, L * 0.999, F / 0.999, prior_factors=(1 + pseudo, rate))
+    assert other < prior
+    both = PoissonNMF(5, seeds=SEEDS, prior_factors=1.5, max_iter=5, tol=0).fit(X, **HOW, **start)
+    added = 1.5 + pseudo_counts(0.1)
+    same = PoissonNMF(5, prior_factors=(added, 1.0), max_iter=5, tol=0).fit(X, **HOW, **start)
+    np.testing.assert_array_equal(both.components_, same.components_)
+
+
+@pytest.mark.parametrize("inference", ["mean-field", "collapsed"])
+def test_the_prior_of_an_lda_is_that_of_an_array(inference):
+    """Of words by name, in any order; for collapsed inference, too."""
+    pd = pytest.importorskip("pandas")
+    eta = pd.DataFrame(0.05 + pseudo_counts(0.1).T, columns=WORDS).iloc[:, ::-1]
+    start = {"components": pseudo_counts(1).T + 1.0, **HOW}
+    how = {"random_state": 0, "max_iter": 5, "tol": 0, "inference": inference}
+    seeded = LDA(5, seeds=SEEDS, topic_word_prior=0.05, **how).fit(X, **start)
+    same = LDA(5, topic_word_prior=eta, **how).fit(X, **start)
+    np.testing.assert_allclose(seeded.components_, same.components_, rtol=1e-9)
+    np.testing.assert_allclose(seeded.topic_word_prior_, eta[WORDS], rtol=1e-12)
+
+
+def test_the_same_bits_from_a_file_and_after_a_stop(tmp_path):
+    store = nmfscale.write_store(nmfscale.as_counts(X, **HOW), tmp_path / "x.nmf")
+    for model in (TopicModel(5, random_state=0), LDA(5, random_state=0, inference="collapsed")):
+        model.set_params(seeds=SEEDS, max_iter=6, tol=0)
+        expected = model.fit(X, **HOW).components_
+        np.testing.assert_array_equal(model.fit(store).components_, expected)
+        folder = tmp_path / type(model).__name__
+        model.set_params(max_iter=3).fit(store, checkpoint=folder)
+        model.set_params(max_iter=6).fit(store, checkpoint=folder, resume=True)
+        np.testing.assert_array_equal(model.components_, expected)
+        model.save(tmp_path / "model.h5")
+        again = nmfscale.load(tmp_path / "model.h5")
+        assert again.seeds == SEEDS and list(again.topic_names_)[:3] == list(SEEDS)
+
+
+def test_batches_of_an_online_fit():
+    model = LDA(5, random_state=0, seeds=SEEDS, total_samples=200)
+    for first in (0, 100) * 4:
+        model.partial_fit(X[first : first + 100], **HOW)
+    shares = model.components_[:3] @ np.log(np.maximum(TOPICS, 1e-9))
+    assert shares.argmax(axis=1).tolist() == list(SEEDED)
+
+
+def test_reordered_and_merged_topics_keep_their_seeds():
+    model = TopicModel(5, random_state=0, seeds=SEEDS, max_iter=3, tol=0).fit(X, **HOW)
+    moved = model.reorder_topics([3, 2, 0, 1, 4])
+    one, two, three = SEEDS
+    assert moved.seeds == {"topic 3": [], three: SEEDS[three], one: SEEDS[one], two: SEEDS[two]}
+    merged = model.merge_topics({"both": [one, two]})
+    assert merged.seeds == {"both": SEEDS[one] + SEEDS[two], three: SEEDS[three]}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "match"),
+    [
+        ({"seeds": {"a": ["zzz"]}}, "X has none of 'zzz'"),
+        ({"seeds": {"a": "w1"}}, r"seeds\['a'\] is 'w1': a list"),
+        ({"seeds": {1: ["w1"]}}, "1 is no name of a topic"),
+        ({"seeds": {"topic 3": ["w1"]}}, "name of a topic without seeds"),
+        ({"seeds": {f"t{k}": [] for k in range(6)}}, "6 topics, and n_components=5"),
+        ({"seeds": SEEDS, "n_moves": 2}, "n_moves=2 cannot"),
+        ({"seeds": SEEDS, "solver": "joint-em"}, "solver='joint-em'"),
+    ],
+)
+def test_seeds_that_are_refused(parameters, match):
+    with pytest.raises(ValueError, match=match):
+        TopicModel(5, **parameters).fit(X, **HOW)
+
+
+def test_unknown_seeds_are_named_and_gene_sets_read(tmp_path):
+    """By a warning, as files of gene sets have genes that counts lack; in the shell, too."""
+    from nmfscale.cli import main
+
+    (tmp_path / "sets.gmt").write_text("one\td\tw1\tzzz\ntwo\td\tw2\n")
+    model = TopicModel(5, random_state=0, seeds=tmp_path / "sets.gmt", max_iter=2, tol=0)
+    with pytest.warns(UserWarning, match="X lacks 1 of the 3 seeds, such as 'zzz'"):
+        model.fit(X, **HOW)
+    assert model.topic_names_[:2].tolist() == ["one", "two"]
+    nmfscale.write_store(nmfscale.as_counts(X, **HOW), tmp_path / "x.nmf")
+    words = ["-k", "5", "--seed", "0", "--max-iter", "2", "--tol", "0", "-q"]
+    files = [str(tmp_path / name) for name in ("x.nmf", "sets.gmt", "m.h5")]
+    assert main(["fit", files[0], *words, "--seeds", files[1], "-o", files[2]]) == 0
+    loaded = nmfscale.load(files[2])
+    np.testing.assert_array_equal(loaded.components_, model.components_)
