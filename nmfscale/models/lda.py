@@ -81,8 +81,7 @@ class LDA(OnlineLDA):
         Start: a fit of a :class:`TopicModel`, or random topics, from which the ELBO ends far lower.
     seeds, seed_weight
         As in :class:`PoissonNMF`: pseudo-counts of the seeds of a topic add to its
-        `topic_word_prior`, which must not be 0. `partial_fit` takes the occurrences of seeds in the
-        first batch, times the ratio of `total_samples` to its samples.
+        `topic_word_prior`, which must not be 0. `partial_fit` takes those of the first batch.
     max_iter : int, default=500
         Maximum number of iterations, each one pass over the counts; iterations of the start are not
         counted.
