@@ -20,6 +20,7 @@ from .inference.choice.stability_result import Stability
 from .inference.choice.topic_quality_result import TopicQuality
 from .inference.features.conditions_result import ConditionFeatures
 from .inference.features.differential_result import DifferentialFeatures
+from .inference.features.enrichment_result import Enrichment
 from .inference.features.noisy_pairs_result import NoisyPairs
 from .inference.features.pseudobulk_result import Pseudobulk
 from .inference.groups.bootstrap_result import BootstrapWeights
@@ -44,7 +45,7 @@ __all__ = [
     "BatchEffects", "BootstrapFit", "BootstrapWeights", "ClusteringScore", "ConditionFeatures",
     "Consensus",
     "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts", "DifferentialFeatures",
-    "Estimates", "FitComparison", "FitSummary",
+    "Enrichment", "Estimates", "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
     "ProportionRegression", "Pseudobulk", "RankedSamples", "SampleClusters", "SelectK", "Stability",

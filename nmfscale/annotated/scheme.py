@@ -44,7 +44,9 @@ OF_GROUPS = (
     "permutation_test", "group_effects", "bootstrap_weights", "correspondence_analysis",
     "condition_features",
 )  # fmt: skip
-OF_A_FIT = "batch_effects", "differential_features", "topic_quality", *OF_GROUPS
+OF_A_FIT = (
+    "batch_effects", "differential_features", "enrichment", "topic_quality", *OF_GROUPS,
+)  # fmt: skip
 # Attributes with positions of samples, which change with the observations of an object.
 _POSITIONS = {"empty_samples_"}
 

@@ -11,11 +11,13 @@ from .. import __version__
 from . import commands
 from .batches import add_batch_options, batch_effects
 from .cluster import cluster
+from .cluster_topics import add_cluster_topics_options, cluster_topics
 from .coherence import add_coherence_options, coherence
 from .completion import SHELLS, completion
 from .conditions import add_conditions_options, add_pseudobulk_options, conditions, pseudobulk
 from .correspondence import add_correspondence_options, correspondence
 from .differential import differential, split_of
+from .enrichment import add_enrichment_options, enrichment
 from .examples import EXAMPLES
 from .export import export
 from .in_file import add_restore_options, restore
@@ -436,6 +438,8 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "coherence": (coherence, "how well the words of topics belong together", add_coherence_options),
     "search": (search, "samples of a fit that are about some words", add_search_options),
     "nearest": (nearest, "samples of a fit with topics like those of others", add_nearest_options),
+    "cluster-topics": (cluster_topics, "topics that many fits share", add_cluster_topics_options),
+    "enrichment": (enrichment, "gene sets that are enriched in topics", add_enrichment_options),
     "batch-effects": (batch_effects, "how batches of samples differ", add_batch_options),
     "differential": (differential, "which features make each topic, with tests", _differential),
     "pseudobulk": (

@@ -77,6 +77,15 @@ EXAMPLES = {
     "nearest": """examples:
   nmfscale nearest model.h5 0 17
   nmfscale nearest model.h5 numpy.linalg.svd --metric jensen-shannon -o like-svd.csv""",
+    "cluster-topics": """examples:
+  nmfscale cluster-topics donor1.h5 donor2.h5 donor3.h5 -o programs.csv -o programs.png
+  nmfscale cluster-topics fits/*.h5 -o programs.h5
+  nmfscale cluster-topics fits/*.h5 -o consensus.csv.gz --table consensus --min-similarity 0.6""",
+    "enrichment": """examples:
+  nmfscale enrichment model.h5 --gene-sets hallmarks.gmt -o sets.csv -o sets.png
+  nmfscale enrichment model.h5 --gene-sets hallmarks.gmt --test rank -o sets.h5
+  nmfscale enrichment model.h5 --gene-sets sets.gmt --gene-symbols cells.h5ad:symbol
+  nmfscale enrichment model.h5 --gene-sets hallmarks.gmt --differential genes.h5""",
     "batch-effects": """examples:
   nmfscale batch-effects model.h5 --batch cells.h5ad:donor
   nmfscale batch-effects model.h5 --batch donor --conditions disease --clusters cell_type

@@ -29,6 +29,7 @@ _OPTIONS = {
     "samples_in": "--samples-in", "data_weights": "--data-weights",
     "min_df": "--min-df", "max_df": "--max-df", "pattern": "--pattern",
     "total": "--thin-total", "fraction": "--thin-fraction",
+    "gene_sets": "--gene-sets", "gene_symbols": "--gene-symbols",
     "max_features": "--max-features", "encoding": "--encoding", "decode_error": "--decode-error",
 }  # fmt: skip
 # Options of `fit` for samples with few counts.

@@ -12,7 +12,8 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from ..counts.matched_frames import index_of, matched_by_name
 from ..counts.names import names_of
 from ..counts.structure import nonnegative_matrix
-from ..methods.topics.feature_scores import ranked_features
+from ..methods.factors import proportions
+from ..methods.topics.feature_scores import feature_scores, ranked_features
 from ..methods.topics.score_names import DEFAULT_SCORE, SCORES
 from .pipelines import model_of
 
@@ -63,6 +64,17 @@ def leading_features(
         matrix, n_top, score, weight=weight, overall=overall, among=among
     )
     return frequencies, names, leading
+
+
+def scores_of_features(components: Any, score: Any = DEFAULT_SCORE) -> np.ndarray:
+    """Return the scores (n_components, n_features) by which `leading_features` ranks features."""
+    components = model_of(components)
+    matrix = np.asarray(components.components_, np.float64)
+    if isinstance(score, str):
+        return feature_scores(proportions(matrix), score)
+    if hasattr(score, "topic_number"):
+        score = _z_of(score, names_of(components, 1))
+    return _given_scores(score, _columns_of(components, (score,)), matrix.shape)
 
 
 def leading_names(

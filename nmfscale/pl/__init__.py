@@ -22,6 +22,7 @@ from .classes import class_heatmap
 from .correlation import correlation_plot
 from .differential import ma_plot, topic_scatter, volcano_plot
 from .embedding import embedding
+from .enrichment import enrichment_plot
 from .features import top_features_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
@@ -39,6 +40,7 @@ __all__ = [
     "class_heatmap",
     "correlation_plot",
     "embedding",
+    "enrichment_plot",
     "forest_plot",
     "ma_plot",
     "null_plot",

@@ -121,9 +121,8 @@ def _clusters(found: Any, ax: Axes | None) -> Axes:
     """Draw the similarities of the topics of many fits, in the order of their clusters."""
     order = np.argsort(found.labels, kind="stable")
     starts = np.searchsorted(found.labels[order], np.arange(found.n_clusters + 1))
-    n_topics = len(order)
-    side = min(max(_LEAST_SIDE, _CELL * n_topics), _MOST_SIDE)
-    ax = axes_or_new(ax, 2.2 + side, 1.4 + side)
+    n_topics, side = len(order), _side_of(found)
+    ax = axes_or_new(ax, *size_of_clusters(found))
     ax.imshow(found.similarities[np.ix_(order, order)], cmap="Blues", vmin=0, vmax=1)
     several = [c for c in range(found.n_clusters) if found.n_fits[c] > 1]
     for c in several:
@@ -139,6 +138,15 @@ def _clusters(found: Any, ax: Axes | None) -> Axes:
     ax.tick_params(length=0)
     add_scale(ax, "similarity", 0.3 / 6)
     return ax
+
+
+def size_of_clusters(found: Any) -> tuple[float, float]:
+    """Return the size in inches of the map of many fits."""
+    return 2.2 + _side_of(found), 1.4 + _side_of(found)
+
+
+def _side_of(found: Any) -> float:
+    return min(max(_LEAST_SIDE, _CELL * len(found.labels)), _MOST_SIDE)
 
 
 def _names(names: Any, match: Any, side: str, n_topics: int) -> list[str]:

@@ -77,7 +77,7 @@ def write_report(
         :func:`nmfscale.permutation_test`, :func:`nmfscale.group_effects`,
         :func:`nmfscale.bootstrap_weights`,
         :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects`,
-        :func:`nmfscale.cluster_topics`,
+        :func:`nmfscale.cluster_topics`, :func:`nmfscale.enrichment`,
         :func:`nmfscale.condition_features` and :func:`nmfscale.differential_features`. Other
         results are shown as tables. A fit with batches always has a section on them.
     gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None

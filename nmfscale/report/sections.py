@@ -28,6 +28,8 @@ _MOST_ROWS, _MOST_GROUPS = 500, 8
 _N_CHANGES, _LEVEL = 10, 0.05
 # Topics of many fits in a chart.
 _MOST_TOPICS = 60
+# Gene sets of each topic in the table.
+_N_SETS = 10
 # Features of batches in the text.
 _FEATURES = 10
 # Columns of numbers that come first in a table: on a phone, others are off screen.
@@ -313,6 +315,33 @@ def conditions_section(result: Any, words: Words) -> Section:
     return Section("conditions", _titled("Changes within topics", result), [text], [], table)
 
 
+def enrichment_section(result: Any, words: Words) -> Section:
+    """Return the leading gene sets of each topic."""
+    names = topic_labels(result.topic_names, words)
+    rows = [
+        (k, s) for k in range(len(names)) for s in result.order(k)[:_N_SETS].tolist()
+        if result.qvalue[k, s] <= _LEVEL
+    ]  # fmt: skip
+    table: dict[str, Sequence[Any]] = {
+        "topic": [names[k] for k, _ in rows],
+        "gene set": [result.gene_sets[s] for _, s in rows],
+        "q": [f"{result.qvalue[k, s]:.3g}" for k, s in rows],
+        "leading features in the set": [int(result.overlap[k, s]) for k, s in rows],
+        "size": [int(result.sizes[s]) for _, s in rows],
+        "AUC": [f"{result.auc[k, s]:.2f}" for k, s in rows],
+        "p": [f"{result.pvalue[k, s]:.3g}" for k, s in rows],
+        "features": [", ".join(result.features_of(k, s)[:_N_CHANGES]) for k, s in rows],
+    }
+    n_found = int((result.qvalue <= _LEVEL).sum())
+    text = (
+        f"Gene sets that are enriched in topics, by the {result.test} test of "
+        f"{len(result.gene_sets):,} sets: {n_found:,} of {result.qvalue.size:,} tests have q <= "
+        f"{_LEVEL:g}. The table has at most {_N_SETS} of each topic, with the smallest p. Genes of "
+        "a set vary together, so that p-values are too small: they order the sets."
+    )
+    return Section("enrichment", "Enrichment", [text], [], table)
+
+
 def quality_section(result: Any, words: Words) -> Section:
     """Return measures of the topics."""
     table = {
@@ -398,5 +427,6 @@ OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "TopicQuality": quality_section,
     "ConditionFeatures": conditions_section,
     "BatchEffects": batches_section,
+    "Enrichment": enrichment_section,
     "TopicClusters": topic_clusters_section,
 }

@@ -12,6 +12,7 @@ from .batches import batch_effects
 from .choice import select_k, topic_quality
 from .conditions import condition_features, pseudobulk
 from .differential import differential_features
+from .enrichment import enrichment
 from .groups import (
     bootstrap_weights,
     correspondence_analysis,
@@ -25,7 +26,8 @@ from .transform import transform
 
 __all__ = [
     "batch_effects", "bootstrap_weights", "condition_features", "correspondence_analysis",
-    "differential_features", "group_effects", "label_topics", "permutation_test", "pseudobulk",
+    "differential_features", "enrichment", "group_effects", "label_topics", "permutation_test",
+    "pseudobulk",
     "rename_topics", "restore_h5ad", "select_k", "topic_quality", "topics", "transform",
     "write_h5ad",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ OTHER_NAMES = set(
 # What to ask for beside the tables by name.
 ROWS_OF = {
     "ConditionFeatures": (None, "blue"), "DifferentialFeatures": (None, "red"),
+    "Enrichment": (None, "red"),
     "NoisyPairs": (None, 1), "ProportionRegression": (None, "age", "covariates"),
 }  # fmt: skip
 GROUPS = pd.Series([f"type {i % 10 // 5}" for i in range(N)])
@@ -71,6 +72,7 @@ def results():
         nmfscale.pseudobulk(named, X, units=UNITS, groups=GROUPS),
         nmfscale.condition_features(named, X, GROUPS, units=UNITS),
         nmfscale.differential_features(named, X, reference="blue", split=None),
+        nmfscale.enrichment(named, {"odd": [str(("gene", j)) for j in range(1, 20, 2)]}, n_top=5),
     ]
 
 

@@ -108,6 +108,7 @@ WAYS_IN = {
         "conditions",
         "differential",
         "differential_tests",
+        "enrichment",
         "noisy_pairs",
         "pseudobulk",
         "pyldavis",

@@ -21,8 +21,8 @@ NAMES = {
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features
-        find_samples group_effects label_topics nearest_samples permutation_test pseudobulk
-        regress_proportions search_samples select_k stability topic_quality
+        enrichment find_samples group_effects label_topics nearest_samples permutation_test
+        pseudobulk regress_proportions search_samples select_k stability topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -42,7 +42,7 @@ NAMES = {
     "nmfscale.results": """
         Corpus CountMatrix Counts StoredCounts
         BatchEffects BootstrapFit BootstrapWeights ClusteringScore ConditionFeatures Consensus
-        CorrespondenceAnalysis DifferentialFeatures Estimates FitComparison FitSummary
+        CorrespondenceAnalysis DifferentialFeatures Enrichment Estimates FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         NoisyPairs Origin PermutationTest
         ProportionRegression Pseudobulk RankedSamples SampleClusters SelectK Stability TopicClusters
@@ -55,16 +55,16 @@ NAMES = {
         correspondence_analysis jackknife_fit noisy_pairs supervision_from_variances to_pyldavis
     """,
     "nmfscale.pl": """
-        batch_plot biplot bootstrap_plot class_heatmap correlation_plot embedding forest_plot
-        ma_plot null_plot progress_plot scree_plot select_k_plot similarity_plot stability_plot
+        batch_plot biplot bootstrap_plot class_heatmap correlation_plot embedding enrichment_plot
+        forest_plot ma_plot null_plot progress_plot scree_plot select_k_plot similarity_plot
+        stability_plot
         structure_plot top_features_plot topic_colors topic_scatter trend_plot
         volcano_plot
     """,
     "nmfscale.tl": """
         batch_effects bootstrap_weights condition_features correspondence_analysis
-        differential_features group_effects label_topics permutation_test pseudobulk rename_topics
-        restore_h5ad
-        select_k topic_quality topics transform write_h5ad
+        differential_features enrichment group_effects label_topics permutation_test pseudobulk
+        rename_topics restore_h5ad select_k topic_quality topics transform write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",
     "nmfscale.testing": "check_model model_checks",  # needs pytest: not loaded by nmfscale

@@ -129,6 +129,7 @@ def test_page_on_model_files(tmp_path, monkeypatch):
         ("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1),
         ("topic_quality", 1), ("local_optima", 1), ("anndata", 1), ("text", 3),
         ("semi_supervised", 1), ("batches", 2), ("your_design", 6),
+        ("programs", 2),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:topics of .* replicates were reordered")
@@ -230,6 +231,7 @@ def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
     write_h5ad("cells.h5ad", counts)
     Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
     Path("reviews.csv").write_text("review,author\n" + "a good beer,ann\na bad beer,bob\n" * 9)
+    Path("words.gmt").write_text("even\t\t" + "\t".join(f"word {j}" for j in range(0, 40, 2)))
     Path("groups.txt").write_text("odd\neven\n" * 30)
     lines = [f"cell {i},type {i % 3},patient {i % 12}\n" for i in range(60)]
     Path("cells.csv").write_text("".join(["cell,cell_type,patient\n", *lines]))

@@ -68,6 +68,7 @@ _CLASSES = {
     "inference.groups.correspondence_result": ("CorrespondenceAnalysis",),
     "inference.features.conditions_result": ("ConditionFeatures",),
     "inference.features.differential_result": ("DifferentialFeatures",),
+    "inference.features.enrichment_result": ("Enrichment",),
     "inference.regression.effects_result": ("GroupDifferences", "GroupEffects"),
     "inference.replicates.jackknife_result": ("JackknifeEstimates", "JackknifeFit"),
     "inference.features.noisy_pairs_result": ("NoisyPairs",),

@@ -1,0 +1,57 @@
+"""The command `cluster-topics`: topics that many fits have in common."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, get_args
+
+from .files import TEXT_TABLES
+from .job import ARRAYS, PICTURES, Job, Outcome, drawn
+from .option_groups import PATH, RESULT, TABLE, add_outputs, explain
+
+
+def add_cluster_topics_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of `cluster-topics`."""
+    from ..models.comparison import Metric
+
+    explain(
+        command,
+        "Each cluster has at most one topic of a fit. similarity: that of the topics of a\n"
+        "cluster; to next: that to the topics of the next cluster.",
+    )
+    add = command.add_argument
+    add("models", type=PATH, metavar="MODEL", nargs="+", help="two or more files written by fit")
+    what = "joins clusters as long as their mean similarity is at least X (default: %(default)s)"
+    add("--min-similarity", type=float, default=0.5, metavar="X", help=what)
+    what = "similarity of two topics (default: %(default)s)"
+    add("--metric", choices=get_args(Metric), default="lift", help=what)
+    add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
+    tables = "clusters", "topics", "consensus"
+    what = "table to write: clusters, topics of all fits, or mean topics (default: %(default)s)"
+    add("--table", choices=tables, default="clusters", help=what)
+    add("--force", action="store_true", help="replace existing files")
+
+
+def cluster_topics(arguments: argparse.Namespace) -> int:
+    """Cluster the topics of many fits."""
+    if len(arguments.models) < 2:
+        arguments.usage("two models or more are needed")
+    job = Job(arguments, arguments.models, (*TEXT_TABLES, *ARRAYS, *PICTURES), draws=False)
+    from ..inference.several_fits.cluster_topics import cluster_topics as clusters_of
+    from ..models.persistence import load_model
+
+    stems = [Path(path).stem for path in arguments.models]
+    names = stems if len(set(stems)) == len(stems) else arguments.models
+    fits = {name: load_model(path) for name, path in zip(names, arguments.models, strict=True)}
+    result = clusters_of(fits, metric=arguments.metric, min_similarity=arguments.min_similarity)
+    return job.end(
+        Outcome(result, str(result), lambda: result.columns(arguments.table), lambda: _draw(result))
+    )
+
+
+def _draw(result: Any) -> Any:
+    from ..pl import similarity_plot
+    from ..pl.similarity import size_of_clusters
+
+    return drawn(similarity_plot, result, size=size_of_clusters(result))
