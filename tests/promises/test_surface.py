@@ -171,10 +171,11 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
 @pytest.mark.filterwarnings("ignore:one unit has most of topics")
 @pytest.mark.filterwarnings("ignore:few units have some topics")
 @pytest.mark.filterwarnings("ignore:most of the variance of topics .* is between units")
+@pytest.mark.filterwarnings("ignore::FutureWarning:mudata")
 @pytest.mark.parametrize(
     ("name", "least"),
     [
-        ("engine", 24), ("languages", 30), ("files", 20),
+        ("engine", 24), ("languages", 30), ("files", 20), ("modalities", 25),
         ("papers/carbonetto_2021", 12), ("papers/geiger_park_2024", 10), ("papers/haddock_2020", 5),
         *at_night(
             ("report", 5), ("where_counts_live", 5), ("papers/noisy_topics_note", 5),
@@ -187,6 +188,8 @@ def test_measured_pictures_are_drawn_from_stored_results(tmp_path):
     ],
 )  # fmt: skip
 def test_python_of_the_pages_that_draw_nothing(name, least, tmp_path, monkeypatch):
+    if name == "modalities":
+        pytest.importorskip("mudata")
     monkeypatch.chdir(tmp_path)
     test = example_of(name)
     assert len(test.examples) >= least and failures(test) == ""

@@ -149,8 +149,8 @@ def check_one_modality(modality: Any, argument: str, holder: str = "") -> None:
     """Refuse several modalities."""
     if modality is not None and not isinstance(modality, str):
         raise ValueError(
-            f"{holder}{argument}={shown(modality)}: one name is needed, because a fit has one "
-            "modality. Fit each modality in a call of its own; results are kept in each."
+            f"{holder}{argument}={shown(modality)}: one name is needed. "
+            "Several modalities are fitted together by fit(mdata, modality=[...]) of a model."
         )
 
 
