@@ -287,7 +287,7 @@ def stream_together(patch, number):
 
 def keep_recent_factors(patch, number):
     """Keep this many of the factors that were sent to workers."""
-    _set(patch, "engine.remote._RECENT_SHARED", number)
+    _set(patch, "engine.fit_files._RECENT_SHARED", number)
 
 
 def no_active_client(patch):
@@ -380,6 +380,18 @@ def around_work(patch, kind, function):
 def around_slices(patch, function):
     """Wrap the counts of a block on a worker: `function(original, context, order)`."""
     _around(patch, "engine.worker.TaskContext.counts", function)
+
+
+def note_divisions(patch, order):
+    """Return a list that records the division of every run, None for whole blocks."""
+    found = []
+
+    def note(divide, *args):
+        found.append(divide(*args))
+        return found[-1]
+
+    _around(patch, f"engine.division.Division.{order}", note)
+    return found
 
 
 def keep_counts(patch, n_bytes):

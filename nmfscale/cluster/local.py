@@ -38,6 +38,7 @@ _SETTINGS = {
     # by default, work for the dashboard takes 3 % of a processor in every process
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "5s",
 }
 _NAMES = ("ca.pem", "cert.pem", "key.pem")
 

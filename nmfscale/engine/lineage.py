@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..cluster.tasks import ClusterError
+from ..counts.aligned import aligned_empty
 from ..storage.arrays import Arrays, DamagedFileError, load_arrays
 from ..storage.store_blocks import StoredBlock
 from .protocol import Array, Step
@@ -25,9 +28,12 @@ class Ref:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A row array of a partition that is saved in a file; its lineage is dropped."""
+    """A row array of a partition that is saved in a file; its lineage is dropped.
 
-    ref: Ref
+    If several tasks made parts of a block, each has a file.
+    """
+
+    refs: tuple[Ref, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +84,16 @@ def panel_name(panel: slice) -> str:
 def numbered(arrays: list[Array]) -> Arrays:
     """Return a dict of the arrays of blocks, keyed by position in the partition."""
     return {f"block_{i}": array for i, array in enumerate(arrays)}
+
+
+def joined_parts(parts: list[list[Array]]) -> list[Array]:
+    """Return the arrays of blocks, given those of the files of a `Saved`."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [array for (array,) in parts]
+    n_lanes = sum(map(len, arrays))
+    out = aligned_empty((n_lanes, *arrays[0].shape[1:]), arrays[0].dtype)
+    return [np.concatenate(arrays, out=out)]
 
 
 def in_order(arrays: Arrays) -> list[Any]:

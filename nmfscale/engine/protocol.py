@@ -112,6 +112,19 @@ class Step(ABC):
         The result then does not depend on the number of blocks of a task.
         """
 
+    def of_slices(self, slices: slice) -> Step | None:
+        """Return this step for some slices of every block, None if it needs whole blocks.
+
+        A cluster with few blocks divides them. Counts are then those of the slices; if the step
+        reads rows, so are row arrays with an entry for each lane. Sums, if there are any, are
+        concatenated. Values are combined by `joined`.
+        """
+        return None
+
+    def joined(self, parts: list[Values]) -> Values:
+        """Return the values of a block, given those of `of_slices` for all its slices in order."""
+        return parts[0]
+
 
 class Panel(NamedTuple):
     """A panel of consecutive columns of the counts, over all rows, as a column step receives it.

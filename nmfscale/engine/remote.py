@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import weakref
-from collections import Counter, deque
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +14,12 @@ import numpy as np
 from ..cluster.pool import WorkerPool
 from ..cluster.tasks import Task
 from ..counts.sell import lanes_of
-from ..storage.arrays import Arrays, save_arrays
+from ..storage.arrays import Arrays
 from ..storage.store import StoredCounts
+from ..storage.store_blocks import StoredBlock
 from . import progress
+from .division import DividedRun, Division
+from .fit_files import FitFiles, remove
 from .lineage import (
     ArrayRef,
     Output,
@@ -28,6 +29,7 @@ from .lineage import (
     StepRun,
     counts_name,
     in_order,
+    joined_parts,
     numbered,
     panel_name,
     read_arrays,
@@ -49,8 +51,6 @@ from .worker import Found, PanelPlace, RunConfig, Work, join, run_panel, run_ste
 
 StepType = TypeVar("StepType", Step, ColumnStep)
 
-# Number of shared arrays that are kept because they may be requested again.
-_RECENT_SHARED = 4
 # Tasks of a stream, for each concurrent task of the workers, whose results may wait in this
 # process.
 _STREAMED = 8
@@ -63,7 +63,7 @@ class DaskExecutor(Executor):
     partitions: see `shares`. The pool calls `fetch` for objects that it sends. `folder` is the
     driver's folder for all files of the fit. Of every `save_every` runs of a step, the row arrays
     of the first two are saved: an array that is computed from two consecutive ones then needs no
-    earlier runs. `n_threads` is for this process.
+    earlier runs. All loadings have `loadings_bytes`. `n_threads` is for this process.
     """
 
     one_block = False  # whole columns are never in this process
@@ -72,8 +72,9 @@ class DaskExecutor(Executor):
     def __init__(
         self, counts: StoredCounts, pool: WorkerPool, config: RunConfig, folder: Path,
         partition_size: int, least_branch: int = 1, save_every: int = 1, n_threads: int = 1,
+        loadings_bytes: int = 0,
     ):  # fmt: skip
-        self.layout, self.pool, self.config, self._files = counts.layout(), pool, config, folder
+        self.layout, self.pool, self.config = counts.layout(), pool, config
         self.least_branch, self.save_every, self.n_threads = least_branch, save_every, n_threads
         self._last_shares: Shares | None = None
         blocks = self.layout.blocks
@@ -81,39 +82,27 @@ class DaskExecutor(Executor):
             Partition(number, tuple(blocks[i] for i in here))
             for number, here in enumerate(branches(len(blocks), partition_size))
         ]
+        self._division = Division(self.layout, self.partitions, loadings_bytes)
         self._arrays: dict[str, list[ArrayRef]] = {}
-        self._recent: deque[Ref] = deque(maxlen=_RECENT_SHARED)
+        self._files = FitFiles(folder, pool)
         self._places: Ref | None = None  # of the columns of all blocks
-        self._n_names = 0
         self._n_saves: Counter[type[Step]] = Counter()
-
-    def _new_name(self, what: str) -> str:
-        self._n_names += 1
-        return f"{what}-{self._n_names}"
 
     # Row arrays ---------------------------------------------------------------------------------
 
     def put(self, name: str, array: Array | Sequence[Array]) -> None:
         """Save an array in lane order, or a list with an array for each block."""
         self._check_put(name, array)
-        file, refs = self._new_name(name), []
+        file, refs = self._files.new_name(name), []
         for partition in self.partitions:
             if isinstance(array, Sequence):
                 parts = [array[block.number] for block in partition.blocks]
             else:
                 parts = [array[block.first : block.last] for block in partition.blocks]
-            refs.append(self._saved(self._write(partition.file_name(file), numbered(parts))))
+            refs.append(
+                self._files.saved([self._files.write(partition.file_name(file), numbered(parts))])
+            )
         self._arrays[name] = list(refs)
-
-    def _write(self, name: str, arrays: Arrays) -> Ref:
-        save_arrays(self._files / name, arrays)
-        return Ref(name, str(self._files / name))
-
-    def _saved(self, ref: Ref) -> Saved:
-        """Return a saved row array; its file is deleted when no other array depends on it."""
-        saved = Saved(ref)
-        weakref.finalize(saved, _drop, ref, weakref.ref(self.pool))
-        return saved
 
     def copy(self, source: str, target: str) -> None:
         """Let two names refer to the same array."""
@@ -128,7 +117,7 @@ class DaskExecutor(Executor):
         """Return the row array of each block, from its file; workers save it first if necessary."""
         if name not in self._arrays:
             return None
-        arrays, saved = self._arrays[name], self._new_name(name)
+        arrays, saved = self._arrays[name], self._files.new_name(name)
         made = [i for i, array in enumerate(arrays) if isinstance(array, Output)]
         tasks = self._tasks(
             (), (), self._singles(),
@@ -138,23 +127,24 @@ class DaskExecutor(Executor):
         refs = {i: self._ref(saved, i, reply) for i, reply in zip(made, replies, strict=True)}
         out = []
         for i, array in enumerate(arrays):
-            out += in_order(read_arrays(refs[i].path if i in refs else array.ref.path))  # type: ignore[union-attr]
+            files = array.refs if isinstance(array, Saved) else (refs[i],)
+            out += joined_parts([in_order(read_arrays(file.path)) for file in files])
             if i in refs:
-                _remove(refs[i].path)
+                remove(refs[i].path)
         return out
 
     def _ref(self, name: str, partition: int, saved: Ref | Arrays) -> Ref:
         """Return the reference to arrays that a worker saved; if it returned them, save them."""
         if isinstance(saved, Ref):
             return saved
-        return self._write(self.partitions[partition].file_name(name), saved)
+        return self._files.write(self.partitions[partition].file_name(name), saved)
 
     # Steps --------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> None:
         """Note the step that makes arrays; they are computed lazily."""
         check_step(step, "apply")
-        (published, _), run_name = self._publish(step), self._new_name("step")
+        (published, _), run_name = self._publish(step), self._files.new_name("step")
         runs = [self._runs([published], [run_name], i) for i in range(len(self.partitions))]
         self._keep([step], runs, [{} for _ in runs])
 
@@ -175,7 +165,7 @@ class DaskExecutor(Executor):
         return runs
 
     def run(self, *steps: Step) -> list[Outcome]:
-        """Run steps on the shares of the workers, one task for each.
+        """Run steps on the shares of the workers, one task for each: whole blocks, or parts.
 
         Sums of a share are added on its worker, and are not saved: a worker that dies costs the
         time of its share again, once in the lifetime of a worker, and files would cost a sixth of
@@ -183,28 +173,78 @@ class DaskExecutor(Executor):
         """
         check_steps(steps)
         published, shared = zip(*(self._publish(step) for step in steps), strict=True)
-        names = [self._new_name("step") for _ in steps]
+        names = [self._files.new_name("step") for _ in steps]
         runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
         saves = {array: i for i, step in enumerate(steps) for array in self._to_save(step)}
-        ranges, n_slots = self._shares()
-        config = replace(self.config, n_threads=n_slots * self.config.n_threads)
-        works, n_blocks = self._works(runs, saves), len(self.layout.blocks)
+        shares = self._shares()
+        config = replace(self.config, n_threads=shares.n_slots * self.config.n_threads)
+        divided = self._divided(steps, runs, saves, shares)
+        if divided is not None:
+            outcomes, saved = divided.join(self._run_parts(steps, divided, config))
+        else:
+            refs = [ref for of_step in shared for ref in of_step]
+            outcomes, saved = self._run_whole(
+                steps, refs, shares.ranges, self._works(runs, saves), config
+            )
+        self._keep(steps, runs, saved)
+        return outcomes
+
+    def _divided(
+        self, steps: Sequence[Step], runs: list[list[StepRun]], saves: dict[str, int],
+        shares: Shares,
+    ) -> DividedRun | None:  # fmt: skip
+        """Return the run on parts of blocks, None if whole blocks are better.
+
+        Workers need files: parts of counts, and the rows that other workers made.
+        """
+        if self.config.store is None or self.config.folder is None:
+            return None
+        slots, longest = self.pool.ready(), max(map(len, shares.ranges))
+        divided = self._division.rows(steps, runs, longest, slots)
+        if divided is None and self.save_every == 1:
+            divided = self._division.columns(steps, runs, saves, longest, slots)
+        return divided
+
+    def _run_parts(
+        self, steps: Sequence[Step], divided: DividedRun, config: RunConfig
+    ) -> list[Found]:
+        """Run tasks on parts of blocks; return their results."""
+        n_blocks = len(self.layout.blocks)
+        each = math.ceil(n_blocks / len(divided.works))
+        # affinities apart from those of partitions, because a task has parts of many
+        tasks = [
+            Task(f"{label} of {self.layout.path}", (config, n_blocks, work), -1 - i, n_blocks=each)
+            for i, (label, work) in enumerate(zip(divided.labels, divided.works, strict=True))
+        ]
+        self._count_reads(steps, self.layout.blocks)
+        found: list[Found] = self.pool.run(_label(steps), run_steps, tasks)
+        return found
+
+    def _run_whole(
+        self, steps: Sequence[Step], shared: list[Ref], ranges: list[range], works: list[Work],
+        config: RunConfig,
+    ) -> tuple[list[Outcome], list[dict[str, list[Ref]]]]:  # fmt: skip
+        """Run tasks on whole blocks; return their outcomes, and the files of each partition."""
+        n_blocks = len(self.layout.blocks)
         tasks = self._tasks(
-            steps, [ref for refs in shared for ref in refs], ranges,
+            steps, shared, ranges,
             lambda share: (config, n_blocks, tuple(works[share.start : share.stop])),
         )  # fmt: skip
-        label = "-".join(type(step).__name__ for step in steps)
         have_sums = [bool(step.empty_sums()) for step in steps]
         if len(tasks) > 1 and any(have_sums):
-            outcomes: Found = self.pool.reduce(label, run_steps, tasks, join, FAN_IN)
+            found: Found = self.pool.reduce(_label(steps), run_steps, tasks, join, FAN_IN)
         else:
-            outcomes = join(*self.pool.run(label, run_steps, tasks))
-        self._keep(steps, runs, outcomes.saved)
-        return [
+            found = join(*self.pool.run(_label(steps), run_steps, tasks))
+        outcomes = [
             Outcome(combine(values), of_step[0].sums if has_sums else [])
-            for values, of_step, has_sums in zip(
-                outcomes.values, outcomes.sums, have_sums, strict=True
-            )
+            for values, of_step, has_sums in zip(found.values, found.sums, have_sums, strict=True)
+        ]
+        return outcomes, [
+            {
+                name: [self._ref(work.saves[name].name, i, arrays)]
+                for name, arrays in found.saved[i].items()
+            }
+            for i, work in enumerate(works)
         ]
 
     def _works(self, runs: list[list[StepRun]], saves: dict[str, int]) -> list[Work]:
@@ -234,13 +274,13 @@ class DaskExecutor(Executor):
         self.save_every = 1  # saving loadings costs less than sending them from this process
         published, shared = self._publish(step)
         arrays = {
-            name: self._sent_file(self._new_name(name), self.get(name))
+            name: self._files.share(name, self.get(name))
             for name in step.uses
             if name in self._arrays
         }
         if self._places is None:
             places = [block.column_place for block in self.layout.blocks]
-            self._places = self._sent_file(self._new_name("places"), np.array(places))
+            self._places = self._files.share("places", np.array(places))
         refs = [self._places, *shared, *arrays.values()]
         sent = [ref.path for ref in refs] if self.config.folder is None else []
         checks, panels, tasks = self.layout.column_checksums, self.layout.panels, []
@@ -277,7 +317,7 @@ class DaskExecutor(Executor):
         """Run steps on some partitions at a time, and read the files of their row arrays."""
         check_steps(steps, "stream")
         published, shared = zip(*(self._publish(step) for step in steps), strict=True)
-        names = [self._new_name("step") for _ in steps]
+        names = [self._files.new_name("step") for _ in steps]
         runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
         makes = max(i for i, step in enumerate(steps) if output in step.arrays.makes)
         works = self._works(runs, {output: makes})
@@ -285,15 +325,14 @@ class DaskExecutor(Executor):
             steps, [ref for refs in shared for ref in refs], self._singles(),
             lambda here: (self.config, len(self.layout.blocks), (works[here.start],)),
         )  # fmt: skip
-        label = "-".join(type(step).__name__ for step in steps)
-        first = 0
+        label, first = _label(steps), 0
         while first < len(tasks):
             n_together = _STREAMED * sum(self.pool.wait_for_workers().values())
             here = self.partitions[first : first + n_together]
             refs = self._streamed(label, output, names[makes], here, tasks)
             for partition, ref in zip(here, refs, strict=True):
                 yield from zip(partition.blocks, in_order(read_arrays(ref.path)), strict=True)
-                _remove(ref.path)
+                remove(ref.path)
             first += len(here)
 
     def _streamed(
@@ -322,7 +361,7 @@ class DaskExecutor(Executor):
 
     def _keep(
         self, steps: Sequence[Step], runs: list[list[StepRun]],
-        saved_arrays: list[dict[str, Ref | Arrays]],
+        saved_arrays: list[dict[str, list[Ref]]],
     ) -> None:  # fmt: skip
         """Note where the outputs of steps are."""
         for i, saved in enumerate(saved_arrays):
@@ -331,7 +370,7 @@ class DaskExecutor(Executor):
                 for name in step.arrays.makes:
                     made[name] = Output(run, name)
                     if name in saved:
-                        made[name] = self._saved(self._ref(run.name, i, saved[name]))
+                        made[name] = self._files.saved(saved[name])
                 for name, source in step.arrays.aliases:
                     made[name] = made[source] if source in made else self._arrays[source][i]
             for name, array in made.items():
@@ -340,25 +379,8 @@ class DaskExecutor(Executor):
     def _publish(self, step: StepType) -> tuple[StepType, list[Ref]]:
         """Return a step as it is sent, with references in place of its shared arrays."""
         arrays = {name: getattr(step, name) for name in step.shared}
-        refs = {n: self._published(array) for n, array in arrays.items() if array is not None}
+        refs = {n: self._files.publish(array) for n, array in arrays.items() if array is not None}
         return replace(step, **refs) if refs else step, list(refs.values())  # type: ignore[type-var]
-
-    def _published(self, array: Array) -> Ref:
-        """Save an array in a file, which is deleted when no step needs it."""
-        digest = hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()
-        name = f"shared-{array.dtype}-{'x'.join(map(str, array.shape))}-{digest}"
-        for recent in self._recent:
-            if recent.name.startswith(name):
-                return recent
-        ref = self._sent_file(self._new_name(name), array)
-        self._recent.append(ref)
-        return ref
-
-    def _sent_file(self, name: str, array: Array) -> Ref:
-        """Save an array for all workers in a file, which is deleted with the returned object."""
-        ref = self._write(f"{name}.npz", {"array": array})
-        weakref.finalize(ref, _drop, replace(ref), weakref.ref(self.pool))
-        return ref
 
     def _singles(self) -> list[range]:
         return [range(i, i + 1) for i in range(len(self.partitions))]
@@ -384,8 +406,18 @@ class DaskExecutor(Executor):
             tasks.append(
                 Task(label, args(numbers), numbers.start, tuple(sends), n_blocks=len(blocks))
             )
-            self.bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
+            self._count_reads(steps, blocks)
         return tasks
+
+    def _count_reads(self, steps: Sequence[Step], blocks: Sequence[StoredBlock]) -> None:
+        """Count the bytes of blocks that steps read."""
+        orders = [step.reads for step in steps if step.reads is not None]
+        self.bytes_read += sum(block.nbytes(order) for order in orders for block in blocks)
+
+
+def _label(steps: Sequence[Step]) -> str:
+    """Return the name of a batch that runs steps."""
+    return "-".join(type(step).__name__ for step in steps)
 
 
 def fetch(layout: Any, name: str) -> Any:
@@ -400,18 +432,3 @@ def fetch(layout: Any, name: str) -> Any:
         _, number, order = name.split("-")
         return layout.file.read(layout.blocks[int(number)], order)
     return read_arrays(name)
-
-
-def _drop(ref: Ref, pool: weakref.ref[WorkerPool]) -> None:
-    """Delete a file, and copies of its arrays on workers."""
-    _remove(ref.path)
-    alive = pool()
-    if alive is not None:
-        alive.forget([ref.path])
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass

@@ -43,10 +43,11 @@ class ClusterSession:
     """A pool, the settings that its tasks share, and the folder of the driver."""
 
     def __init__(
-        self, pool: WorkerPool, config: RunConfig, folder: Path, tasks: TaskSizes, save_every: int
-    ):
+        self, pool: WorkerPool, config: RunConfig, folder: Path, tasks: TaskSizes, save_every: int,
+        loadings_bytes: int,
+    ):  # fmt: skip
         self.pool, self.config, self.folder = pool, config, folder
-        self.tasks, self.save_every = tasks, save_every
+        self.tasks, self.save_every, self.loadings_bytes = tasks, save_every, loadings_bytes
         self._n_executors = 0
 
     def executor(self, counts: StoredCounts, n_threads: int) -> DaskExecutor:
@@ -63,7 +64,7 @@ class ClusterSession:
         )
         executor = DaskExecutor(
             counts, self.pool, config, folder, self.tasks.partition_size, self.tasks.least_branch,
-            self.save_every, n_threads,
+            self.save_every, n_threads, self.loadings_bytes,
         )  # fmt: skip
         self.pool.forget_all(but="counts-")
         return executor
@@ -96,11 +97,12 @@ def open_session(
                 limits, pool.wait_for_workers(), config, counts.layout(), needs
             )
             config = replace(config, counts_memory=tasks.counts_memory)
+            loadings_bytes = counts.shape[0] * needs.saved_row
             if save_every is None:
-                save_every = 1 if counts.shape[0] * needs.saved_row <= _SAVE_ALWAYS else _SAVE_EVERY
+                save_every = 1 if loadings_bytes <= _SAVE_ALWAYS else _SAVE_EVERY
             if verbose:
                 print_message(_summary(infos, config))
-            yield ClusterSession(pool, config, place, tasks, save_every)
+            yield ClusterSession(pool, config, place, tasks, save_every, loadings_bytes)
     finally:
         pool.tell_all(forget_run, pool.run_name)
         shutil.rmtree(place, ignore_errors=True)

@@ -24,6 +24,15 @@ class Shares(NamedTuple):
     n_slots: int
 
 
+def units_of(slots: Mapping[str, int]) -> tuple[int, int]:
+    """Return how many concurrent tasks of a worker make a unit, and the number of units.
+
+    All workers consist of whole units, which are as large as possible.
+    """
+    unit = math.gcd(*slots.values())
+    return unit, sum(slots.values()) // unit
+
+
 def shares_of(
     n_partitions: int, partition_size: int, slots: Mapping[str, int], least_branch: int = 1
 ) -> Shares:
@@ -33,8 +42,7 @@ def shares_of(
     workers differ, some get several shares. Shares begin at multiples of `least_branch`
     partitions, and at larger branches of the tree if they are hardly larger for it.
     """
-    unit = math.gcd(*slots.values())
-    n_units = sum(slots.values()) // unit
+    unit, n_units = units_of(slots)
     n_tasks = math.ceil(n_partitions * partition_size / (n_units * MOST_BLOCKS))
     n_shares = min(n_units * n_tasks, n_partitions)
     longest, branch = LONGER * math.ceil(n_partitions / n_shares), least_branch

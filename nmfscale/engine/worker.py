@@ -22,9 +22,9 @@ from ..counts.panels import stacked
 from ..counts.sell import SellBlock, lanes_of
 from ..storage.arrays import Arrays, save_arrays
 from ..storage.atomic import retry
-from ..storage.store_blocks import ColumnChecksums, ColumnPlace, StoredBlock
+from ..storage.store_blocks import ColumnChecksums, SlicesPlace, StoredBlock
 from ..storage.version import package_version
-from .block_reader import BlockReader
+from .block_reader import BlockReader, Read
 from .caches import COUNTS, RECENT, WHOLE, block_file
 from .lineage import (
     ArrayRef,
@@ -34,6 +34,7 @@ from .lineage import (
     StepRun,
     counts_name,
     in_order,
+    joined_parts,
     numbered,
     panel_name,
     read_arrays,
@@ -100,13 +101,16 @@ class Made(NamedTuple):
 
 
 class TaskContext:
-    """One partition on a worker: finds the counts and arrays that a task needs."""
+    """One partition on a worker: finds the counts and arrays that a task needs.
+
+    Steps that read counts run on some `slices` of the rows or columns of each block, if given.
+    """
 
     def __init__(
         self, config: RunConfig, partition: Partition, sent: Mapping[str, Any],
-        reader: BlockReader | None = None,
+        reader: BlockReader | None = None, slices: slice | None = None,
     ):  # fmt: skip
-        self.config, self.partition, self.sent = config, partition, sent
+        self.config, self.partition, self.sent, self.slices = config, partition, sent, slices
         self.reader = BlockReader(config) if reader is None else reader
         # outputs of steps of this task, for which the cache may be too small
         self._of_task: dict[str, Made] = {}
@@ -146,7 +150,7 @@ class TaskContext:
         """Yield the counts of the blocks, one after the other."""
         for block in self.partition.blocks:
             if self.config.store is not None:
-                yield self.reader.read(block, order)
+                yield self.reader.read(Read(block, order, self.slices))
                 continue
             name = counts_name(block, order)
             if name not in self.sent:
@@ -156,7 +160,7 @@ class TaskContext:
     def resolve(self, array: ArrayRef) -> list[Array]:
         """Return a row array for every block, from its file or recomputed by its step."""
         if isinstance(array, Saved):
-            return in_order(self.arrays(array.ref))
+            return joined_parts([in_order(self.arrays(ref)) for ref in array.refs])
         return self.outputs(array.run)[array.name]
 
     def outputs(self, run: StepRun) -> dict[str, list[Array]]:
@@ -165,10 +169,11 @@ class TaskContext:
 
     def run(self, run: StepRun, tree: TreeSum) -> list[Values]:
         """Return the results of a step for every block, and add its sums to a tree."""
+        divided = self.slices is not None and run.step.reads is not None
         if not run.step.arrays.makes:
             return self._run(run, tree).values
-        made = self._known(run)
-        if made is None or made.has_sums:
+        made = self._run(run, tree) if divided else self._known(run)
+        if made is None or (made.has_sums and not divided):
             made = self._make(run, tree)
         self._of_task[run.name] = made
         return made.values
@@ -190,13 +195,19 @@ class TaskContext:
     def _run(self, run: StepRun, tree: TreeSum | None) -> Made:
         """Run a step on the blocks, one after the other; without a tree, sums are not kept."""
         tree = TreeSum(self.partition.blocks[-1].number + 1) if tree is None else tree
-        step = self.with_shared(run.step)
+        step, part = self.with_shared(run.step), None
+        if step.reads is not None and self.slices is not None:
+            step = step.of_slices(self.slices)
+            part = self.slices if step.reads == "rows" else None
         inputs = {name: self.resolve(array) for name, array in run.inputs.items()}
         runner = StepRunner([step], self.config.n_threads, [tree])
         arrays: dict[str, list[Array]] = {}
         counts = repeat(None) if step.reads is None else self.counts(step.reads)
         for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
             here = {name: of_blocks[i] for name, of_blocks in inputs.items()}
+            if part is not None:
+                here = {name: _lanes_of_part(array, place, part) for name, array in here.items()}
+                place = place.part(part)
             block = LocalBlock(place.number, place, here).for_step(step, of_block)
             runner.add([block])
             for name, array in block.made.items():
@@ -219,7 +230,7 @@ class TaskContext:
             return self.sent[name], None
         file, stretches, firsts = block_file(*self.config.store), [], []
         for row in self.arrays(place.places)["array"].tolist():
-            of_block = ColumnPlace(*row)
+            of_block = SlicesPlace(*row)
             stretches.append(file.read_columns(of_block, place.slices))
             firsts.append(of_block.first)
         checksums = ColumnChecksums.of(stretches) if place.checks else None
@@ -242,6 +253,11 @@ class TaskContext:
         save_arrays(target, arrays)
         RECENT.put((self.config.run, target.name), arrays, n_bytes)
         return Ref(target.name, str(target))
+
+
+def _lanes_of_part(array: Array, place: StoredBlock, part: slice) -> Array:
+    """Return the entries of some slices of a row array that has an entry for each lane."""
+    return array[lanes_of(part)] if len(array) == place.last - place.first else array
 
 
 @dataclass(frozen=True)
@@ -287,17 +303,22 @@ class Found:
 
 @dataclass(frozen=True)
 class Work:
-    """What a task does on one partition: runs of steps, and row arrays of these to save."""
+    """What a task does on one partition: runs of steps, and row arrays of these to save.
+
+    Steps that read counts run on some `slices` of the rows or columns of each block, if given.
+    """
 
     partition: Partition
     runs: tuple[StepRun, ...]
     saves: dict[str, StepRun]
+    slices: slice | None = None
 
-    def reads(self) -> Iterator[tuple[StoredBlock, str]]:
-        """Yield the blocks that the steps read, with the order of their counts."""
+    def reads(self) -> Iterator[Read]:
+        """Yield the counts that the steps read."""
         for run in self.runs:
             if run.step.reads is not None:
-                yield from ((block, run.step.reads) for block in self.partition.blocks)
+                for block in self.partition.blocks:
+                    yield Read(block, run.step.reads, self.slices)
 
 
 def run_steps(
@@ -312,7 +333,7 @@ def run_steps(
     reads = [read for work in works for read in work.reads()]
     with _set_up(config), closing(BlockReader(config, reads)) as reader:
         for work in works:
-            context = TaskContext(config, work.partition, sent, reader)
+            context = TaskContext(config, work.partition, sent, reader, work.slices)
             for run, tree, of_blocks in zip(work.runs, trees, values, strict=True):
                 of_blocks += context.run(run, tree)
             saved.append({

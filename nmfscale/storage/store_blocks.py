@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,19 +68,29 @@ class StoredBlock:
         """Return the bytes of the "rows" or "columns"."""
         return sum(self.extents[f"{which}_{p}"].size for p in PARTS)
 
+    def part(self, slices: slice) -> StoredBlock:
+        """Return the description of some slices of its rows; lanes without a row are the last."""
+        first, last = self.first + slices.start * LANES, self.first + slices.stop * LANES
+        n_rows = max(0, min(self.stop - self.start, last - self.first) - slices.start * LANES)
+        return replace(self, stop=self.start + n_rows, first=first, last=last)
+
     @property
-    def column_place(self) -> ColumnPlace:
+    def column_place(self) -> SlicesPlace:
         """Where its columns are."""
-        index, count, offset = (self.extents[f"columns_{part}"] for part in PARTS)
+        return self.place_of("columns")
+
+    def place_of(self, which: str) -> SlicesPlace:
+        """Return where its "rows" or "columns" are."""
+        index, count, offset = (self.extents[f"{which}_{part}"] for part in PARTS)
         size, itemsize = index.size // index.dtype.itemsize, index.dtype.itemsize
-        return ColumnPlace(
+        return SlicesPlace(
             self.number, self.first, self.last, size, itemsize, index.offset, count.offset,
             offset.offset,
         )  # fmt: skip
 
 
-class ColumnPlace(NamedTuple):
-    """Number and lanes of a block; entries of its columns, and where their arrays begin."""
+class SlicesPlace(NamedTuple):
+    """Number and lanes of a block; entries of its slices, and where their arrays begin."""
 
     number: int
     first: int
@@ -155,28 +165,39 @@ class BlockFile:
             self.checked.add((block.number, which))
         return slices
 
-    def read_offset(self, block: StoredBlock) -> Array:
-        """Read where the slices of the columns of a block begin."""
-        extent = block.extents["columns_offset"]
+    def read_offset(self, block: StoredBlock, which: str = "columns") -> Array:
+        """Read where the slices of the "rows" or "columns" of a block begin."""
+        extent = block.extents[f"{which}_offset"]
         piece = np.empty(extent.size, np.uint8)
         self._fill([(extent.offset, piece)])
-        if (block.number, "columns_offset") not in self.checked:
-            self._check(block, "columns_offset", piece)
+        if (block.number, f"{which}_offset") not in self.checked:
+            self._check(block, f"{which}_offset", piece)
         return piece.view(extent.dtype)
 
-    def read_columns(self, place: ColumnPlace, some: slice) -> SellBlock:
+    def read_slices(self, block: StoredBlock, which: str, some: slice) -> SellBlock:
+        """Read some neighbouring slices of the "rows" or "columns" of a block.
+
+        The whole block is read once before, because its checksums are those of whole arrays.
+        """
+        if (block.number, which) not in self.checked:
+            self.read(block, which)
+        return self._read_slices(block.place_of(which), which, block.n_others[which], some)
+
+    def read_columns(self, place: SlicesPlace, some: slice) -> SellBlock:
         """Read some neighbouring slices of the columns of a block, and nothing else of it.
 
         Their checksums are compared by `ColumnChecksums`.
         """
-        n_others = place.last - place.first
+        return self._read_slices(place, "columns", place.last - place.first, some)
+
+    def _read_slices(self, place: SlicesPlace, which: str, n_others: int, some: slice) -> SellBlock:
         index_type = np.dtype(np.uint16 if place.index_bytes == 2 else np.int32)
         # the begin of each slice, and the end of the last, in entries of 16 lanes
         offset = np.empty(some.stop - some.start + 1, np.int64)
         self._fill([(place.at_offset + some.start * offset.itemsize, offset.view(np.uint8))])
         first, n_entries = int(offset[0]) * LANES, int(offset[-1] - offset[0]) * LANES
         if min(first, n_entries) < 0 or first + n_entries > place.n_entries:
-            raise self._unsound(place.number, "columns")
+            raise self._unsound(place.number, which)
         arrays = [np.empty(n_entries, dtype) for dtype in (index_type, self.count_dtype)]
         at = (place.at_index, place.at_count)
         self._fill([
@@ -184,9 +205,9 @@ class BlockFile:
             for begin, array in zip(at, arrays, strict=True)
         ])  # fmt: skip
         slices = SellBlock(arrays[0], arrays[1], offset - offset[0], n_others)
-        key = place.number, f"columns {some.start}:{some.stop}"
-        if not {key, (place.number, "columns")} & self.checked:
-            self._check_slices(slices, place.number, "columns")
+        key = place.number, f"{which} {some.start}:{some.stop}"
+        if not {key, (place.number, which)} & self.checked:
+            self._check_slices(slices, place.number, which)
             self.checked.add(key)
         return slices
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from small_fits import X
 
-from nmfscale.engine.block_reader import BlockReader
+from nmfscale.engine.block_reader import BlockReader, Read
 from nmfscale.engine.caches import COUNTS, block_file, forget_run
 from nmfscale.engine.worker import RunConfig
 from nmfscale.readers.open import as_counts
@@ -31,16 +31,18 @@ def arrays_of(slices):
 @pytest.mark.parametrize("n_kept", [0, 2, 99])
 def test_counts_are_those_of_the_store(stored, monkeypatch, n_kept):
     layout, config = stored
-    places = [(block, order) for order in ("rows", "columns") for block in layout.blocks]
-    most_bytes = sum(block.nbytes(order) for block, order in places[:n_kept])
+    places = [Read(block, order) for order in ("rows", "columns") for block in layout.blocks]
+    places[7] = places[7]._replace(slices=slice(1, 3))
+    most_bytes = sum(block.nbytes(order) for block, order, _ in places[:n_kept])
     internals.keep_counts(monkeypatch, most_bytes)
     file, plan = block_file(*config.store), places[:-1]
     wanted = [*plan[:2], *plan[4:], places[-1], places[0]]  # some left out, some not planned
     for _ in range(2):
         before, reader = file.bytes_read, BlockReader(config, plan)
-        for block, order in wanted:
-            expected = arrays_of(layout.file.read(block, order))
-            for found, array in zip(arrays_of(reader.read(block, order)), expected, strict=True):
+        for read in wanted:
+            expected = layout.file.read(read.block, read.order)
+            expected = arrays_of(expected if read.slices is None else expected.slices(read.slices))
+            for found, array in zip(arrays_of(reader.read(read)), expected, strict=True):
                 np.testing.assert_array_equal(found, array)
         reader.close()
     assert (file.bytes_read == before) == (n_kept == 99)

@@ -23,11 +23,11 @@ from nmfscale.engine.local import LocalExecutor
 from nmfscale.engine.monitor import Monitor
 from nmfscale.methods.factors import Constraints, aligned_copy
 from nmfscale.methods.poisson import newton
+from nmfscale.methods.poisson.extrapolation import ExtrapolateRows, Momentum
 from nmfscale.methods.poisson.objective import FactorModel
 from nmfscale.methods.poisson.scales import scale_of_before
 from nmfscale.methods.poisson.solvers import SOLVERS
 from nmfscale.methods.poisson.state import PoissonState
-from nmfscale.methods.poisson.steps import ExtrapolateRows, Momentum
 from nmfscale.readers.open import as_counts
 
 # One of each loop: momentum, alternating updates, both factors at once.

@@ -23,10 +23,11 @@ from ... import kernels
 from ...engine.protocol import Executor, Values
 from ..factors import MINVAL, Array, Factor, aligned_copy
 from .efficiencies import ADAPT_EVERY, BatchEfficiencies
+from .extrapolation import ExtrapolateRows, Momentum
 from .objective import FactorModel
 from .row_update import EM, RowUpdate
 from .scales import scale_batches, scale_features
-from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum, convert
+from .steps import ColumnSums, Convert, convert
 
 PLAIN_EVERY = 20
 # Maximum number of entries of a fixed factor: kernels index them with int32.

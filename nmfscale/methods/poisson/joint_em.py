@@ -23,9 +23,10 @@ from ...counts.aligned import aligned_empty
 from ...engine.protocol import Values
 from ...kernels.functions import log1p
 from ..factors import MINVAL, Array, at_floor
+from .extrapolation import ExtrapolateRows, Momentum
 from .objective import FactorModel
 from .row_update import EM
-from .steps import Convert, ExtrapolateRows, Momentum, convert
+from .steps import Convert, convert
 
 # Lanes of F that stay in the cache while they are divided and summed.
 _PIECE = 1 << 9

@@ -34,6 +34,7 @@ from ...counts.base import CountMatrix
 from ...engine.protocol import Values
 from ..factors import MINVAL, Array, Constraints, Factor, aligned_copy
 from .efficiencies import ADAPT_EVERY, SCALE_EVERY, BatchEfficiencies
+from .extrapolation import ExtrapolateRows, Momentum
 from .objective import FELL, HISTORY, FactorModel, beyond_float32
 from .row_update import EM, EXACT, SHARED, RowUpdate
 from .scales import (
@@ -44,7 +45,7 @@ from .scales import (
     scale_of_priors,
 )
 from .state import PoissonState
-from .steps import Convert, ExtrapolateRows, Momentum, convert
+from .steps import Convert, convert
 
 # A fit is "far" in the first iterations, and as long as three of them gain more than this share of
 # the log-likelihood.

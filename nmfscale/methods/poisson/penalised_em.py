@@ -29,12 +29,13 @@ from ..factors import MINVAL, Array, Factor, at_floor
 from ..projection.penalty import Penalty, PenaltySlopes, Slope
 from ..projection.transform import ProjectRows
 from .alternating import check_whole_columns
+from .extrapolation import ExtrapolateRows, Momentum
 from .joint_em import JointEM
 from .objective import SEEN
 from .penalised_steps import MinimiseRows, ProjectColumns, minimiser
 from .row_update import EM, RowUpdate
 from .state import Seen
-from .steps import ColumnSums, Convert, ExtrapolateRows, Momentum
+from .steps import ColumnSums, Convert
 
 
 class PenalisedEM(JointEM):

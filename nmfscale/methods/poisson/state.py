@@ -31,12 +31,11 @@ from ..weights.entries import weightless_columns
 from ..weights.measured import own_totals
 from ..weights.poisson_weights import PoissonWeights, SumsOfEntries, row_inputs, totals_of_columns
 from .efficiencies import efficiencies_of
+from .extrapolation import Extrapolation, Momentum, extrapolate
 from .row_update import SHARED, SHARED_MARGIN, RowUpdate, correlations, room_for_curvature
 from .steps import (
     ColumnSums,
     Convert,
-    Extrapolation,
-    Momentum,
     Part,
     SampleTerms,
     SumColumns,
@@ -44,7 +43,6 @@ from .steps import (
     UpdateRows,
     WeighColumns,
     convert,
-    extrapolate,
 )
 
 TOTALS = ("total_L", "total_F", "total_L_before", "total_F_before")
@@ -127,6 +125,7 @@ class PoissonState:
         update = UpdateRows(
             self.F.values, self.total_of_rows(), self.n_components, how, source, target, reports,
             self._correlation("L", how), self.F.n_rows, self._of_entries(),
+            divides=self.constraints.entries is None,
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
         (of_rows, _), *of_samples = self.executor.run(update, *terms)

@@ -19,9 +19,9 @@ import numpy as np
 from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.cached import cached_property
-from ...counts.sell import LANES, SellBlock
+from ...counts.sell import LANES, SellBlock, lanes_of
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
-from ..factors import LEAST, MINVAL, Array, Factor, at_floor, over_slices, weighted_sum
+from ..factors import LEAST, MINVAL, Array, Factor, at_floor, sum_lanes, weighted_sum
 from ..slices import sliced_counts
 from ..weights.measured import own_totals
 from ..weights.poisson_weights import ENTRIES, totals_of_rows
@@ -47,7 +47,9 @@ class UpdateRows(Step):
     features of each group of rows (n_groups, stride). Without a `target`, only the `reports`,
     "loglik_start" or "kkt_start", are computed. `correlation` (K, K) holds shared correlations, if
     rows share them. The first `n_features` lanes of F are rows. If groups have efficiencies and
-    entries have weights, `e` (m, n_groups) are the efficiencies.
+    entries have weights, `e` (m, n_groups) are the efficiencies. Entries with weights need whole
+    blocks, as do correlations; otherwise `divides` may be true. `slices` are those of the rows of
+    a block that this step updates, None for all.
     """
 
     F: Any
@@ -60,6 +62,8 @@ class UpdateRows(Step):
     correlation: Array | None = None
     n_features: int = 0
     e: Array | None = None
+    divides: bool = False
+    slices: slice | None = None
 
     reads = "rows"
     shared = ("F",)
@@ -90,6 +94,8 @@ class UpdateRows(Step):
             if self.how.mode == kernels.STORE:
                 stored = room_for_curvature(np.diff(block.counts.offset), self.n_components)
                 block.put("curvature", stored)
+            elif stored is not None and self.slices is not None:  # long rows are the first
+                stored = stored[self.slices]
             arrays |= {"curvature": stored, "curvature_mode": self.how.mode}
         of_block: Values = {}
         if self.how.refresh:
@@ -103,10 +109,25 @@ class UpdateRows(Step):
         if out is not None and rows.fixed is not None:
             out[rows.fixed] = rows.values[rows.fixed]
         if "loglik_start" in seen:
-            of_block["log_mu"] = weighted_sum(seen["loglik_start"], block.get("weights"))
+            log_mu, weights = seen["loglik_start"], block.get("weights")
+            log_mu = log_mu if weights is None else log_mu * weights
+            of_block["log_mu"] = log_mu if self.slices is not None else sum_lanes(log_mu)
         if "kkt_start" in seen:
             of_block["max_kkt"] = rows.largest(seen["kkt_start"])
         return of_block
+
+    def of_slices(self, slices: slice) -> UpdateRows | None:
+        """Return the step for some slices of rows, unless it sums over those of a whole block."""
+        return replace(self, slices=slices) if self.divides and not self.how.refresh else None
+
+    def joined(self, parts: list[Values]) -> Values:
+        """Sum over all lanes of a block in their order."""
+        values: Values = {}
+        if "log_mu" in parts[0]:
+            values["log_mu"] = sum_lanes(np.concatenate([part["log_mu"] for part in parts]))
+        if "max_kkt" in parts[0]:
+            values["max_kkt"] = max(part["max_kkt"] for part in parts)
+        return values
 
 
 @dataclass(frozen=True)
@@ -151,88 +172,6 @@ class SampleTerms(Step):
         return {"log_sizes": weighted_sum(sizes, weights), **terms}
 
 
-class Momentum(NamedTuple):
-    """Extrapolation to ``now + beta (now - scale * before)``, at least ``leaves * now``.
-
-    `scale` (stride,) applies to the columns of the previous point: see `scales.scale_of_before`.
-    """
-
-    beta: float = 0.0
-    scale: Array | None = None
-    leaves: float = 0.0
-
-
-class Extrapolation:
-    """Arrays with which kernels extrapolate rows into `target`, and the sums that they return.
-
-    `given` holds the points of `kernels.Extrapolation` and the weights of rows in the sums.
-    """
-
-    def __init__(self, n_rows: int, target: Array, momentum: Momentum, **options: Array | None):
-        n_slices, stride = len(target) // LANES, target.shape[1]
-        self._sums = np.empty((n_slices, 2, stride))
-        self._change, self._zeros = np.empty(n_slices), np.empty(n_slices, np.int64)
-        scale = np.ones(stride) if momentum.scale is None else momentum.scale
-        self.operand = kernels.Extrapolation(
-            n_rows, target, momentum.beta, scale.astype(target.dtype), self._sums, self._change,
-            self._zeros, leaves=momentum.leaves, **options,
-        )  # fmt: skip
-
-    def found(self) -> Values:
-        """Return column sums after and before, the largest change, the number of zeros."""
-        sums, sums_before = over_slices(self._sums)
-        change = float(self._change.max(initial=0.0))
-        return {
-            "sums": sums, "sums_before": sums_before, "max_change": change,
-            "zeros": float(self._zeros.sum()),
-        }  # fmt: skip
-
-
-def extrapolate(
-    rows: Factor, before: Array, target: Array, momentum: Momentum, weights: Array | None,
-    n_threads: int,
-) -> Values:  # fmt: skip
-    """Extrapolate rows away from `before`; fixed rows stay, and sums are weighted."""
-    now = rows.values
-    problem = kernels.RowProblem(
-        now, np.zeros(now.shape[1], now.dtype), rows.n_components, floor=MINVAL
-    )
-    to = Extrapolation(rows.n_rows, target, momentum, before=before, weight=weights)
-    kernels.extrapolate(problem, now, to.operand, n_threads=n_threads)
-    target[rows.n_rows :] = now[rows.n_rows :]
-    if rows.fixed is not None:
-        target[rows.fixed] = now[rows.fixed]
-    sums = to.found()
-    if rows.fixed is not None:  # which the kernel ignores
-        after = Factor(target, rows.n_rows, rows.n_components)
-        sums["sums"], sums["sums_before"] = after.column_sums(weights), rows.column_sums(weights)
-    return sums
-
-
-@dataclass(frozen=True)
-class ExtrapolateRows(Step):
-    """Extrapolates L from `now` away from `before`; reports the change."""
-
-    n_components: int
-    momentum: Momentum = Momentum()
-    now: str = "next"
-    before: str = "before"
-    target: str = "L"
-
-    @cached_property
-    def arrays(self) -> RowArrays:
-        """Makes `target`, which is `now` if there is no momentum."""
-        same = () if self.momentum.beta else ((self.target, self.now),)
-        return RowArrays((self.now, self.before, *SAMPLES), (self.target,), aliases=same)
-
-    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Extrapolate the rows of a block."""
-        rows = rows_of(block, self.now, self.n_components)
-        before, weights = block[self.before], block.get("weights")
-        target = block.empty(self.target, rows.values)
-        return extrapolate(rows, before, target, self.momentum, weights, n_threads)
-
-
 class Part(NamedTuple):
     """Slices first:last of the columns, and the statistics of them to sum."""
 
@@ -272,7 +211,8 @@ class SumColumns(Step):
     """Sums the statistics for a step of F, in lane order, with L fixed.
 
     `refresh`: whether to sum correlations that later steps share. `room` is memory for the weighted
-    counts of one block at a time.
+    counts of one block at a time. `slices` are those of the columns to sum, None for all; `parts`
+    are counted from the first of them.
     """
 
     F: Any
@@ -281,6 +221,7 @@ class SumColumns(Step):
     refresh: bool = False
     source: str = "L"
     room: list[Array] = field(default_factory=list)
+    slices: slice | None = None
 
     reads = "columns"
     shared = ("F",)
@@ -302,16 +243,30 @@ class SumColumns(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the contribution of a block."""
         L = block[self.source]
+        F = self.F if self.slices is None else self.F[lanes_of(self.slices)]
         sliced = sliced_counts(weighted_columns(block, L.dtype, n_threads, self.room), len(L))
         problem = RowUpdate().problem(L, np.zeros(L.shape[1], L.dtype), self.n_components)
         if self.refresh:
-            sums[-1] += correlations(sliced, problem, self.F, self.n_components, n_threads)
+            sums[-1] += correlations(sliced, problem, F, self.n_components, n_threads)
         for part, out in zip(self.parts, sums, strict=False):
-            kernels.sums(
-                sliced, problem, self.F, out, wanted=part.wanted, first=part.first,
-                last=part.last, n_threads=n_threads,
-            )  # fmt: skip
+            if part.last > part.first:
+                kernels.sums(
+                    sliced, problem, F, out, wanted=part.wanted, first=part.first, last=part.last,
+                    n_threads=n_threads,
+                )  # fmt: skip
         return {}
+
+    def of_slices(self, slices: slice) -> SumColumns | None:
+        """Return the step for some slices of columns, unless correlations are summed over all."""
+        if self.refresh:
+            return None
+        first, last = slices.start, slices.stop
+        parts = tuple(
+            Part(min(max(p.first, first), last) - first, min(max(p.last, first), last) - first,
+                 p.wanted)
+            for p in self.parts
+        )  # fmt: skip
+        return replace(self, parts=parts, slices=slices)
 
 
 @dataclass(frozen=True)

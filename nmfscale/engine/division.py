@@ -1,0 +1,204 @@
+"""Division of blocks among workers where whole blocks are too few, or sums larger than loadings.
+
+In a pass over rows, each task has parts of the rows of some blocks, with about equal work. In a
+pass over columns, each task has a range of the columns of all blocks. It adds up its sums in the
+tree of all blocks, so that workers send the sums once together, not once each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..counts.sell import LANES
+from .lineage import Partition, Ref, StepRun
+from .protocol import Array, Outcome, Step, Values
+from .runner import combine
+from .shares import LONGER, MOST_BLOCKS, units_of
+from .worker import Found, Work
+
+# Work on a slice beside its counts, in counts of each lane: a step of its rows, or adding its sums.
+_BESIDES = {"rows": 16, "columns": 4}
+# Columns are divided if loadings have at most this many times the bytes of the sums: every task
+# reads them all, instead of sending all sums. If shares of whole blocks are uneven, more is worth
+# it.
+_MOST_LOADINGS, _MOST_IF_UNEVEN = 2.0, 8.0
+
+Saved = list[dict[str, list[Ref]]]
+
+
+class DividedRun(NamedTuple):
+    """A run of steps on parts of blocks.
+
+    `works` are those of each task, `labels` name its rows or columns. `join(found)`, given the
+    result of each task in their order, returns the outcomes of the steps, and the files of the row
+    arrays of each partition.
+    """
+
+    labels: list[str]
+    works: list[tuple[Work, ...]]
+    join: Callable[[list[Found]], tuple[list[Outcome], Saved]]
+
+
+class Division:
+    """Divides the blocks of a packed store; all loadings have `loadings_bytes`."""
+
+    def __init__(self, layout: Any, partitions: list[Partition], loadings_bytes: int):
+        self._layout, self._partitions = layout, partitions
+        self._loadings_bytes = loadings_bytes
+        self._work: dict[str, list[Array]] = {}
+
+    def rows(
+        self, steps: Sequence[Step], runs: list[list[StepRun]], longest: int,
+        slots: Mapping[str, int],
+    ) -> DividedRun | None:  # fmt: skip
+        """Divide rows, unless the `longest` share of whole blocks is hardly longer for it.
+
+        All row arrays that steps make of parts are saved.
+        """
+        n_blocks, n_units = len(self._layout.blocks), units_of(slots)[1]
+        if self._are_even(longest, n_units) or not _divides(steps, "rows"):
+            return None
+        if len(self._partitions) < n_blocks:
+            return None
+        makes = {
+            name: i for i, step in enumerate(steps) if step.reads for name in step.arrays.makes
+        }
+        parts = self._parts_of_rows(n_units)
+        works = [
+            tuple(self._work_on(block, runs, makes, slices) for block, slices in of_task)
+            for of_task in parts
+        ]
+
+        labels = [
+            f"rows {of_task[0].partition.blocks[0].start}:{of_task[-1].partition.blocks[-1].stop}"
+            for of_task in works
+        ]
+
+        def join(found: list[Found]) -> tuple[list[Outcome], Saved]:
+            values: list[list[list[Values]]] = [[] for _ in runs]
+            saved: Saved = [{name: [] for name in makes} for _ in runs]
+            for of_task, result in zip(parts, found, strict=True):
+                for i, (block, _) in enumerate(of_task):
+                    values[block].append([of_step[i] for of_step in result.values])
+                    for name, ref in result.saved[i].items():
+                        saved[block][name].append(ref)  # type: ignore[arg-type]
+            outcomes = []
+            for at, step in enumerate(steps):
+                of_blocks = [_joined(step, [part[at] for part in parts]) for parts in values]
+                outcomes.append(Outcome(combine(of_blocks), []))
+            return outcomes, saved
+
+        return DividedRun(labels, works, join)
+
+    def columns(
+        self, steps: Sequence[Step], runs: list[list[StepRun]], saves: dict[str, int],
+        longest: int, slots: Mapping[str, int],
+    ) -> DividedRun | None:  # fmt: skip
+        """Divide columns, unless loadings are much larger than sums; the first task saves.
+
+        `longest` is as in `rows`.
+        """
+        n_blocks, n_units = len(self._layout.blocks), units_of(slots)[1]
+        most = _MOST_LOADINGS if self._are_even(longest, n_units) else _MOST_IF_UNEVEN
+        n_bytes = sum(array.nbytes for step in steps for array in step.empty_sums())
+        if n_units == 1 or self._loadings_bytes > most * n_bytes:
+            return None
+        if not _divides(steps, "columns"):
+            return None
+        work = np.sum(self._work_of("columns"), axis=0)
+        ranges = cut_evenly(work, n_units * -(-n_blocks // (n_units * MOST_BLOCKS)))
+        works = [
+            tuple(
+                self._work_on(i, runs, {} if number else saves, slices)
+                for i in range(len(self._partitions))
+            )
+            for number, slices in enumerate(ranges)
+        ]
+
+        def join(found: list[Found]) -> tuple[list[Outcome], Saved]:
+            outcomes = []
+            for i, step in enumerate(steps):
+                parts = zip(*(of_task.values[i] for of_task in found), strict=True)
+                values = [_joined(step, of_block) for of_block in parts]
+                ranges = [of_task.sums[i][0].sums for of_task in found] if step.reads else []
+                sums = [np.concatenate(arrays) for arrays in zip(*ranges, strict=True)]
+                outcomes.append(Outcome(combine(values), sums))
+            saved: Any = [
+                {name: [ref] for name, ref in of_partition.items()}
+                for of_partition in found[0].saved
+            ]
+            return outcomes, saved
+
+        labels = [f"columns in lanes {s.start * LANES}:{s.stop * LANES}" for s in ranges]
+        return DividedRun(labels, works, join)
+
+    def _are_even(self, longest: int, n_units: int) -> bool:
+        """Whether the longest share of whole blocks is hardly longer than equal shares."""
+        n_blocks, n_partitions = len(self._layout.blocks), len(self._partitions)
+        return longest * (n_blocks / n_partitions) <= LONGER * n_blocks / n_units
+
+    def _work_on(
+        self, partition: int, runs: list[list[StepRun]], saves: dict[str, int], slices: slice
+    ) -> Work:
+        own = runs[partition]
+        saved = {array: own[i] for array, i in saves.items()}
+        return Work(self._partitions[partition], tuple(own), saved, slices)
+
+    def _parts_of_rows(self, n_tasks: int) -> list[list[tuple[int, slice]]]:
+        """Return the blocks of each task, with some slices of each."""
+        work = self._work_of("rows")
+        ends = np.cumsum([0, *map(len, work)]).tolist()
+        tasks = []
+        for task in cut_evenly(np.concatenate(work), n_tasks):
+            parts = []
+            for block, (first, last) in enumerate(pairwise(ends)):
+                begin, end = max(task.start, first), min(task.stop, last)
+                if begin < end:
+                    parts.append((block, slice(begin - first, end - first)))
+            tasks.append(parts)
+        return tasks
+
+    def _work_of(self, order: str) -> list[Array]:
+        """Return the work on each slice of every block."""
+        if order not in self._work:
+            file, blocks = self._layout.file, self._layout.blocks
+            offsets = [file.read_offset(block, order) for block in blocks]
+            self._work[order] = [np.diff(offset) + _BESIDES[order] for offset in offsets]
+        return self._work[order]
+
+
+def _divides(steps: Sequence[Step], order: str) -> bool:
+    """Whether all steps that read counts read this order, and do not need whole blocks."""
+    readers = [step for step in steps if step.reads is not None]
+    if not readers or any(step.reads != order for step in readers):
+        return False
+    if any(step.of_slices(slice(0, 1)) is None for step in readers):
+        return False
+    made = {name for step in readers for name in step.arrays.makes}
+    if order == "columns":
+        return not made and not any(step.empty_sums() for step in steps if step.reads is None)
+    # rows that are made in parts are whole only after the run
+    uses = {name for step in steps if step.reads is None for name in step.arrays.uses}
+    return not made & uses and not any(step.empty_sums() for step in steps)
+
+
+def _joined(step: Step, parts: Sequence[Values]) -> Values:
+    """Return the values of a step on a block, given those of its parts.
+
+    A step that reads no counts ran on the whole block with every part.
+    """
+    return parts[0] if step.reads is None else step.joined(list(parts))
+
+
+def cut_evenly(work: Array, n_parts: int) -> list[slice]:
+    """Cut slices into at most `n_parts` ranges with about equal work; none is empty."""
+    ends = np.cumsum(work)
+    wanted = np.arange(1, n_parts) * (ends[-1] / n_parts)
+    # the cut nearest to the wanted one
+    cuts = np.searchsorted(ends - work / 2, wanted)
+    edges = np.unique([0, *cuts, len(work)]).tolist()
+    return [slice(first, last) for first, last in pairwise(edges)]
