@@ -133,7 +133,7 @@ def ends(name: str, X, K: int, seed: int, n_models: int) -> list[dict]:
             return times[-1] - times[0] > MOST_SECONDS
 
         make = getattr(nmfscale, model_name)
-        model = make(K, random_state=seed, callback=watch, n_threads=1, **how).fit(X)
+        model = make(K, random_state=seed, n_init=1, callback=watch, n_threads=1, **how).fit(X)
         seconds = time.process_time() - times[0]
         if not rows:
             of_topic_model = seconds
@@ -185,7 +185,7 @@ def main() -> None:
             for seed in options.seeds:
 
                 def make(K: int = K, seed: int = seed, **how):
-                    chosen = {"dtype": options.dtype, "random_state": seed} | how
+                    chosen = {"dtype": options.dtype, "random_state": seed, "n_init": 1} | how
                     return getattr(nmfscale, options.model)(K, **chosen)
 
                 rows.append(compare(name, X, make, options.max_iter))

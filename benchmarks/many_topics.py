@@ -51,7 +51,7 @@ def measure(K: int, options) -> dict:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not converged after the maximum number of iterations
         model = PoissonNMF(
-            K, max_iter=options.iterations, random_state=0, n_threads=options.threads
+            K, max_iter=options.iterations, n_init=1, random_state=0, n_threads=options.threads
         ).fit(counts)
     seconds = model.history_["seconds"]
     begun = time.perf_counter()

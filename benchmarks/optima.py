@@ -38,7 +38,8 @@ PROBLEMS = (
 )  # fmt: skip
 # Arguments of the estimator for each method, besides the seed; None for scikit-learn.
 METHODS: dict[str, dict | None] = {
-    "random start": {"init": "random"}, "single fit": {}, "moves": {}, "scikit-learn": None,
+    "random start": {"init": "random"}, "single fit": {"n_init": 1},
+    "moves": {"n_init": 1}, "scikit-learn": None,
 }  # fmt: skip
 MARKERS = ("<!-- optima:start -->", "<!-- optima:end -->")
 WITHIN = 10
@@ -102,10 +103,11 @@ def rows_of(problem: str, options) -> list[dict]:
     rows = []
     for seed in range(options.seeds):
         for method in options.methods:
-            how = {"n_moves": options.moves} if method == "moves" else METHODS[method]
+            how = METHODS[method]
             if how is None:
                 row = fit_sklearn(X, K, seed, options.peer_iterations)
             else:
+                how = how | ({"n_moves": options.moves} if method == "moves" else {})
                 row = fit(X, K, seed, options.threads, **how)
             rows.append({"method": method, "seed": seed} | row)
             print(problem, rows[-1], flush=True)

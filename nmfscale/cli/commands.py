@@ -173,7 +173,7 @@ def _fit_and_save(model: Any, counts: Any, target: Path, command: str, **how: An
 
 def _describe_fit(model: Any) -> None:
     from ..engine.monitor import ENDS
-    from ..pl.progress import final_objectives, label, objective, residuals
+    from ..pl.progress import ends_of_starts, final_objectives, label, objective, residuals
 
     history = getattr(model, "history_", None)
     if history is None:  # fitted in batches
@@ -183,6 +183,8 @@ def _describe_fit(model: Any) -> None:
     convergence = {True: "converged", False: "not converged"}[model.converged_]  # from older files
     state = ENDS.get(getattr(model, "stop_reason_", ""), convergence)
     say(f"{label(objective(history)):<15} {', '.join(values)}")
+    if ends := ends_of_starts(model):
+        say(f"starts          {ends}")
     if residuals(history):
         say(f"KKT residual    {max(last[name] for name in residuals(history)):.1e}")
     say(f"iterations      {model.n_iter_} ({state}), {last['seconds']:.2f} s")

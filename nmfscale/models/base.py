@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from functools import partial
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,7 +57,7 @@ class _Iterated:
     max_iter: int
     tol: float | None
     gain_tol: float | None = None
-    n_init: int
+    n_init: int | Literal["auto"]
     n_moves: int = 0
     seed_: int | None
 
@@ -288,9 +288,10 @@ class CountModel(
 
     def fit_blocks(
         self, counts: CountMatrix, needs: Needs, make: Callable[..., Method], options: FitOptions,
-        *, parts: dict[str, Iterable[Any]], weights: Array | None = None, **about: Any,
+        *, parts: dict[str, Iterable[Any]], weights: Array | None = None,
+        n_starts: int | None = None, **about: Any,
     ) -> Fitted:  # fmt: skip
-        """Run the `n_init` starts in this process or on the cluster, and return the best fit.
+        """Run all starts in this process or on the cluster, and return the best fit.
 
         Parameters
         ----------
@@ -310,6 +311,8 @@ class CountModel(
             themselves.
         weights : ndarray of shape (n_samples,), default=None
             Weights of the samples in the choice of moves.
+        n_starts : int, default=None
+            Number of starts; by default `n_init`.
         **about
             Numbers and text that must be equal to resume the fit of a checkpoint.
 
@@ -320,13 +323,14 @@ class CountModel(
         """
         end_if_planned(counts, needs)
         seed, n_threads = self.random_state, self.threads_for(counts)
+        n_starts = int(self.n_init if n_starts is None else n_starts)
         with session_of_fit(
             options.client, counts, needs, n_threads=self.n_threads, verbose=self.verbose,
             checkpoint=options.checkpoint, resume=options.resume,
         ) as (counts, session):  # fmt: skip
             folder = self._plan(counts, needs, session, n_threads)
             checkpoints = checkpoints_for(
-                options.checkpoint, self.n_init, counts, parts, every=options.checkpoint_every,
+                options.checkpoint, n_starts, counts, parts, every=options.checkpoint_every,
                 n_moves=self.n_moves, continued=self.continues_starts, resume=options.resume,
                 n_components=self.n_components, dtype=str(self.fit_dtype()),
                 random_state=int(seed) if isinstance(seed, Integral) else None,
@@ -336,7 +340,7 @@ class CountModel(
             starts = Starts(
                 partial(make, counts), _executors(counts, session, n_threads, folder),
                 self._monitors(counts, n_threads), checkpoints, self._generator(), self.seed_,
-                n_starts=self.n_init, n_moves=self.n_moves, verbose=self.verbose,
+                n_starts=n_starts, n_moves=self.n_moves, verbose=self.verbose,
                 continues=self.continues_starts and self.stopping_tolerance > 0,
             )  # fmt: skip
             fitted = starts.best(counts, weights)

@@ -29,7 +29,7 @@ from ..methods.poisson.solvers import (
     start_with_batches,
 )
 from ..methods.projection.penalty import Penalty
-from ..methods.starts.initialize import PoissonStart, check_factors
+from ..methods.starts.initialize import KINDS, PoissonStart, check_factors
 from ..methods.weights.entries import memory_of_entries
 from ..methods.weights.feature_weights import unweighted_factors, weighted_problem
 from .arguments.batches import batches_of, groups_of
@@ -44,9 +44,9 @@ from .arguments.validation import (
     sizes_of,
 )
 from .base import CountModel
-from .fitted import Fitted
+from .fitted import OTHER_ENDS, Fitted
 from .held_factors import HeldFactors
-from .moves import COLUMNS, needs_of_moves
+from .moves import COLUMNS, needs_of_moves, needs_of_others
 
 Array = NDArray[Any]
 
@@ -63,7 +63,7 @@ class CountFactorization(HeldFactors):
     max_iter: int = 1000
     tol: float = 1e-4
     gain_tol: float | None = None
-    n_init: int = 1
+    n_init: int | Literal["auto"] = "auto"
     n_moves: int = 0
     seeds: Seeds | None = None
     seed_weight: float = 0.1
@@ -77,6 +77,7 @@ class CountFactorization(HeldFactors):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CountModel._parameter_constraints,
         "gain_tol": [Interval(Real, 0, None, closed="left"), None],
+        "n_init": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_moves": [Interval(Integral, 0, None, closed="left")],
         **OF_SEEDS,
         "solver": [StrOptions(set(SOLVERS))],
@@ -165,8 +166,8 @@ class CountFactorization(HeldFactors):
             cannot be combined with it. Weights other than 1 are kept in memory; counts may be
             anywhere.
         checkpoint : str or path-like, default=None
-            Folder in which the fit saves its state while it runs. With `n_init` > 1 each start has
-            a subfolder. Only one fit at a time can use a folder.
+            Folder in which the fit saves its state while it runs. With several starts (`n_init`)
+            each has a subfolder. Only one fit at a time can use a folder.
         checkpoint_every : float, default=60.0
             Seconds between checkpoints; 0 saves every iteration.
         resume : bool, default=False
@@ -330,15 +331,20 @@ class CountFactorization(HeldFactors):
             if entries is not None:  # sums of loadings of each batch for each feature
                 more *= 1 + self.n_components
             needs = needs._replace(shared=needs.shared + more)
+        n_starts = self._number_of_starts(given=L is not None or F is not None)
+        if self.n_moves or n_starts > 1:
+            n_others = OTHER_ENDS + 2 if self.n_moves else 1
+            needs = needs_of_others(needs, used, self.n_components, self.fit_dtype(), n_others)
         if self.n_moves:
-            needs = needs_of_moves(needs, used, self.n_components, self.fit_dtype())
+            needs = needs_of_moves(needs, used, self.n_components)
         fitted = self.fit_blocks(
             used, needs,
             partial(self._make, scaled=scaled, seeds=None if seeded is None else seeded.pseudo),
             options,
             parts={"constraints": constraints.parts(), "start": (scaled.L, scaled.F, self.init)},
-            weights=constraints.weights, solver=self.solver, extrapolate=self.extrapolate,
-            inner_iter=self.inner_iter, **({} if batches is None else batches.about),
+            weights=constraints.weights, n_starts=n_starts, solver=self.solver,
+            extrapolate=self.extrapolate, inner_iter=self.inner_iter,
+            **({} if batches is None else batches.about),
             **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
         scaled.finish(fitted.arrays, fitted.history, self.solver, penalty)
@@ -350,12 +356,20 @@ class CountFactorization(HeldFactors):
             self.topic_names_ = seeded.names
         self.has_size_factors_ = sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
+        self.starts_ = fitted.starts
         self.has_missing_entries_ = entries is not None
         self._keep_constraints(constraints)
         self.measured_ = None if seen is None else seen.features
         self.panel_ = None if seen is None else seen.groups
         self._keep_batches(batches, fitted)
         return counts, fitted
+
+    def _number_of_starts(self, *, given: bool) -> int:
+        """Return `n_init`, or what "auto" means; `given` if factors to start from are."""
+        if self.n_init != "auto":
+            return self.n_init
+        of_kinds = isinstance(self.init, str) and self.init == "auto" and not given
+        return len(KINDS) if of_kinds and self.n_components > 1 and self.tol > 0 else 1
 
     def _keep_constraints(self, constraints: Constraints) -> None:
         """Set the attributes of what was fixed, weighted or measured."""

@@ -28,6 +28,7 @@ class Fitted:
     reason: str
     interrupted: bool = False
     moves: Array | None = None
+    starts: Array | None = None
 
     @property
     def converged(self) -> bool:

@@ -144,14 +144,16 @@ def factors_of(fitted: Fitted) -> tuple[Array, Array]:
     return fitted.arrays["L"], fitted.arrays["F"]
 
 
-def needs_of_moves(needs: Needs, counts: CountMatrix, n_components: int, dtype: Any) -> Needs:
-    """Return the memory of a fit with moves: also that of other fits and of the ranking."""
-    n, m = counts.shape
-    copies = (2 + OTHER_ENDS) * n_components * np.dtype(dtype).itemsize
+def needs_of_others(
+    needs: Needs, counts: CountMatrix, n_components: int, dtype: Any, n_others: int
+) -> Needs:
+    """Return the memory of a fit while the factors of `n_others` other fits are kept."""
+    copies = n_others * n_components * np.dtype(dtype).itemsize
+    return needs._replace(row=needs.row + copies, shared=needs.shared + counts.shape[1] * copies)
+
+
+def needs_of_moves(needs: Needs, counts: CountMatrix, n_components: int) -> Needs:
+    """Return the memory of a fit with moves: also that of their ranking."""
     nonzeros = min(counts.nnz, MOST_NONZEROS)
     ranking = nonzeros * (BYTES_A_COUNT + BYTES_A_TOPIC * n_components)
-    return needs._replace(
-        row=needs.row + copies,
-        shared=needs.shared + m * copies,
-        start=max(needs.start, ranking),
-    )
+    return needs._replace(start=max(needs.start, ranking))

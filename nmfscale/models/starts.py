@@ -23,10 +23,16 @@ from .moves import COLUMNS, Exchange, Move, Reweighting, Search, described, fact
 Array = NDArray[Any]
 # The fit from a move ends when about this is left to gain, in nats; only the best fit is continued.
 NEARLY = 3.0
-# A start is abandoned, but not before this iteration, if several times its estimated remaining gain
-# are not enough to exceed the best start: ranks of starts hardly correlate with those of their ends
-# before.
+# The fit of a start ends earlier, because that of the best one is continued: when about this is
+# left to gain for each count, within these limits.
+NEARLY_PER_COUNT, NEARLY_OF_START = 1e-4, (NEARLY, 100.0)
+# A start is abandoned, but not before this iteration, if its estimated remaining gain is not enough
+# to exceed the best start: ranks of starts hardly correlate with those of their ends before.
 HOPELESS_AFTER = 60
+# A record of `starts_`.
+START_COLUMNS = [
+    ("iterations", np.int64), ("objective", np.float64), ("reason", "S12"), ("kept", np.bool_)
+]  # fmt: skip
 # Iterations with random weights of the samples; half of the weights are 0.
 REWEIGHTED_ITERATIONS = 8
 
@@ -101,21 +107,28 @@ class Starts:
         `weights` (n,) are those of the samples in the choice of moves.
         """
         ends: dict[int, Fitted] = {}
+        records: list[tuple[Any, ...]] = []
         n_kept = 1 + OTHER_ENDS if self.n_moves else 1
         for i in range(self.n_starts):
             how: dict[str, Any] = {}
             if self.continues and self.n_starts > 1:
-                how = {"number": i, "enough": NEARLY, "hopeless_after": HOPELESS_AFTER}
+                enough = np.clip(NEARLY_PER_COUNT * counts.total, *NEARLY_OF_START)
+                how = {"number": i, "enough": enough, "hopeless_after": HOPELESS_AFTER}
                 how["exceeds"] = next(iter(ends.values())).objective if ends else None
                 how["title"] = f"start {i + 1} of {self.n_starts}"
             ends[i] = fitted = self.run(saved=self.checkpoints[i], **how)
+            records.append((len(fitted.history), fitted.objective, fitted.reason, False))
             ranked = sorted(ends, key=lambda i: -ends[i].objective)
             ends = {i: ends[i] for i in ranked[:n_kept]}
-            if fitted.interrupted:
+            if fitted.is_last:
                 break
+        starts = np.array(records, START_COLUMNS)
+        starts["kept"][next(iter(ends))] = True
         if self.n_moves and not fitted.is_last:
-            return self._after_moves(counts, ends, weights)
-        return self._to_its_end(next(iter(ends.values())), fitted)
+            best = self._after_moves(counts, ends, weights)
+        else:
+            best = self._to_its_end(next(iter(ends.values())), fitted)
+        return replace(best, starts=starts)
 
     def _after_moves(
         self, counts: CountMatrix, ends: Mapping[int, Fitted], weights: Array | None

@@ -56,7 +56,7 @@ inner_iter, extrapolate
 feature_names_in_, sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, \
 topic_names_, from_table_, seed_, warnings_, row_weights_, has_size_factors_, fixed_topics_, \
 fixed_features_, fixed_samples_, measured_, panel_, batches_, batch_, batch_efficiencies_, \
-batch_shape_, has_missing_entries_, moves_
+batch_shape_, has_missing_entries_, starts_, moves_
         As in :class:`PoissonNMF`.
 
     References

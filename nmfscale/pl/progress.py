@@ -62,6 +62,18 @@ def objective(history: Any) -> str:
     return fields[0] if fields else "loglik"
 
 
+def ends_of_starts(model: Any) -> str:
+    """Return the objectives at the ends of several starts as text; nothing for a single start."""
+    starts = getattr(model, "starts_", None)
+    if starts is None or len(starts) < 2:
+        return ""
+    words = {b"behind": " (abandoned)"}
+    return ", ".join(
+        f"{start['objective']:,.1f}{' (best)' if start['kept'] else words.get(start['reason'], '')}"
+        for start in starts
+    )
+
+
 def final_objectives(history: Any) -> list[tuple[str, float]]:
     """Return the objective at the end of a fit, and related numbers, with the kind of each.
 

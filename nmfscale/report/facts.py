@@ -22,7 +22,7 @@ from ..inference.design.loadings import (
 from ..kernels import decompositions
 from ..kernels.functions import xlogy
 from ..models.leading_features import leading_features
-from ..pl.progress import final_objectives, label, objective, residuals
+from ..pl.progress import ends_of_starts, final_objectives, label, objective, residuals
 from ..storage.version import package_version
 
 Array = NDArray[Any]
@@ -128,6 +128,8 @@ def fit_facts(model: Any) -> list[tuple[str, str]]:
         return facts
     what = label(objective(history))
     facts += [(f"{kind} {what}".strip(), f"{at:,.2f}") for kind, at in final_objectives(history)]
+    if ends := ends_of_starts(model):
+        facts.append(("starts", ends))
     if residuals(history):
         largest = max(history[-1][name] for name in residuals(history))
         facts.append(("largest KKT residual", f"{largest:.1e}"))

@@ -184,7 +184,7 @@ def test_something_fixed_is_refused_before_any_work():
 
 
 def test_ctrl_c_and_the_callback_end_the_moves_and_leave_the_best_fit(capsys):
-    plain = fit(0, init="auto")
+    plain = fit(0, init="auto", n_init=1)
     seen = []
 
     def interrupt(record):
@@ -192,7 +192,7 @@ def test_ctrl_c_and_the_callback_end_the_moves_and_leave_the_best_fit(capsys):
         if record["iteration"] == 2 and len(seen) > 2:  # of the first move
             os.kill(os.getpid(), signal.SIGINT)
 
-    found = fit(3, init="auto", callback=interrupt)
+    found = fit(3, init="auto", n_init=1, callback=interrupt)
     assert bits(found) == bits(plain) and found.moves_["iterations"].tolist() == [3]
     assert "interrupted" in capsys.readouterr().err
     stopped = fit(3, callback=lambda record: record["iteration"] == 1)
