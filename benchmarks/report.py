@@ -146,7 +146,7 @@ def landing_table(rows: list[dict], machine: dict) -> str:
             {"counts, topics": f"{name}, {of_problem[0]['K']}"}
             | {f"{ours}, s": seconds_of(row) for ours, row in found.items()}
             | {f"{ours}, memory": cell(ratio, ".1f") for ours, ratio in memory.items()}
-            | {"nmfscale, default start": from_default_start(name, int(of_problem[0]["K"]))}
+            | {"nmfscale, default fit": from_default_fit(name, int(of_problem[0]["K"]))}
         )
     where = f"{machine['cpu']}, {machine['cores']} cores. `{machine['command']}`"
     if any("scaled" in row["program"] for row in rows):
@@ -154,8 +154,8 @@ def landing_table(rows: list[dict], machine: dict) -> str:
     return "\n".join([table(lines), "", where])
 
 
-def from_default_start(name: str, K: int) -> str:
-    """Return how far fits from the default start end below the best known, and their seconds."""
+def from_default_fit(name: str, K: int) -> str:
+    """Return how far default fits end below the best known, and their seconds."""
     path, best = HERE / "results" / "starts.csv", best_known.values().get((name, K))
     if best is None or not path.exists():
         return "-"

@@ -147,8 +147,8 @@ class CountFactorization(HeldFactors):
             labels in `panel`, or are matched by the index of a DataFrame or the keys of a dict of
             rows. By default everything was measured, except what an outer join of files says (see
             :func:`concat`). Not available with solver="joint-em", nor with
-            starts that use all entries, "topic-score" and "nndsvd"; "auto" is then a random start,
-            preferably the best of several (`n_init`).
+            starts that use all entries, "topic-score" and "nndsvd"; "auto" then means the best of
+            several random starts (`n_init`).
         panel : array-like of shape (n_samples,), default=None
             Label of the panel of each sample; None if `measured` has a single row for all samples.
         batch : array-like of shape (n_samples,) or str, default=None
