@@ -1,6 +1,6 @@
 """From ten to a thousand topics: seconds of the start, of the fit and of transform, and memory.
 
-The counts have 100 topics. Each number of topics runs in its own process: `PoissonNMF` with a single
+The counts have 100 topics. Each number of topics runs in its own process: `PoissonNMF` with one
 start, until convergence or for a maximum number of iterations, then `transform` of all samples. The
 time of the start is the time until the end of the first iteration minus the time of the second
 iteration. Memory is the peak growth of the process.
