@@ -70,10 +70,10 @@ batch_shape_, has_missing_entries_, starts_, moves_
     >>> X = [[4, 0, 2, 0], [0, 3, 0, 6], [8, 0, 4, 0], [4, 3, 2, 6]]
     >>> model = TopicModel(n_components=2, random_state=1).fit(X)
     >>> model.loadings_.round(2) + 0
-    array([[1. , 0. ],
-           [0. , 1. ],
+    array([[0. , 1. ],
            [1. , 0. ],
-           [0.4, 0.6]])
+           [0. , 1. ],
+           [0.6, 0.4]])
     >>> model.components_.sum(axis=1).round(6)
     array([1., 1.])
     """

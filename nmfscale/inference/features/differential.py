@@ -231,8 +231,8 @@ def differential_features(
     >>> found = differential_features(model, X, random_state=0)
     >>> found.to_frame().groupby("topic").head(1)[["topic", "feature", "lfc"]].round(1)
         topic  feature  lfc
-    0       0        4  4.2
-    30      1        7  3.9
+    0       0        7  3.8
+    30      1        4  4.1
     """
     pseudocount = _checked_pseudocount(pseudocount)
     check_option("family", family, Family)

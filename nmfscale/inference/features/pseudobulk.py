@@ -141,9 +141,9 @@ def pseudobulk(
     True
     >>> counts.to_frame().head(3).round(1)
       unit  topic  n_samples  proportions   count
-    0  ann      0         30          7.7  2070.8
-    1  ann      1         30         10.8  3235.5
-    2  ann      2         30         11.5  3591.7
+    0  ann      0         30          7.7  2070.7
+    1  ann      1         30         11.5  3591.8
+    2  ann      2         30         10.8  3235.5
     """
     result, _, _ = counts_of_units(
         model, X, units, groups, None, topic_names, job, memory_limit=memory_limit,
