@@ -6,6 +6,8 @@ reports its seconds per iteration and its peak memory.
 
     python benchmarks/out_of_core.py                         1e8 nonzeros, in memory and from a file
     python benchmarks/out_of_core.py --nonzeros 1e8 1e9      and 1e9, only from the file
+    python benchmarks/out_of_core.py --nonzeros 1e9 --memory-limit 2GB --layouts 1x2 2x1
+                                                             and on clusters of this machine
     python benchmarks/out_of_core.py --nonzeros 1e6          a smoke run
 
 Writes results/out_of_core.csv and results/out_of_core.png.
@@ -102,12 +104,18 @@ def pack_drawn(L, F, nonzeros: float, path: Path, threads: int) -> dict:
 
 FIT = """
 import json, sys, time
+from contextlib import nullcontext
 import numpy as np
 from nmfscale import PoissonNMF
 from nmfscale.results import StoredCounts
 benchmarks, path, where, limit, dtype, n_iter, threads = sys.argv[1:]
 sys.path.append(benchmarks)
+from cluster_layouts import cluster_of
 from peers import Memory
+
+def resource_of_worker():
+    import resource
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 counts = StoredCounts(path)
 if where == "memory":
@@ -116,17 +124,22 @@ n, m = counts.shape
 rng = np.random.default_rng(0)
 F = rng.uniform(0.1, 1, (m, {K})).astype(dtype)
 L = (counts.row_totals[:, None] / F.sum() * rng.uniform(0.5, 1.5, (n, {K}))).astype(dtype)
-memory = Memory()
-begun = time.perf_counter()
-model = PoissonNMF({K}, max_iter=int(n_iter), tol=0, dtype=dtype, n_threads=int(threads),
-                   memory_limit=None if where == "memory" else limit).fit(
-    counts, loadings=L, components=F.T)
-seconds = time.perf_counter() - begun
+memory, of_workers = Memory(), []
+layout = where.split("x")  # workers x threads, or a place of this process
+with cluster_of(*map(int, layout)) if len(layout) == 2 else nullcontext() as client:
+    begun = time.perf_counter()
+    model = PoissonNMF({K}, max_iter=int(n_iter), tol=0, dtype=dtype,
+                       n_threads=None if client else int(threads),
+                       memory_limit=limit if where == "file" else None).fit(
+        counts, loadings=L, components=F.T, client=client)
+    seconds = time.perf_counter() - begun
+    if client:
+        of_workers = client.run(resource_of_worker).values()
 history = model.history_
 print(json.dumps({{
     "seconds": seconds, "seconds_per_iteration": float(np.median(np.diff(history["seconds"]))),
     "loglik": float(model.loglik_), "bytes_read": int(history["bytes_read"][-1]),
-    "peak_bytes": memory.read("VmHWM"),
+    "peak_bytes": memory.read("VmHWM"), "worker_peak_bytes": max(of_workers, default=0),
     "csr_bytes": int(counts.nnz * 8 + 8 * n),
     "digest": __import__("hashlib").sha256(model.components_.tobytes()).hexdigest()[:16],
 }}))
@@ -168,6 +181,8 @@ def main() -> None:
     parser.add_argument("--problem", default="pbmc_facs", help="problem to simulate from")
     parser.add_argument("--nonzeros", type=float, nargs="+", default=[1e8])
     parser.add_argument("--topics", type=int, default=10)
+    parser.add_argument("--layouts", nargs="+", default=[], metavar="WORKERSxTHREADS",
+                        help="clusters of this machine that fit the same store")  # fmt: skip
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--memory-limit", nargs="+", default=["900MB", "2GB"])
     parser.add_argument("--repeats", type=int, default=3)
@@ -188,14 +203,18 @@ def main() -> None:
             packed = pack_drawn(L, F, nonzeros, path, arguments.threads)
             print(packed, flush=True)
             places = ["memory", "file"] if nonzeros <= MOST_IN_MEMORY else ["file"]
+            places += arguments.layouts
             found: dict[str, list[dict]] = {where: [] for where in places}
-            for _ in range(arguments.repeats if len(places) > 1 else 1):
+            for _ in range(arguments.repeats if nonzeros <= MOST_IN_MEMORY else 1):
                 for where in places:
                     found[where].append(
                         fit(path, where, limit, arguments.dtype, arguments.topics,
                             arguments.threads)
                     )  # fmt: skip
                     print(where, found[where][-1], flush=True)
+            digests = {turn["digest"] for turns in found.values() for turn in turns}
+            if len(digests) > 1:
+                raise AssertionError(f"the bits of the fits differ: {found}")
             for where, turns in found.items():
                 middle = {
                     name: float(np.median([turn[name] for turn in turns]))
