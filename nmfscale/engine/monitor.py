@@ -327,7 +327,7 @@ class Monitor:
             return False
         below = self.exceeds - self._top[-1]
         if self.hopeless_after is not None:
-            return n >= self.hopeless_after and left(self._top) < below
+            return n >= self.hopeless_after and HARDLY_GAINS * left(self._top) < below
         of_half = self._top[-1] - self._top[n // 2]
         slow = n >= HALF_AFTER and of_half < below
         return n >= BELOW_AFTER or slow or HARDLY_GAINS * left(self._top) < below

@@ -26,8 +26,9 @@ NEARLY = 3.0
 # The fit of a start ends earlier, because that of the best one is continued: when about this is
 # left to gain for each count, within these limits.
 NEARLY_PER_COUNT, NEARLY_OF_START = 1e-4, (NEARLY, 100.0)
-# A start is abandoned, but not before this iteration, if its estimated remaining gain is not enough
-# to exceed the best start: ranks of starts hardly correlate with those of their ends before.
+# A start is abandoned, but not before this iteration, if several times its estimated remaining gain
+# are not enough to exceed the best start: ranks of starts hardly correlate with those of their ends
+# before.
 HOPELESS_AFTER = 60
 # A record of `starts_`.
 START_COLUMNS = [
