@@ -15,6 +15,7 @@ from .inference.batches.effects_result import BatchEffects
 from .inference.choice.coherence_result import TopicCoherence
 from .inference.choice.compare_fits_result import FitComparison, FitSummary
 from .inference.choice.consensus import Consensus
+from .inference.choice.hierarchy_result import TopicHierarchy
 from .inference.choice.select_k_result import SelectK
 from .inference.choice.stability_result import Stability
 from .inference.choice.topic_quality_result import TopicQuality
@@ -43,12 +44,12 @@ from .storage.store import StoredCounts
 
 __all__ = [
     "BatchEffects", "BootstrapFit", "BootstrapWeights", "ClusteringScore", "ConditionFeatures",
-    "Consensus",
-    "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts", "DifferentialFeatures",
-    "Enrichment", "Estimates", "FitComparison", "FitSummary",
+    "Consensus", "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts",
+    "DifferentialFeatures", "Enrichment", "Estimates", "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
     "ProportionRegression", "Pseudobulk", "RankedSamples", "SampleClusters", "SelectK", "Stability",
-    "StoredCounts", "TopicClusters", "TopicCoherence", "TopicDescription", "TopicMatch",
+    "StoredCounts", "TopicClusters", "TopicCoherence", "TopicDescription", "TopicHierarchy",
+    "TopicMatch",
     "TopicParameters", "TopicQuality", "TopicTruth",
 ]  # fmt: skip

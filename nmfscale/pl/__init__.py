@@ -24,6 +24,7 @@ from .differential import ma_plot, topic_scatter, volcano_plot
 from .embedding import embedding
 from .enrichment import enrichment_plot
 from .features import top_features_plot
+from .hierarchy import hierarchy_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
 from .replicates import bootstrap_plot
@@ -42,6 +43,7 @@ __all__ = [
     "embedding",
     "enrichment_plot",
     "forest_plot",
+    "hierarchy_plot",
     "ma_plot",
     "null_plot",
     "progress_plot",

@@ -119,6 +119,7 @@ WAYS_IN = {
         "stability",
         "topic_quality",
         "coherence",
+        "hierarchy",
         "compare_fits",
         "consensus",
     },

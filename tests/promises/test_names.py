@@ -22,7 +22,8 @@ NAMES = {
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features
         enrichment find_samples group_effects label_topics nearest_samples permutation_test
-        pseudobulk regress_proportions search_samples select_k stability topic_quality
+        pseudobulk regress_proportions search_samples select_k stability topic_hierarchy
+        topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -46,7 +47,7 @@ NAMES = {
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         NoisyPairs Origin PermutationTest
         ProportionRegression Pseudobulk RankedSamples SampleClusters SelectK Stability TopicClusters
-        TopicCoherence TopicDescription TopicMatch
+        TopicCoherence TopicDescription TopicHierarchy TopicMatch
         TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,
@@ -56,9 +57,9 @@ NAMES = {
     """,
     "nmfscale.pl": """
         batch_plot biplot bootstrap_plot class_heatmap correlation_plot embedding enrichment_plot
-        forest_plot ma_plot null_plot progress_plot scree_plot select_k_plot similarity_plot
-        stability_plot
-        structure_plot top_features_plot topic_colors topic_scatter trend_plot
+        forest_plot hierarchy_plot ma_plot null_plot progress_plot scree_plot select_k_plot
+        similarity_plot stability_plot structure_plot top_features_plot topic_colors topic_scatter
+        trend_plot
         volcano_plot
     """,
     "nmfscale.tl": """

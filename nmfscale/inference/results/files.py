@@ -77,6 +77,7 @@ _CLASSES = {
     "inference.groups.permutation_result": ("GroupTest", "PermutationTest"),
     "inference.replicates.refit_result": ("BootstrapFit", "Estimates"),
     "inference.regression.regression_result": ("ProportionRegression",),
+    "inference.choice.hierarchy_result": ("TopicHierarchy",),
     "inference.choice.select_k_result": ("SelectK",),
     "inference.choice.stability_result": ("Stability",),
     "inference.choice.topic_quality_result": ("TopicQuality",),
