@@ -66,7 +66,7 @@ def say_plan(model: Any, counts: Any, arguments: argparse.Namespace, **how: Any)
     say(f"reading         {seconds_of_reading(counts):.3g} s an iteration at 1 GB/s, while kernels "
         "work, if counts do not stay in memory")  # fmt: skip
     say(f"seconds         a prediction, from {spent:.2g} s of fits of a sample on one processor; "
-        "without the start")  # fmt: skip
+        "of each of n_init starts")  # fmt: skip
     return 0
 
 

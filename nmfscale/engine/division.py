@@ -25,7 +25,7 @@ _BESIDES = {"rows": 16, "columns": 4}
 # Columns are divided if loadings have at most this many times the bytes of the sums: every task
 # reads them all, instead of sending all sums. If shares of whole blocks are uneven, more is worth
 # it.
-_MOST_LOADINGS, _MOST_IF_UNEVEN = 2.0, 8.0
+MOST_LOADINGS, MOST_IF_UNEVEN = 2.0, 8.0
 
 Saved = list[dict[str, list[Ref]]]
 
@@ -103,7 +103,7 @@ class Division:
         `longest` is as in `rows`.
         """
         n_blocks, n_units = len(self._layout.blocks), units_of(slots)[1]
-        most = _MOST_LOADINGS if self._are_even(longest, n_units) else _MOST_IF_UNEVEN
+        most = MOST_LOADINGS if self._are_even(longest, n_units) else MOST_IF_UNEVEN
         n_bytes = sum(array.nbytes for step in steps for array in step.empty_sums())
         if n_units == 1 or self._loadings_bytes > most * n_bytes:
             return None

@@ -14,12 +14,13 @@ from ..counts.base import CountMatrix, RowRange
 from ..counts.blocks import BLOCK_NONZEROS, SLICE_BYTES, cut_blocks, panel_entries
 from ..counts.panels import bytes_of_panels
 from ..counts.sell import LANES
+from .division import MOST_IF_UNEVEN, MOST_LOADINGS
 from .memory import plans_of_fit
 from .partition import SHARE, partition_size, task_sizes_within
 from .protocol import Needs
 from .runner import FAN_IN
 from .session import REMEMBERED
-from .shares import shares_of
+from .shares import LONGER, shares_of
 from .worker import RunConfig
 
 Array = NDArray[Any]
@@ -125,8 +126,8 @@ class LayoutPlan(NamedTuple):
     """What an iteration costs in a layout; `n_workers` is 0 for a fit in this process.
 
     Bytes are those of a worker, at least and with its share of the counts in memory, and of this
-    process. `n_blocks` are the blocks of the largest share. The seconds are those with counts in
-    memory.
+    process. `n_blocks` are the blocks of the largest share, if blocks are not divided. The seconds
+    are those with counts in memory, where solvers can divide blocks as the default one does.
     """
 
     n_workers: int
@@ -184,9 +185,15 @@ def _of_workers(
     (driver,) = plans_of_fit(counts, needs, elsewhere=True)
     n_processors = n_workers * n_threads
     crowded = _crowded(n_processors)
-    seconds = rates.per_count * counts.nnz * largest / n_blocks / n_threads * crowded
-    seconds += rates.fixed * crowded / n_processors
-    seconds += _seconds_of_sums(needs.sums, len(shares)) + 2 * len(shares) * SECONDS_PER_TASK
+    # half of the work is that on rows: see `division` for which blocks are divided
+    uneven = largest * n_workers > LONGER * n_blocks
+    rows = 1 / n_workers if uneven and size == 1 else largest / n_blocks
+    most = MOST_IF_UNEVEN if uneven else MOST_LOADINGS
+    divided = n_workers > 1 and len(layout.row_order) * needs.saved_row <= most * needs.sums
+    columns = 1 / n_workers if divided else largest / n_blocks
+    seconds = rates.per_count * counts.nnz * (rows + columns) / 2 / n_threads * crowded
+    seconds += rates.fixed * crowded / n_processors + 2 * len(shares) * SECONDS_PER_TASK
+    seconds += _seconds_of_sums(needs.sums, 1 if divided else len(shares))
     return LayoutPlan(n_workers, n_threads, least, kept, driver.peak, largest, seconds)
 
 

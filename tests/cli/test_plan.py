@@ -80,10 +80,13 @@ def test_workers_with_the_planned_memory_can_do_the_work(billions, layout):
 def test_seconds_follow_the_largest_share_and_the_sums(billions):
     used, needs = billions
     layouts = [(0, 16), (1, 16), (4, 4), (16, 1)]
-    here, one, four, many = plan.plan_layouts(used, needs, plan.Rates(1e-8, 0.0), layouts)
-    work = 1e-8 * used.nnz * plan.CROWDED
+    here, one, four, many = plan.plan_layouts(used, needs, plan.Rates(1e-6, 0.0), layouts)
+    work = 1e-6 * used.nnz * plan.CROWDED
     assert here.seconds == pytest.approx(work / 16)
     assert one.n_blocks == here.n_blocks == 18 and many.n_blocks == 2
-    assert many.seconds > work * 2 / 18 > four.seconds > one.seconds > here.seconds
-    (free,) = plan.plan_layouts(used, needs._replace(sums=0), plan.Rates(1e-8, 0.0), layouts[3:])
-    assert free.seconds < many.seconds
+    # rows of blocks are divided among 16 workers, columns only if sums are large beside loadings
+    assert work * 2 / 18 > many.seconds > work * (1 / 16 + 2 / 18) / 2 > four.seconds
+    assert four.seconds > one.seconds > here.seconds
+    large = needs._replace(sums=needs.saved_row * used.shape[0])
+    (divided,) = plan.plan_layouts(used, large, plan.Rates(1e-6, 0.0), layouts[3:])
+    assert work / 16 < divided.seconds < many.seconds
