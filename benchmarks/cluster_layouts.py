@@ -3,8 +3,9 @@
 Counts with the features of a real fit are simulated, packed in small blocks, and fitted in this
 process and on clusters of this machine. For each layout (workers x threads) the script reports, per
 iteration: processor seconds of this process (with Dask's scheduler) and of the workers, bytes of
-files that workers read and write, bytes that workers send to each other and to this process, the
-number of tasks, and the share of their time in which workers have no task, from Dask's task stream.
+files that workers read and write, bytes that workers send to each other and to this process (sizes
+of results, which Dask adds up), the number of tasks, and the share of their time in which workers
+have no task, from Dask's task stream.
 Processor time and bytes are meaningful on a busy machine; idle time is not.
 
     python benchmarks/cluster_layouts.py                    5, 18 and 120 blocks, three layouts
