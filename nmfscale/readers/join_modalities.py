@@ -81,9 +81,9 @@ def join_modalities(
     The weights "information" are ``w_m = (I_1 / n_1) / (I_m / n_m)``, rounded to three digits: the
     first modality has weight 1. I_m is Pearson's chi-square for the independence of samples and
     features, less its expectation for Poisson counts, ``(n - 1) (m - 1) T / (T - 1)`` with T the
-    sum of the counts. Its expectation is the
-    information of the counts on how the profiles of samples differ, ``sum_ij (mu_ij - e_ij)^2 / e_ij``, where e
-    is the product of the margins. The number of features and the depth therefore do not matter, but
+    sum of the counts. Its expectation is the information of the counts on how the profiles of
+    samples differ, ``sum_ij (mu_ij - e_ij)^2 / e_ij``, where e is the product of the margins. The
+    number of features and the depth therefore do not matter, but
     only what they show beyond noise. n_m is the number of samples with counts of the modality. A
     modality that shows no more than noise is taken to show three standard errors of it. The weights
     need one pass over the counts of each modality.
