@@ -32,6 +32,7 @@ from .inference.samples.label_topics import label_topics as label_topics
 from .inference.samples.nearest_samples import nearest_samples as nearest_samples
 from .inference.samples.nearest_samples import search_samples as search_samples
 from .inference.several_fits.cluster_topics import cluster_topics as cluster_topics
+from .inference.several_fits.fit_each import fit_each as fit_each
 from .methods.topics.clustering import clustering_score as clustering_score
 from .models.anchor_nmf import AnchorNMF as AnchorNMF
 from .models.comparison import match_topics as match_topics

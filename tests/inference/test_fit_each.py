@@ -1,0 +1,72 @@
+"""One fit for each source: the models of single fits, whatever happens to other sources."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.testing import assert_array_equal
+
+import nmfscale
+
+MODEL = nmfscale.TopicModel(2, random_state=0, tol=1e-2, n_threads=1)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("donors")
+    paths = []
+    for i in range(3):
+        X, _ = nmfscale.datasets.simulate_topic_counts(40, 20, 2, random_state=i)
+        paths.append(folder / f"donor{i}.npz")
+        sp.save_npz(paths[-1], X)
+    paths.insert(1, folder / "broken.npz")
+    paths[1].write_text("no counts")
+    return paths
+
+
+def assert_single_fits(fits, paths):
+    assert [*fits] == ["donor0", "donor1", "donor2"]
+    for path in (paths[0], paths[2], paths[3]):
+        single = nmfscale.TopicModel(2, random_state=0, tol=1e-2).fit(path)
+        assert_array_equal(fits[path.stem].components_, single.components_)
+        assert_array_equal(fits[path.stem].loadings_, single.loadings_)
+
+
+def test_an_error_of_one_source_leaves_the_others(paths, tmp_path):
+    with pytest.warns(
+        UserWarning, match="1 of 4 sources could not be fitted: broken: .*broken.npz"
+    ):
+        fits = nmfscale.fit_each(MODEL, paths, folder=tmp_path / "fits")
+    assert_single_fits(fits, paths)
+    assert not hasattr(MODEL, "components_")
+    with pytest.raises(FileExistsError, match="donor0.h5 exists: pass resume=True"):
+        nmfscale.fit_each(MODEL, paths, folder=tmp_path / "fits")
+    (tmp_path / "fits" / "donor1.h5").unlink()
+    good = [path for path in paths if path.stem != "broken"]
+    written = (tmp_path / "fits" / "donor0.h5").stat().st_mtime_ns
+    again = nmfscale.fit_each(MODEL, good, folder=tmp_path / "fits", resume=True)
+    assert (tmp_path / "fits" / "donor0.h5").stat().st_mtime_ns == written
+    for name, model in fits.items():
+        assert_array_equal(again[name].components_, model.components_)
+    other = nmfscale.TopicModel(3, random_state=0)
+    with pytest.raises(ValueError, match="is a fit with n_components=2, and it is 3 now"):
+        nmfscale.fit_each(other, good, folder=tmp_path / "fits", resume=True)
+
+
+def test_what_cannot_be_fitted():
+    with pytest.raises(ValueError, match="no source could be fitted: 0: ValueError"):
+        nmfscale.fit_each(MODEL, [-np.ones((3, 3))])
+    with pytest.raises(ValueError, match="sources is ndarray: a dict of counts by name"):
+        nmfscale.fit_each(MODEL, np.ones((3, 3)))
+    with pytest.raises(ValueError, match="resume=True needs folder="):
+        nmfscale.fit_each(MODEL, {"a": np.ones((3, 3))}, resume=True)
+
+
+@pytest.mark.slow
+def test_a_cluster_fits_the_same_models(client, paths):
+    sources = {path.stem: path for path in paths if path.stem != "broken"}
+    bad = {"broken": -np.ones((3, 3))}
+    with pytest.warns(UserWarning, match="1 of 4 sources could not be fitted: broken: ValueError"):
+        fits = nmfscale.fit_each(MODEL, sources | bad, client=client)
+    assert [*fits] == [*sources]
+    for name, model in nmfscale.fit_each(MODEL, sources).items():
+        assert_array_equal(fits[name].components_, model.components_)
