@@ -279,7 +279,7 @@ class PoissonNMF(FromComponents, CountFactorization):
     its shape minus 1, which add to those of `prior_factors`; all other features have none. So a
     frequent and a rare seed have the same effect on their own counts, whatever the size of `X`. A
     seeded topic starts from the counts of samples weighted by the share of its seeds in them; it
-    takes the place of the most similar topic of `init`.
+    takes the place of the topic of `init` in which its seeds are most frequent.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Starts of topics that are to have certain features: what occurs in samples with these features.
 
 A seeded topic starts from the counts of all samples, weighted by the share of its seeds in them,
-that is, from co-occurrences with its seeds. It takes the place of the topic of another start that
-is most similar to it.
+that is, from co-occurrences with its seeds. It takes the place of the topic of another start in
+which its seeds have the largest share of their frequencies.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def seeded_factors(
     own = (1 - _SHARED) * together + _SHARED * overall[:, None]
     own += pseudo[:, seeded] / max(counts.total, MINVAL)
     own /= own.sum(axis=0)
-    # the similarity of frequencies of Bhattacharyya
-    alike = dense.product(np.ascontiguousarray(np.sqrt(own).T), np.sqrt(others))
-    replaced = linear_sum_assignment(alike, maximize=True)[1]
+    # which topics would have the occurrences of the seeds; words that all topics have do not count
+    held = others / np.maximum(others.sum(axis=1, keepdims=True), MINVAL)
+    explained = dense.product(np.ascontiguousarray(are_seeds.T), held)
+    replaced = linear_sum_assignment(explained, maximize=True)[1]
     out = np.empty_like(others)
     kept = np.delete(np.arange(others.shape[1]), replaced)
     out[:, np.delete(np.arange(others.shape[1]), seeded)] = others[:, kept]
