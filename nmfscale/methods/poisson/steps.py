@@ -165,7 +165,8 @@ class SampleTerms(Step):
             sizes = (L.astype(np.float64) * own).sum(axis=1)
             terms["expected"] = weighted_sum(sizes, weights)
         else:
-            sizes = (L * self.total.astype(L.dtype)).sum(axis=1).astype(np.float64)
+            sizes = np.empty(len(L))
+            kernels.dots(L, self.total.astype(L.dtype), sizes, n_threads=n_threads)
         np.maximum(sizes, LEAST, out=sizes)
         kernels.log(sizes, sizes, n_threads=n_threads)
         np.multiply(block["totals"], sizes, out=sizes)
