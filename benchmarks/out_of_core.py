@@ -60,7 +60,7 @@ class DrawnRows(RowStream):
         """Return rows start:stop in compressed form."""
         import scipy.sparse as sp
 
-        from nmfscale.counts.base import RowRange
+        from nmfscale.counts.row_ranges import RowRange
         from nmfscale.counts.validation import CompressedRows
 
         first, last = start // 1000, -(-stop // 1000)

@@ -51,7 +51,7 @@ from .parameters import add_parameter, add_parameters, check_options
 from .quality import add_quality_options, models_of_stability, stability, topic_quality
 from .report import add_report_options, report
 from .search import add_nearest_options, add_search_options, nearest, search
-from .selection import models_to_select, numbers, select_k
+from .selection import add_selection_options, select_k
 from .text import add_text_options, text
 
 
@@ -249,41 +249,6 @@ def _bootstrap(command: argparse.ArgumentParser) -> None:
     add_results(command, "the bootstrap")
 
 
-def _select_k(command: argparse.ArgumentParser) -> None:
-    explain(
-        command,
-        "Counts are split at random in two halves: topics are fitted to one half and scored on\n"
-        "the other one. If counts vary more than Poisson counts, samples are held out instead;\n"
-        "with --units, those of whole units. Topics that are not found again in the other half,\n"
-        "or in other samples, are not a property of the data. Several splits are compared.",
-    )
-    from ..inference.choice.select_k import select_k as search
-
-    add_input(command, several=True)
-    add, add_of = command.add_argument, partial(add_parameter, command, search)
-    what = "numbers of topics, as 2-20 or 5,10,20 (default: 2-20)"
-    add("-k", type=numbers, default=list(range(2, 21)), metavar="NUMBERS", help=what)
-    add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
-    what = "default: %(default)s"
-    add("--model", choices=models_to_select(), default="topic", help=what)
-    what = "prior of the topics of --model topic and poisson, 1 for none (default: 1.1)"
-    add("--prior", type=at_least(float, 1), metavar="A", help=what)
-    what = (
-        "hold out units, such as patients: on each line a label, or name TAB label (comma in a "
-        ".csv); or a column of obs of a .h5ad, or of a table with a header; or a COLUMN of obs"
-    )
-    add("--units", type=PATH, metavar="FILE[:COLUMN]|COLUMN", help=what)
-    add_batch(command, "")
-    add_of("held_out", text="without --units: hold out halves of counts, or samples")
-    add_of("n_splits", "--splits", type=at_least(int, 1))
-    add_of("n_folds", "--folds", type=at_least(int, 2))
-    add_of("n_init", "--starts")
-    add_seed(command)
-    add("--memory-limit", type=size, metavar="SIZE", help=READ_FROM_FILE)
-    add_job_options(command, "the fits", "OUT")
-    add_run_options(command)
-
-
 def _stability(command: argparse.ArgumentParser) -> None:
     explain(
         command,
@@ -428,7 +393,11 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
         "place topics and groups on a map (may change in any release)",
         add_correspondence_options,
     ),
-    "select-k": (select_k, "compare numbers of topics by held-out counts", _select_k),
+    "select-k": (
+        select_k,
+        "compare numbers of topics by held-out counts",
+        add_selection_options,
+    ),
     "stability": (stability, "topics that fits from many random starts have in common", _stability),
     "topic-quality": (
         topic_quality,

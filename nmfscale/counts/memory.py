@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._sell import count_columns
-from .base import CountMatrix, RowRange, totals_of_rows
+from .base import CountMatrix, totals_of_rows
 from .cached import cached_property
 from .nan_entries import NanEntries
+from .row_ranges import RowRange
 from .validation import CHUNK, CompressedRows, EntryNames, canonical_rows, rows_of_matrix
 
 Array = NDArray[Any]

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .base import RowRange
+from .row_ranges import RowRange
 
 Array = NDArray[Any]
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ._sell import count_columns, find_dense, place_columns, place_rows, weigh
 from .aligned import aligned_empty, aligned_zeros
-from .base import RowRange
 from .cached import cached_property
+from .row_ranges import RowRange
 from .validation import changed
 
 Array = NDArray[Any]

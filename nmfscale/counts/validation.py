@@ -13,8 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .base import RowRange
 from .foreign import ObjectTypeError, known_matrix
+from .row_ranges import RowRange
 from .structure import check_parts, check_shape, index_type
 
 Array = NDArray[Any]

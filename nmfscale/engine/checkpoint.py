@@ -27,7 +27,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from .. import kernels
-from ..counts.base import CountMatrix, row_chunks
+from ..counts.base import CountMatrix
+from ..counts.row_ranges import row_chunks
 from ..counts.sell import LANES
 from ..counts.validation import CHUNK
 from ..counts.warn import warn_caller

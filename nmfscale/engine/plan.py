@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.base import CountMatrix, RowRange
+from ..counts.base import CountMatrix
 from ..counts.blocks import BLOCK_NONZEROS, SLICE_BYTES, cut_blocks, panel_entries
 from ..counts.panels import bytes_of_panels
+from ..counts.row_ranges import RowRange
 from ..counts.sell import LANES
 from .division import MOST_IF_UNEVEN, MOST_LOADINGS
 from .memory import plans_of_fit

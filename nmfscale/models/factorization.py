@@ -16,7 +16,6 @@ from ..counts.base import CountMatrix
 from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.factors import Constraints
-from ..methods.poisson.efficiencies import memory_of_batches
 from ..methods.poisson.objective import FactorModel
 from ..methods.poisson.priors import Prior
 from ..methods.poisson.scaled_fit import ScaledFit
@@ -29,8 +28,7 @@ from ..methods.poisson.solvers import (
     start_with_batches,
 )
 from ..methods.projection.penalty import Penalty
-from ..methods.starts.initialize import KINDS, PoissonStart, check_factors
-from ..methods.weights.entries import memory_of_entries
+from ..methods.starts.initialize import PoissonStart, check_factors
 from ..methods.weights.feature_weights import unweighted_factors, weighted_problem
 from .arguments.batches import batches_of, groups_of
 from .arguments.entry_weights import is_nan, observed_counts
@@ -44,9 +42,11 @@ from .arguments.validation import (
     sizes_of,
 )
 from .base import CountModel
-from .fitted import OTHER_ENDS, Fitted
+from .fit_memory import memory_of_fit
+from .fitted import Fitted
 from .held_factors import HeldFactors
-from .moves import COLUMNS, needs_of_moves, needs_of_others
+from .moves import COLUMNS
+from .starts import number_of_starts
 
 Array = NDArray[Any]
 
@@ -316,27 +316,12 @@ class CountFactorization(HeldFactors):
         scaled = ScaledFit(used, L, F, constraints, sizes, self.n_components, self.fit_dtype())
         constraints = scaled.constraints
         self._check_moves(constraints)
-        needs = poisson_needs(
+        n_starts = number_of_starts(self, given=L is not None or F is not None)
+        needs = memory_of_fit(
             used, self.n_components, self.fit_dtype(), self.solver, self.threads_for(used),
-            constraints.weights is not None or self.n_moves > 0,
-            not constraints.all_observed
-            or constraints.prior_loadings is not None
-            or not penalty.only_rescales,
-            penalty.on == "components" and not penalty.only_rescales,
+            constraints=constraints, penalty=penalty, entries=entries, batches=batches,
+            n_starts=n_starts, n_moves=self.n_moves,
         )  # fmt: skip
-        if entries is not None:
-            needs = needs._replace(shared=needs.shared + memory_of_entries(entries.less_one))
-        if batches is not None:
-            more = memory_of_batches(len(batches.labels), used.shape[1])
-            if entries is not None:  # sums of loadings of each batch for each feature
-                more *= 1 + self.n_components
-            needs = needs._replace(shared=needs.shared + more)
-        n_starts = self._number_of_starts(given=L is not None or F is not None)
-        if self.n_moves or n_starts > 1:
-            n_others = OTHER_ENDS + 2 if self.n_moves else 1
-            needs = needs_of_others(needs, used, self.n_components, self.fit_dtype(), n_others)
-        if self.n_moves:
-            needs = needs_of_moves(needs, used, self.n_components)
         fitted = self.fit_blocks(
             used, needs,
             partial(self._make, scaled=scaled, seeds=None if seeded is None else seeded.pseudo),
@@ -363,13 +348,6 @@ class CountFactorization(HeldFactors):
         self.panel_ = None if seen is None else seen.groups
         self._keep_batches(batches, fitted)
         return counts, fitted
-
-    def _number_of_starts(self, *, given: bool) -> int:
-        """Return `n_init`, or what "auto" means; `given` if factors to start from are."""
-        if self.n_init != "auto":
-            return self.n_init
-        of_kinds = isinstance(self.init, str) and self.init == "auto" and not given
-        return len(KINDS) if of_kinds and self.n_components > 1 and self.tol > 0 else 1
 
     def _keep_constraints(self, constraints: Constraints) -> None:
         """Set the attributes of what was fixed, weighted or measured."""

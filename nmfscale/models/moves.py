@@ -12,13 +12,9 @@ from numpy.typing import NDArray
 
 from ..counts.base import CountMatrix
 from ..engine import progress
-from ..engine.protocol import Needs
 from ..engine.threads import single_blas_thread
 from ..methods.starts.exchange import Exchange, exchanged, ranked_exchanges
 from ..methods.starts.moves import (
-    BYTES_A_COUNT,
-    BYTES_A_TOPIC,
-    MOST_NONZEROS,
     Move,
     moved,
     ranked_moves,
@@ -142,18 +138,3 @@ class Search:
 def factors_of(fitted: Fitted) -> tuple[Array, Array]:
     """Return L (n, K) and F (m, K) of a fit."""
     return fitted.arrays["L"], fitted.arrays["F"]
-
-
-def needs_of_others(
-    needs: Needs, counts: CountMatrix, n_components: int, dtype: Any, n_others: int
-) -> Needs:
-    """Return the memory of a fit while the factors of `n_others` other fits are kept."""
-    copies = n_others * n_components * np.dtype(dtype).itemsize
-    return needs._replace(row=needs.row + copies, shared=needs.shared + counts.shape[1] * copies)
-
-
-def needs_of_moves(needs: Needs, counts: CountMatrix, n_components: int) -> Needs:
-    """Return the memory of a fit with moves: also that of their ranking."""
-    nonzeros = min(counts.nnz, MOST_NONZEROS)
-    ranking = nonzeros * (BYTES_A_COUNT + BYTES_A_TOPIC * n_components)
-    return needs._replace(start=max(needs.start, ranking))

@@ -17,6 +17,7 @@ from ..engine.loop import begin, fit
 from ..engine.monitor import Monitor
 from ..engine.protocol import Executor, Method
 from ..engine.threads import single_blas_thread
+from ..methods.starts.initialize import KINDS
 from .fitted import OTHER_ENDS, Fitted
 from .moves import COLUMNS, Exchange, Move, Reweighting, Search, described, factors_of
 
@@ -36,6 +37,14 @@ START_COLUMNS = [
 ]  # fmt: skip
 # Iterations with random weights of the samples; half of the weights are 0.
 REWEIGHTED_ITERATIONS = 8
+
+
+def number_of_starts(model: Any, *, given: bool) -> int:
+    """Return `n_init` of a model, or what "auto" means; `given` if factors to start from are."""
+    if model.n_init != "auto":
+        return int(model.n_init)
+    of_kinds = isinstance(model.init, str) and model.init == "auto" and not given
+    return len(KINDS) if of_kinds and model.n_components > 1 and model.tol > 0 else 1
 
 
 @dataclass

@@ -47,8 +47,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ..counts.base import CountMatrix, RowRange, row_chunks
+from ..counts.base import CountMatrix
 from ..counts.memory import Counts
+from ..counts.row_ranges import RowRange, row_chunks
 from ..counts.sell import LANES, SellBlock
 from ..counts.validation import CHUNK, canonical_type_of
 from .arrays import DamagedFileError, damaged, read_attribute, read_checked, read_json, read_names

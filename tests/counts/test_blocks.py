@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import gammaln, xlogy
 
-from nmfscale.counts.base import RowRange
 from nmfscale.counts.blocks import Layout, cut_blocks
 from nmfscale.counts.memory import MemoryRows
+from nmfscale.counts.row_ranges import RowRange
 from nmfscale.counts.sell import LANES, type_of_products
 from nmfscale.readers.open import as_counts
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from ...counts.argument_types import CountsLike
-from ...counts.base import CountMatrix, RowRange
+from ...counts.base import CountMatrix
 from ...counts.names import shown
+from ...counts.row_ranges import RowRange
 from ...counts.short_samples import warn_of_short_samples
 from ...engine.threads import single_blas_thread
 from ...engine.workers import resolve_client

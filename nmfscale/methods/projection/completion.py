@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...counts.base import CountMatrix, RowRange
+from ...counts.base import CountMatrix
+from ...counts.row_ranges import RowRange
 from ...readers.streams.columns import select_columns
 from ..factors import Array
 from ..weights.poisson_weights import Observed

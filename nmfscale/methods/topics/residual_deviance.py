@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.base import RowRange
+from ...counts.row_ranges import RowRange
 from ...kernels.functions import xlogy
 from ..factors import LEAST
 from ..weights.measured import Measured, SampleGroups

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.base import RowRange
+from ...counts.row_ranges import RowRange
 from ...counts.structure import check_pointers, check_shape, corrupt, index_type
 from ...counts.validation import rows_of_blocks
 from ...storage.atomic import retry

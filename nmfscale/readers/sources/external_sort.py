@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.base import RowRange, row_chunks
+from ...counts.row_ranges import RowRange, row_chunks
 from ...counts.structure import index_type
 from .sources import MemoryLimits, Triplets
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.base import RowRange
 from ...counts.label_table import LabelTable
+from ...counts.row_ranges import RowRange
 from ...counts.structure import (
     check_pointers,
     check_range,

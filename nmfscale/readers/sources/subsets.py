@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.base import RowRange
 from ...counts.label_table import rows_of
+from ...counts.row_ranges import RowRange
 from ...counts.structure import index_type
 from .masks import described
 from .sources import OpenedTable, RowReader

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ...counts.base import CountMatrix, RowRange
+from ...counts.base import CountMatrix
+from ...counts.row_ranges import RowRange
 from ...counts.warn import warn_caller
 from .derived import DerivedRows
 

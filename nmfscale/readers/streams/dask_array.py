@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ...counts.base import RowRange
+from ...counts.row_ranges import RowRange
 from ...counts.structure import check_shape
 from ...counts.validation import CompressedRows, canonical_rows, rows_of_matrix
 from .stream import RowStream

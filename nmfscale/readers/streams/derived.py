@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ...counts.base import CountMatrix, RowRange
+from ...counts.base import CountMatrix
+from ...counts.row_ranges import RowRange
 from ...counts.validation import CompressedRows, compressed_rows
 from ...storage.store import StoredCounts
 from .file_counts import FileCounts

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.base import CountMatrix, RowRange, totals_of_rows
+from ...counts.base import CountMatrix, totals_of_rows
 from ...counts.blocks import Layout
+from ...counts.row_ranges import RowRange
 from .stream import RowStream
 
 Array = NDArray[Any]

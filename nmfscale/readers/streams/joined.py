@@ -13,9 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ...counts.base import CountMatrix, RowRange
+from ...counts.base import CountMatrix
 from ...counts.label_table import Coded, LabelTable, joined
 from ...counts.names import as_text, repeated_names, shown, such_as
+from ...counts.row_ranges import RowRange
 from ...counts.structure import index_type
 from ...counts.validation import CompressedRows, compressed_rows
 from ...counts.warn import warn_caller

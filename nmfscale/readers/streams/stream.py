@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...counts.base import CountMatrix, RowRange, labels_of, row_chunks
+from ...counts.base import CountMatrix, labels_of
 from ...counts.memory import Counts, checked_counts
 from ...counts.names import checked_names
 from ...counts.nan_entries import NanEntries
+from ...counts.row_ranges import RowRange, row_chunks
 from ...counts.sizes import check_table_size
 from ...counts.structure import check_shape, index_type
 from ...counts.validation import CHUNK, CompressedRows, EntryNames, canonical_rows, working_type

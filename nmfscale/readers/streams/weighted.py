@@ -9,7 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ...counts.base import CountMatrix, RowRange
+from ...counts.base import CountMatrix
+from ...counts.row_ranges import RowRange
 from .derived import DerivedRows
 
 Array = NDArray[Any]
