@@ -123,7 +123,7 @@ WAYS_IN = {
         "compare_fits",
         "consensus",
     },
-    "several_fits": {"cluster_topics"},
+    "several_fits": {"cluster_topics", "fit_each"},
 }
 _OF_DASK = ("readers/streams/dask_array.py", "cluster/local.py", "cluster/pool.py")
 ONLY_IN = {
