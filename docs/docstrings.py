@@ -93,8 +93,10 @@ def named_from(name, written):
     """Return the full name of what the docstring of `name` writes in short."""
     parts = name.split(".")[:-1]
     around = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    if written.startswith("nmfscale."):
+        around, written = [], written.removeprefix("nmfscale.")
     for scope in [*around, *SCOPES]:
-        full = f"{scope}.{written.removeprefix('nmfscale.')}"
+        full = f"{scope}.{written}"
         try:
             thing_at(full)
         except AttributeError:
