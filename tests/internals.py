@@ -382,6 +382,12 @@ def around_slices(patch, function):
     _around(patch, "engine.worker.TaskContext.counts", function)
 
 
+def columns_in_whole_blocks(patch):
+    """Let no columns of blocks be divided among workers."""
+    for name in ("MOST_LOADINGS", "MOST_IF_UNEVEN"):
+        _set(patch, f"engine.division.{name}", 0)
+
+
 def note_divisions(patch, order):
     """Return a list that records the division of every run, None for whole blocks."""
     found = []

@@ -375,7 +375,7 @@ samples are the units, and the test may find differences that do not exist."""
 # Commands whose options are derived from the library.
 _SLOW = (
     "fit", "test", "bootstrap", "correspondence", "select-k", "stability", "differential",
-    "conditions", "nearest",
+    "conditions", "nearest", "cluster-topics",
 )  # fmt: skip
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {

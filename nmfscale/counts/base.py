@@ -54,11 +54,12 @@ class CountMatrix(ABC):
         Whether features are words, so that other texts may have a different vocabulary: a word
         that they lack occurs in them 0 times.
     modalities : array-like of shape (n_features,), optional
-        Label of the modality of each feature, such as "rna"; set by :func:`join_modalities`.
+        Label of the modality of each feature, such as "rna", as
+        :func:`nmfscale.join_modalities` sets it.
     feature_weights : array-like of shape (n_features,), optional
         Positive weight of each feature in the log-likelihood of a fit, ``sum_ij w_j log p(x_ij)``;
-        None means 1. Counts stay as they are: a fit of :class:`PoissonNMF` or :class:`TopicModel`
-        uses the weights, other models refuse them.
+        None means 1. Counts stay as they are: a fit of :class:`nmfscale.PoissonNMF` or
+        :class:`nmfscale.TopicModel` uses the weights, other models refuse them.
 
     Notes
     -----

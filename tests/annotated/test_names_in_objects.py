@@ -190,8 +190,6 @@ def test_columns_of_obs_of_a_mudata_object(tmp_path):
         with pytest.raises(ValueError, match=r"mod=\['rna', 'prot'\]: one name is needed"):
             call(mdata, mod=["rna", "prot"])
     for source in (mdata, tmp_path / "cells.h5mu"):
-        with pytest.raises(ValueError, match=r": modality=\['rna', 'prot'\]: one name"):
-            nmfscale.as_counts(source, modality=["rna", "prot"])
         counts = nmfscale.as_counts(source, modality="rna", groups="group", mask_obs="kept")
         kept = adata.obs[adata.obs["kept"]]
         assert counts.groups.tolist() == kept["group"].tolist()

@@ -157,6 +157,7 @@ class TestFit:
         words += ["none", "--model", "ssnmf", "-o", tmp_path / "other.h5"]
         assert "no column 'none' in obs" in failure(capsys, *words)
 
+    @pytest.mark.filterwarnings("ignore:TopicModel has not converged")
     def test_batches_from_a_file_or_a_column(self, folder, tmp_path, capsys):
         anndata = pytest.importorskip("anndata")
         batch = np.array(["a", "b", "c"])[np.arange(60) % 3]

@@ -33,7 +33,7 @@ def script(tmp_path_factory):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("se", {"select-k"}),
+        ("se", {"search", "select-k"}),
         ("fit --estim", {"--estimate-prior"}),  # of lda
         ("fit --validation", {"--validation-fraction"}),  # of ssnmf
         ("fit --model ga", {"gamma-poisson"}),

@@ -145,8 +145,9 @@ def test_the_map_of_topics_and_groups_is_that_of_python(folder, tmp_path, capsys
         topic_names=model.topic_names_,
     )  # fmt: skip
     pd.testing.assert_frame_equal(pd.read_csv(outputs[0]), expected.to_frame(), check_dtype=False)
-    assert_array_equal(
-        nmfscale.load_result(outputs[1]).group_coordinates, expected.group_coordinates
+    # sums over samples that a mask took depend on where they are in memory
+    assert_allclose(
+        nmfscale.load_result(outputs[1]).group_coordinates, expected.group_coordinates, rtol=1e-12
     )
     for name in ("axis 1 (", "axis 2 (", "red", "type 2"):
         assert f"<!-- {name}" in outputs[2].read_text()

@@ -505,7 +505,7 @@ def test_entries_that_were_not_measured_are_left_out(told):
     for k in (1, 2):
         change = np.log2(frequencies[k] / frequencies[0])
         apart = np.abs(found.lfc[order[k]] - change)
-        assert np.median(apart[lacking]) < 0.5 and np.median(apart[~lacking]) < 0.35
+        assert np.median(apart[lacking]) < 0.55 and np.median(apart[~lacking]) < 0.35
     assert_allclose(found.base_mean[:10], complete[120:, :10].mean(axis=0) / 2, rtol=0.1)
     if told == "outer join":
         with pytest.raises(

@@ -140,5 +140,5 @@ def test_what_cannot_be_done_is_refused():
     with pytest.raises(ValueError, match="estimator is a SSNMF: a model whose fit can start"):
         bootstrap_fit(SSNMF(2), COUNTS)
     model = LDA(2, random_state=0).partial_fit(COUNTS)
-    with pytest.raises(ValueError, match="this LDA has no loadings_, because partial_fit was call"):
+    with pytest.raises(ValueError, match="this LDA has no loadings_, as it was fitted in batches"):
         bootstrap_fit(model, COUNTS)

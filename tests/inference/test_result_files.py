@@ -71,8 +71,11 @@ def results():
         nmfscale.compare_fits({"a": model, "b": named}, X),
         nmfscale.pseudobulk(named, X, units=UNITS, groups=GROUPS),
         nmfscale.condition_features(named, X, GROUPS, units=UNITS),
-        nmfscale.differential_features(named, X, reference="blue", split=None),
         nmfscale.enrichment(named, {"odd": [str(("gene", j)) for j in range(1, 20, 2)]}, n_top=5),
+        nmfscale.coherence(named, X, measure="u_mass", n_top=3),
+        nmfscale.topic_hierarchy(named),
+        nmfscale.nearest_samples(named, samples=[0, 1], n_neighbors=3),
+        nmfscale.differential_features(named, X, reference="blue", split=None),
     ]
 
 

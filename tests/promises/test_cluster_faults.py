@@ -113,6 +113,7 @@ def test_a_worker_is_killed_between_two_saves(client, store, monkeypatch):
 @pytest.mark.parametrize("kind", ["columns", *at_night("rows")])
 def test_one_task_is_done_again_for_a_worker_that_is_killed(store, tmp_path, monkeypatch, kind):
     internals.retry_policy(monkeypatch, late=WALL)
+    internals.columns_in_whole_blocks(monkeypatch)  # each task has columns of all blocks otherwise
 
     def count(name, number):
         folder = tmp_path / name

@@ -16,7 +16,7 @@ from ...counts.names import as_text, is_missing, name_array, names_of, shown, su
 from ...methods.topics.score_names import Score
 from ...models.base import CountModel
 from ...models.leading_features import leading_features, scores_of_features
-from ...models.pipelines import FittedModel, model_and_input
+from ...models.pipelines import FittedModel, model_and_input, refuse_swapped
 from ...models.topics.symbols import symbols_by_name
 from ...models.topics.topics import topic_names_of
 from ...readers.gene_sets import read_gmt
@@ -113,6 +113,7 @@ def enrichment(
     >>> best["gene_set"], bool(best["pvalue"] < 0.05)
     ('files', True)
     """
+    refuse_swapped(model, gene_sets, "the gene sets")
     model, _ = model_and_input(model, None)
     if not isinstance(model, CountModel):
         raise ValueError(
