@@ -67,11 +67,10 @@ def ends_of_starts(model: Any) -> str:
     starts = getattr(model, "starts_", None)
     if starts is None or len(starts) < 2:
         return ""
-    words = {b"behind": " (abandoned)"}
-    return ", ".join(
-        f"{start['objective']:,.1f}{' (best)' if start['kept'] else words.get(start['reason'], '')}"
-        for start in starts
-    )
+    conditions = [starts["kept"], starts["reason"] == b"behind"]
+    marks = np.select(conditions, [" (best)", " (abandoned)"], "")
+    ends = zip(starts["objective"].tolist(), marks.tolist(), strict=True)
+    return ", ".join(f"{objective:,.1f}{mark}" for objective, mark in ends)
 
 
 def final_objectives(history: Any) -> list[tuple[str, float]]:

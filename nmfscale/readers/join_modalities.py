@@ -47,14 +47,10 @@ def join_modalities(
         Which samples are kept, matched by name: those that all modalities have, or those that any
         has. A modality that a sample lacks was not measured in it. Without names, samples are
         matched by position.
-    in_memory : bool, default=True
-        Whether to read files into memory. Otherwise, a block of rows is read each time it is
-        needed, and the joined table is never in memory.
+    in_memory, **source
+        As in :func:`concat`.
     memory_limit, integer, layer, raw
         As in :func:`as_counts`.
-    **source
-        Further options of :func:`as_counts`. Options of formats, and `names`, are for each source;
-        masks, `feature_names` and `sample_names` are for the joined table.
 
     Returns
     -------
@@ -83,10 +79,10 @@ def join_modalities(
     features, less its expectation for Poisson counts, ``(n - 1) (m - 1) T / (T - 1)`` with T the
     sum of the counts. Its expectation is the information of the counts on how the profiles of
     samples differ, ``sum_ij (mu_ij - e_ij)^2 / e_ij``, where e is the product of the margins. The
-    number of features and the depth therefore do not matter, but
-    only what they show beyond noise. n_m is the number of samples with counts of the modality. A
-    modality that shows no more than noise is taken to show three standard errors of it. The weights
-    need one pass over the counts of each modality.
+    number of features and the depth therefore do not matter, but only what they show beyond noise.
+    n_m is the number of samples with counts of the modality. A modality that shows no more than
+    noise is taken to show three standard errors of it. The weights need one pass over the counts of
+    each modality.
 
     Only :class:`PoissonNMF` and :class:`TopicModel` use weights; other models refuse them. With
     ``modality_weights="counts"`` every model can be fitted, with the same result as for a table

@@ -52,16 +52,9 @@ class LeadingSamples(Result):
     texts: Array | None
 
     def _columns(self) -> Columns:
-        sizes = [len(of_topic) for of_topic in self.samples]
-        at = np.concatenate(self.samples)
-        columns = {
-            "topic": np.repeat(name_array(self.topic_names), sizes),
-            "rank": np.concatenate([np.arange(size) for size in sizes]),
-            "sample": at if self.sample_names is None else np.asarray(self.sample_names)[at],
-            "proportion": np.concatenate(self.proportions),
-            "total": np.concatenate(self.totals),
-        }
-        return columns if self.texts is None else columns | {"text": self.texts[at]}
+        values = {"proportion": self.proportions, "total": self.totals}
+        of_topics = {"topic": self.topic_names}
+        return ranked_columns(of_topics, self.samples, values, self.sample_names, self.texts)
 
     def __repr__(self) -> str:
         """Show the samples of each topic with the beginnings of their texts."""
@@ -86,3 +79,19 @@ def beginning_of_text(texts: Array | None, sample: int) -> str:
     words = " ".join(texts[sample][: 4 * _SHOWN].split())
     cut = len(words) > _SHOWN
     return f": {words[:_SHOWN]}{chr(0x2026) if cut else ''}"
+
+
+def ranked_columns(
+    groups: dict[str, tuple[Any, ...]], samples: tuple[Array, ...],
+    values: dict[str, tuple[Array, ...]], sample_names: Array | None, texts: Array | None,
+) -> Columns:  # fmt: skip
+    """Return a table of the samples of each group, best first; `groups` names its first column."""
+    (head, labels), at = next(iter(groups.items())), np.concatenate(samples)
+    sizes = [len(of_group) for of_group in samples]
+    columns: Columns = {
+        head: np.repeat(name_array(labels), sizes),
+        "rank": np.concatenate([np.arange(size) for size in sizes]),
+        "sample": at if sample_names is None else np.asarray(sample_names)[at],
+        **{name: np.concatenate(parts) for name, parts in values.items()},
+    }
+    return columns if texts is None else columns | {"text": texts[at]}

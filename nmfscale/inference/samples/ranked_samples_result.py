@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ...counts.names import name_array
 from ...models.tables import Columns
 from ...terminal import visible_name
 from ..results.files import Result
-from .find_samples_result import beginning_of_text
+from .find_samples_result import beginning_of_text, ranked_columns
 
 Array = NDArray[Any]
 
@@ -51,15 +49,9 @@ class RankedSamples(Result):
     texts: Array | None
 
     def _columns(self) -> Columns:
-        sizes = [len(of_query) for of_query in self.samples]
-        at = np.concatenate(self.samples)
-        columns = {
-            "query": np.repeat(name_array(self.queries), sizes),
-            "rank": np.concatenate([np.arange(size) for size in sizes]),
-            "sample": at if self.sample_names is None else np.asarray(self.sample_names)[at],
-            self.measure: np.concatenate(self.values),
-        }
-        return columns if self.texts is None else columns | {"text": self.texts[at]}
+        values = {self.measure: self.values}
+        of_queries = {"query": self.queries}
+        return ranked_columns(of_queries, self.samples, values, self.sample_names, self.texts)
 
     def __repr__(self) -> str:
         """Show the samples of each query with the beginnings of their texts."""
