@@ -59,7 +59,6 @@ from .rows import (
     descend,
     descend_jointly,
     digamma,
-    dots,
     exp,
     exp_digamma,
     extrapolate,

@@ -51,6 +51,12 @@ def dots(
     counts are ``dots(L, i, F, j)``.
     """
 
+def matvec(values: Array, weights: Array, out: Array, *, n_threads: int) -> None:
+    """Write ``(values * weights).sum(axis=1)``, with the same bits, to `out`, float64 (n,).
+
+    `values` (n, width) and `weights` (width,) are float32 or float64, in which sums are added.
+    """
+
 def nearest(points: ArrayLike, centers: ArrayLike, *, n_threads: int = 1) -> Array:
     """Return the number (n,) of the nearest of the centres (k, d) of each point (n, d).
 

@@ -10,11 +10,16 @@ from libc.stdint cimport int32_t, int64_t
 import numpy as np
 
 from .levels cimport kernels_in_use
+from .operands cimport address
 from .slices cimport GROUP, WIDE, level_kernels
 
 cdef enum:
     ROWS = 256                   # rows of a product that a thread computes at a time
     BLOCK = 2048                 # rows of a cross-product whose sum is one term of the whole
+
+ctypedef fused real:
+    float
+    double
 
 
 def padded(X):
@@ -165,6 +170,45 @@ def dots(A, rows, B, columns, *, int n_threads=1):
             total = total + a[first[p], k] * b[second[p], k]
         out[p] = total
     return found
+
+
+def matvec(values, weights, double[::1] out, *, int n_threads):
+    """Write sum_k values[i, k] weights[k] of every row, added in its type, to `out` (n,)."""
+    cdef Py_ssize_t i, n = len(values), width = len(weights)
+    if values.dtype not in ("float32", "float64"):
+        raise ValueError(f"values: expected float32 or float64, got {values.dtype}")
+    if len(out) != n:
+        raise ValueError(f"out has {len(out)} entries, but values {n} rows")
+    cdef bint single = values.dtype == "float32"
+    cdef const char *a = <const char *>address(values, values.dtype, (n, width), "values")
+    cdef const char *b = <const char *>address(weights, values.dtype, (width,), "weights")
+    for i in prange(n, nogil=True, schedule="static", num_threads=n_threads,
+                    use_threads_if=n * width > 1 << 16):
+        if single:
+            out[i] = dot[float](<const float *>a + i * width, <const float *>b, width)
+        else:
+            out[i] = dot[double](<const double *>a + i * width, <const double *>b, width)
+
+
+cdef real dot(const real *a, const real *b, Py_ssize_t n) noexcept nogil:
+    """Return sum a[k] b[k] with eight sums side by side, in the order of NumPy's sum of a row."""
+    cdef real[8] sums
+    cdef real total = 0
+    cdef Py_ssize_t k, i, half
+    if n > 128:
+        half = n // 16 * 8
+        return dot[real](a, b, half) + dot[real](a + half, b + half, n - half)
+    if n >= 8:
+        for i in range(8):
+            sums[i] = a[i] * b[i]
+        for k in range(8, n - 7, 8):
+            for i in range(8):
+                sums[i] += a[k + i] * b[k + i]
+        total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + (
+            (sums[4] + sums[5]) + (sums[6] + sums[7]))
+    for k in range(n // 8 * 8, n):
+        total += a[k] * b[k]
+    return total
 
 
 def nearest(points, centers, *, int n_threads=1):

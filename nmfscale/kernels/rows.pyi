@@ -198,12 +198,6 @@ def extrapolate(
 ) -> None:
     """Extrapolate rows `now` (n_lanes, stride) that were updated before the momentum was known."""
 
-def dots(values: Array, weights: Array, out: Array, *, n_threads: int) -> None:
-    """Write ``(values * weights).sum(axis=1)``, with the same bits, to `out`, float64 (n,).
-
-    `values` (n, width) and `weights` (width,) are float32 or float64, in which sums are added.
-    """
-
 def sum_slices(values: Array, out: Array) -> None:
     """Add float64 `values` (n_slices, width) to `out` (width,), in the order of the slices."""
 

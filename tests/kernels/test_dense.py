@@ -74,6 +74,18 @@ def test_products_of_nothing_and_of_shapes_that_do_not_fit():
         dense.of_sparse(sp.eye(3, format="csc"), np.ones((3, 2)))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_matvec_has_the_bits_of_numpy(dtype):
+    rng = np.random.default_rng(0)
+    for width in (1, 7, 8, 20, 128, 129, 301):
+        values, weights = rng.gamma(0.3, size=(50, width)), rng.gamma(1.0, size=width)
+        values, weights, out = values.astype(dtype), weights.astype(dtype), np.empty(50)
+        dense.matvec(values, weights, out, n_threads=2)
+        np.testing.assert_array_equal(out, (values * weights).sum(axis=1))
+    with pytest.raises(ValueError, match="out has 49 entries, but values 50 rows"):
+        dense.matvec(values, weights, out[:49], n_threads=1)
+
+
 @EXAMPLES
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(-6, 6))
 def test_eigenvalues_of_any_rank_and_scale(k, rank, scale):

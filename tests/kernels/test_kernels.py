@@ -1067,18 +1067,6 @@ def test_sums_over_slices_are_added_in_their_order(width):
         kernels.sum_slices(values, np.zeros(width + 1))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dots_of_rows_have_the_bits_of_numpy(dtype):
-    rng = np.random.default_rng(0)
-    for width in (1, 7, 8, 20, 128, 129, 301):
-        values, weights = rng.gamma(0.3, size=(50, width)), rng.gamma(1.0, size=width)
-        values, weights, out = values.astype(dtype), weights.astype(dtype), np.empty(50)
-        kernels.dots(values, weights, out, n_threads=2)
-        assert_array_equal(out, (values * weights).sum(axis=1))
-    with pytest.raises(ValueError, match="out has 49 entries, but values 50 rows"):
-        kernels.dots(values, weights, out[:49], n_threads=1)
-
-
 # The same bits ---------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from ...counts.aligned import aligned_empty
 from ...counts.cached import cached_property
 from ...counts.sell import LANES, SellBlock, lanes_of
 from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
+from ...kernels import dense
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, sum_lanes, weighted_sum
 from ..slices import sliced_counts
 from ..weights.measured import own_totals
@@ -166,7 +167,7 @@ class SampleTerms(Step):
             terms["expected"] = weighted_sum(sizes, weights)
         else:
             sizes = np.empty(len(L))
-            kernels.dots(L, self.total.astype(L.dtype), sizes, n_threads=n_threads)
+            dense.matvec(L, self.total.astype(L.dtype), sizes, n_threads=n_threads)
         np.maximum(sizes, LEAST, out=sizes)
         kernels.log(sizes, sizes, n_threads=n_threads)
         np.multiply(block["totals"], sizes, out=sizes)
