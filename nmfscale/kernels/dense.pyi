@@ -57,6 +57,12 @@ def matvec(values: Array, weights: Array, out: Array, *, n_threads: int) -> None
     `values` (n, width) and `weights` (width,) are float32 or float64, in which sums are added.
     """
 
+def copyto(out: Array, values: Array, *, n_threads: int = 1) -> None:
+    """Copy `values` to `out`, of the same shape, as NumPy's function does, in threads.
+
+    Both are float32 or float64 in C order; `out` is written.
+    """
+
 def nearest(points: ArrayLike, centers: ArrayLike, *, n_threads: int = 1) -> Array:
     """Return the number (n,) of the nearest of the centres (k, d) of each point (n, d).
 

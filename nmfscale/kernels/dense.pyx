@@ -16,8 +16,17 @@ from .slices cimport GROUP, WIDE, level_kernels
 cdef enum:
     ROWS = 256                   # rows of a product that a thread computes at a time
     BLOCK = 2048                 # rows of a cross-product whose sum is one term of the whole
+    PIECE = 8192                 # numbers that a thread converts at a time
 
 ctypedef fused real:
+    float
+    double
+
+ctypedef fused to_real:
+    float
+    double
+
+ctypedef fused from_real:
     float
     double
 
@@ -188,6 +197,29 @@ def matvec(values, weights, double[::1] out, *, int n_threads):
             out[i] = dot[float](<const float *>a + i * width, <const float *>b, width)
         else:
             out[i] = dot[double](<const double *>a + i * width, <const double *>b, width)
+
+
+def copyto(out, values, *, int n_threads=1):
+    """Copy values to `out`, of the same shape, and convert them to its type."""
+    if values.shape != out.shape:
+        raise ValueError(f"out has the shape {out.shape}, but values {values.shape}")
+    if out.dtype == "float64":
+        if values.dtype == "float64":
+            copy_all[double, double](out.reshape(-1), values.reshape(-1), n_threads)
+        else:
+            copy_all[double, float](out.reshape(-1), values.reshape(-1), n_threads)
+    elif values.dtype == "float64":
+        copy_all[float, double](out.reshape(-1), values.reshape(-1), n_threads)
+    else:
+        copy_all[float, float](out.reshape(-1), values.reshape(-1), n_threads)
+
+
+cdef copy_all(to_real[::1] out, const from_real[::1] values, int n_threads):
+    cdef Py_ssize_t i, piece, n = values.shape[0]
+    for piece in prange((n + PIECE - 1) // PIECE, nogil=True, schedule="static",
+                        num_threads=n_threads, use_threads_if=n > 1 << 16):
+        for i in range(piece * PIECE, min(n, (piece + 1) * PIECE)):
+            out[i] = <to_real>values[i]
 
 
 cdef real dot(const real *a, const real *b, Py_ssize_t n) noexcept nogil:

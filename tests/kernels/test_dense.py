@@ -74,6 +74,18 @@ def test_products_of_nothing_and_of_shapes_that_do_not_fit():
         dense.of_sparse(sp.eye(3, format="csc"), np.ones((3, 2)))
 
 
+@pytest.mark.parametrize("to", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_copyto_is_numpys(dtype, to):
+    values = np.random.default_rng(0).gamma(0.1, size=(700, 104)).astype(dtype)
+    out, expected = np.empty(values.shape, to), np.empty(values.shape, to)
+    dense.copyto(out, values, n_threads=2)
+    np.copyto(expected, values, casting="same_kind")
+    np.testing.assert_array_equal(out, expected)
+    with pytest.raises(ValueError, match=r"out has the shape \(699, 104\)"):
+        dense.copyto(out[:-1], values)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_matvec_has_the_bits_of_numpy(dtype):
     rng = np.random.default_rng(0)

@@ -370,7 +370,7 @@ class Convert(Step):
         """Convert the rows of a block."""
         source = block[self.source]
         out = block.empty(self.target, source, self.dtype)
-        out[:] = source
+        dense.copyto(out, source, n_threads=n_threads)
         pseudo = block.get("pseudo") if self.zeros else None
         factor = Factor(out, block.n_rows, self.n_components, pseudo=pseudo)
         convert(factor, scale=self.scale, zeros=self.zeros, least=self.least)
