@@ -34,6 +34,8 @@ from out_of_core import pack_drawn
 
 # Iterations before the measurement, in which workers verify checksums and import modules.
 WARM_UP = 3
+# Iterations after it, because the last ones of a fit have further passes.
+END = 4
 # (blocks, nonzeros of a block, topics)
 SIZES = ((5, 1 << 21, 20), (18, 1 << 21, 20), (120, 1 << 18, 10))
 # Functions of a profile that are printed.
@@ -188,7 +190,7 @@ def fitted(path: Path, K: int, n_iter: int, client, profile: bool) -> dict:
     L, F = start_of(counts, K, "float32")
     measurement = Measurement(client, n_iter, profile)
     model = PoissonNMF(
-        K, max_iter=WARM_UP + n_iter, tol=0, dtype="float32", callback=measurement,
+        K, max_iter=WARM_UP + n_iter + END, tol=0, dtype="float32", callback=measurement,
         n_threads=None if client else 2,
     )  # fmt: skip
     model.fit(counts, loadings=L, components=F.T, client=client)
@@ -196,7 +198,12 @@ def fitted(path: Path, K: int, n_iter: int, client, profile: bool) -> dict:
         print(printed(measurement.own))
         for text in client.run(profile_of, False).values() if client else ():
             print(text, flush=True)
-    row = {"blocks": len(counts.layout().blocks), "nonzeros": counts.nnz, "topics": K}
+    row = {
+        "blocks": len(counts.layout().blocks),
+        "samples": counts.shape[0],
+        "nonzeros": counts.nnz,
+    }
+    row["topics"] = K
     return row | measurement.row | {"loglik": float(model.loglik_)}
 
 

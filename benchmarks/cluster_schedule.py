@@ -1,11 +1,11 @@
 """A simulated schedule of a fit on a cluster, fed by measured costs: layouts that are not at hand.
 
 `cluster_layouts.py` measures processor seconds of fits in this process, with one worker of two
-threads, and with two workers of one thread. From these, this script estimates what a task, a block
-and a sum cost workers and driver, compares the costs of its model with those that were measured,
-and simulates iterations event by event: the driver makes tasks one after the other, workers process
-the blocks of their shares, sums are sent and added in the tree. Its results for larger layouts are
-predictions, not measurements.
+threads, and with two and four workers of one thread. From these, this script estimates what a task,
+a block and a sum cost workers and driver, compares the costs of its model with those that were
+measured, and simulates iterations event by event: the driver makes tasks one after the other,
+workers process their shares, which are whole blocks or parts of them, sums are sent, and added in
+the tree. Its results for larger layouts are predictions, not measurements.
 
     python benchmarks/cluster_schedule.py              from results/cluster_layouts.csv
     python benchmarks/cluster_schedule.py --elapsed    compares elapsed seconds, too, if the layouts
@@ -27,22 +27,54 @@ from typing import NamedTuple
 import numpy as np
 import report
 
+from nmfscale.engine.division import MOST_IF_UNEVEN, MOST_LOADINGS
 from nmfscale.engine.plan import ADDED_PER_SECOND, CROWDED
 from nmfscale.engine.runner import FAN_IN
-from nmfscale.engine.shares import MOST_BLOCKS
+from nmfscale.engine.shares import LONGER, MOST_BLOCKS
+from nmfscale.kernels import row_stride
 
 # Bytes per second and seconds of a message within a machine, and between machines.
 HERE, NETWORK = (2e9, 5e-4), (3e8, 1e-3)
 # Features of the measured layouts, and nonzero counts of the blocks of real fits.
 FEATURES, NONZEROS_OF_BLOCK = 16_791, 1 << 23
+# Nonzero counts of a sample, in predictions.
+NONZEROS_OF_SAMPLE = 645
 
 
 class Costs(NamedTuple):
     """Processor seconds: of a count and component, and what workers and driver spend besides."""
 
     per_count: float
-    worker: tuple[float, float, float]  # for each task, megabyte of sums, block
+    worker: tuple[float, float, float]  # for each task, megabyte read or sent, visit of a block
     driver: tuple[float, float, float]  # in each iteration, for each task, megabyte of sums
+
+
+class Pass(NamedTuple):
+    """A pass over the blocks: what tasks do, and whether sums are added in a tree of tasks."""
+
+    blocks: list[float]  # of each task; not whole numbers where blocks are divided
+    visits: int  # blocks of which a task has a part, in all tasks
+    read: float  # megabytes of loadings that a task reads
+    sent: float  # megabytes of sums that a task sends
+    tree: bool
+
+    @property
+    def nodes(self) -> list[int]:
+        """Numbers of tasks in the levels of the tree."""
+        sizes = [len(self.blocks)] if self.tree else []
+        while sizes and sizes[-1] > 1:
+            sizes.append(math.ceil(sizes[-1] / FAN_IN))
+        return sizes[1:]
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of the pass and of its tree."""
+        return len(self.blocks) + sum(self.nodes)
+
+    @property
+    def megabytes(self) -> float:
+        """Megabytes that all tasks read and send."""
+        return len(self.blocks) * (self.read + self.sent)
 
 
 class Problem(NamedTuple):
@@ -50,6 +82,7 @@ class Problem(NamedTuple):
 
     name: str
     n_blocks: int
+    n: int
     nonzeros: float
     K: int
     m: int
@@ -58,41 +91,54 @@ class Problem(NamedTuple):
     machines: int = 1
 
     @property
-    def megabytes(self) -> float:
-        """Sums of the columns that a worker sends."""
+    def sums(self) -> float:
+        """Megabytes of the sums of the columns."""
         return self.m * self.K * (self.K + 3) / 2 * 8 / 1e6
 
     @property
-    def shares(self) -> list[int]:
-        """Number of blocks of each share; as many shares as workers, or a multiple."""
+    def loadings(self) -> float:
+        """Megabytes of the loadings, in float32."""
+        return self.n * row_stride(self.K) * 4 / 1e6
+
+    @property
+    def passes(self) -> list[Pass]:
+        """The passes over rows and columns, divided where `nmfscale.engine.division` does it."""
         n = self.workers * math.ceil(self.n_blocks / self.workers / MOST_BLOCKS)
-        cuts = [self.n_blocks * i // n for i in range(n + 1)]
-        return [last - first for first, last in pairwise(cuts)]
+        cuts = np.unique([self.n_blocks * i // n for i in range(n + 1)]).tolist()
+        whole = [last - first for first, last in pairwise(cuts)]
+        parts = [self.n_blocks / n] * n
+        even = max(whole) <= LONGER * self.n_blocks / self.workers
+        rows = Pass(whole if even else parts, self.n_blocks, 0, 0, False)
+        most = MOST_LOADINGS if even else MOST_IF_UNEVEN
+        if self.workers == 1 or self.loadings > most * self.sums:
+            return [rows, Pass(whole, self.n_blocks, 0, self.sums, len(whole) > 1)]
+        columns = Pass(parts, n * self.n_blocks, self.loadings, self.sums / n, False)
+        return [rows, columns]
 
     @property
     def tasks(self) -> int:
-        """Tasks of an iteration: of two passes over the shares, and of their trees."""
-        sizes = [len(self.shares)]
-        while sizes[-1] > 1:
-            sizes.append(math.ceil(sizes[-1] / FAN_IN))
-        return 2 * sum(sizes) + 1
+        """Tasks of an iteration."""
+        return sum(of.tasks for of in self.passes)
 
 
 def problem_of(row: dict) -> Problem:
     """Return the problem of a row of cluster_layouts.csv."""
-    workers, threads = (0, 2) if row["layout"] == "process" else map(int, row["layout"].split("x"))
-    sizes = int(row["blocks"]), float(row["nonzeros"]), int(row["topics"])
+    workers, threads = (1, 2) if row["layout"] == "process" else map(int, row["layout"].split("x"))
+    sizes = int(row["blocks"]), int(row["samples"]), float(row["nonzeros"]), int(row["topics"])
     return Problem(row["layout"], *sizes, FEATURES, workers, threads)
 
 
 def terms_of_workers(problem: Problem) -> list[float]:
     """Return what the seconds of workers besides kernels are proportional to."""
-    return [problem.tasks, problem.workers * problem.megabytes, problem.n_blocks]
+    passes = problem.passes
+    return [
+        problem.tasks, sum(of.megabytes for of in passes), float(sum(of.visits for of in passes))
+    ]  # fmt: skip
 
 
 def terms_of_driver(problem: Problem) -> list[float]:
     """Return what the seconds of the driver are proportional to."""
-    return [1.0, problem.tasks, problem.workers * problem.megabytes]
+    return [1.0, problem.tasks, problem.sums]
 
 
 def costs_of(rows: list[dict]) -> Costs:
@@ -125,32 +171,35 @@ def processor_seconds(problem: Problem, costs: Costs, work: float) -> tuple[floa
 def simulated(problem: Problem, costs: Costs, work: float) -> dict:
     """Simulate an iteration, whose kernels take `work` processor seconds; return its seconds."""
     crowded = CROWDED if problem.workers * problem.threads > 2 else 1.0
-    shares, sums = problem.shares, problem.megabytes * 1e6
-    per_task, per_megabyte, per_block = costs.worker
-    of_block = (work / problem.n_blocks * crowded + per_block) / problem.threads / 2
+    per_task, per_megabyte, per_visit = costs.worker
+    of_block = work / problem.n_blocks * crowded / problem.threads / 2
     bandwidth, latency = HERE if problem.machines == 1 else NETWORK
-    once, of_task, _ = costs.driver
-    now, busy = once, 0.0
-    for sent in (0.0, sums):  # the pass over the rows, and that over the columns, with sums
+    once, of_task, of_sums = costs.driver
+    now, busy = once + of_sums * problem.sums, 0.0
+    for of in problem.passes:
         free, ready = [0.0] * problem.workers, []
-        for i, share in enumerate(shares):
+        besides = per_task + per_visit * of.visits / len(of.blocks)
+        besides += of.read * 1e6 / bandwidth + per_megabyte * (of.read + of.sent)
+        for i, share in enumerate(of.blocks):
             now += of_task  # the driver makes one task after the other
-            worker, took = i % problem.workers, share * of_block + per_task
+            worker, took = i % problem.workers, share * of_block + besides
             free[worker] = max(free[worker], now + latency) + took
             ready.append(free[worker])
             busy += took
-        added = sent / bandwidth + sent / ADDED_PER_SECOND + per_megabyte * sent / 1e6
-        while len(ready) > 1:  # a node of the tree begins when the last of its children is there
+        sent = of.sent * 1e6
+        added = sent / bandwidth + sent / ADDED_PER_SECOND + per_megabyte * of.sent
+        for _ in of.nodes:  # a node of the tree begins when the last of its children is there
             nodes = [ready[i : i + FAN_IN] for i in range(0, len(ready), FAN_IN)]
             took = [(len(node) - 1) * added + per_task for node in nodes]
             now = max(now, min(map(max, nodes))) + of_task * len(nodes)
             ready = [max([*node, now]) + latency + of for node, of in zip(nodes, took, strict=True)]
             busy += sum(took)
-        now = ready[0] + latency + sent / bandwidth
+        now = max(now, *ready) + latency + len(ready) * sent / bandwidth
     of_workers, of_driver = processor_seconds(problem, costs, work)
+    largest = [max(of.blocks) * problem.workers / problem.n_blocks for of in problem.passes]
     return {
         "simulated_seconds": now, "idle": max(0.0, 1 - busy / problem.workers / now),
-        "rounds": max(shares) * len(shares) / problem.n_blocks, "tasks": problem.tasks,
+        "rounds": max(largest), "tasks": problem.tasks,
         "worker_seconds": of_workers, "driver_seconds": of_driver,
     }  # fmt: skip
 
@@ -183,7 +232,8 @@ def predictions(costs: Costs) -> list[dict]:
     """Predict layouts of 16 processors, of 64 workers on four machines, and 1e11 nonzeros."""
 
     def of(name: str, nonzeros: float, K: int, m: int, *layout: int) -> Problem:
-        return Problem(name, math.ceil(nonzeros / NONZEROS_OF_BLOCK), nonzeros, K, m, *layout)
+        n_blocks, n = math.ceil(nonzeros / NONZEROS_OF_BLOCK), int(nonzeros / NONZEROS_OF_SAMPLE)
+        return Problem(name, n_blocks, n, nonzeros, K, m, *layout)
 
     problems = [of("16 processors", 1.46e8, 20, FEATURES, *layout)
                 for layout in ((1, 16), (4, 4), (16, 1))]  # fmt: skip
@@ -213,7 +263,7 @@ def main() -> None:
     parser.add_argument("--elapsed", action="store_true", help="compare elapsed seconds")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
-    with (report.HERE / "results" / "cluster_layouts.csv").open() as file:
+    with (arguments.results / "cluster_layouts.csv").open() as file:
         measured = list(csv.DictReader(file))
     costs = costs_of(measured)
     print(costs)
