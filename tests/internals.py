@@ -205,17 +205,17 @@ def fits_together(patch, number):
 
 def always_momentum(patch):
     """Extrapolate from the first iteration, however fast the objective rises."""
-    _set(patch, "methods.poisson.newton.WARMUP_ABOVE", float("inf"))
+    _set(patch, "methods.poisson.schedule.WARMUP_ABOVE", float("inf"))
 
 
 def any_fall_goes_back(patch):
     """Return to the best point whenever the log-likelihood falls."""
-    _set(patch, "methods.poisson.newton.GAIN_OVER", 1)
+    _set(patch, "methods.poisson.schedule.GAIN_OVER", 1)
 
 
 def no_late_iterations(patch):
     """Recompute the diagonal of the curvature in every iteration."""
-    _set(patch, "methods.poisson.newton.LATE_BELOW", -float("inf"))
+    _set(patch, "methods.poisson.schedule.LATE_BELOW", -float("inf"))
 
 
 def around_change_of_type(patch, function):
@@ -225,7 +225,7 @@ def around_change_of_type(patch, function):
 
 def around_choice_of_steps(patch, function):
     """Wrap the choice of an iteration's steps: `function(original, schedule, iteration)`."""
-    _around(patch, "methods.poisson.newton.MomentumSchedule.updates", function)
+    _around(patch, "methods.poisson.schedule.MomentumSchedule.updates", function)
 
 
 def no_start(patch):

@@ -22,10 +22,10 @@ from nmfscale import kernels
 from nmfscale.engine.local import LocalExecutor
 from nmfscale.engine.monitor import Monitor
 from nmfscale.methods.factors import Constraints, aligned_copy
-from nmfscale.methods.poisson import newton
 from nmfscale.methods.poisson.extrapolation import ExtrapolateRows, Momentum
 from nmfscale.methods.poisson.objective import FactorModel
 from nmfscale.methods.poisson.scales import scale_of_before
+from nmfscale.methods.poisson.schedule import LATE_BELOW
 from nmfscale.methods.poisson.solvers import SOLVERS
 from nmfscale.methods.poisson.state import PoissonState
 from nmfscale.readers.open import as_counts
@@ -926,7 +926,7 @@ def test_late_iterations_scale_the_curvature_that_was_kept(seed, monkeypatch):
     assert sum(late) > 20
     for scaled, (curvature, em_steps, gain, fell) in zip(late, taken, strict=True):
         if scaled or (curvature is not None and not em_steps):
-            assert gain < newton.LATE_BELOW and not fell
+            assert gain < LATE_BELOW and not fell
     # ... and ends as high as with curvature whose diagonal is new in every iteration
     internals.no_late_iterations(monkeypatch)
     before, other = steps_taken(monkeypatch, X, 3, seed, 80)
