@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,6 @@ from .cached import cached_property
 from .label_table import LabelTable, MeasuredOfSamples, part_of_measured, rows_of, taken
 from .names import checked_names
 from .row_ranges import RowRange
-from .warn import warn_caller
 
 Array = NDArray[Any]
 
@@ -427,32 +426,3 @@ def check_totals(counts: CountMatrix, holder: str) -> None:
             f"tell sums below {LEAST_TOTAL:g} from 0. Multiply all counts by the same number (such "
             "as 2.0**100), or set the counts of the row to 0."
         )
-
-
-IntegerPolicy = Literal["warn", "allow", "require"]
-
-
-def check_integer(integer: Any) -> None:
-    """Check the option that says what to do about counts that are not integers."""
-    if integer not in get_args(IntegerPolicy):
-        choices = ", ".join(map(repr, get_args(IntegerPolicy)))
-        raise ValueError(f"integer={integer!r} is not one of {choices}.")
-
-
-def warn_fraction(
-    first_fraction: str | None, integer: IntegerPolicy, holder: str, others: Sequence[str] = ()
-) -> None:
-    """Warn about, or refuse, counts that are not integers; `holder` is the object or file.
-
-    `others` names further matrices in the same object or file.
-    """
-    if first_fraction is None or integer == "allow":
-        return
-    message = (
-        f"{holder} holds counts that are not whole numbers: {first_fraction}. "
-        "Pass the raw counts (for AnnData: perhaps in a layer or raw)"
-    )
-    also = f" It also has {', '.join(others)}." if others else ""
-    if integer == "require":
-        raise ValueError(f"{message}.{also}")
-    warn_caller(f"{message}, or integer='allow' to fit these values as they are.{also}")

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.functions import exp, log
-from .base import CountMatrix, IntegerPolicy, warn_fraction
+from .base import CountMatrix
+from .integers import IntegerPolicy, warn_fraction
 
 _BASES = log([np.e, 2.0, 10.0])
 # log1p of the largest 32-bit number is 22; rows that are looked at.

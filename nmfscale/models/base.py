@@ -19,7 +19,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.argument_types import Callback, CountsLike, FloatType, RandomStateLike
-from ..counts.base import CountMatrix, IntegerPolicy
+from ..counts.base import CountMatrix
+from ..counts.integers import IntegerPolicy
 from ..counts.short_samples import warn_of_short_samples
 from ..counts.warn import collected_warnings, warn_caller, warn_outside
 from ..engine import progress

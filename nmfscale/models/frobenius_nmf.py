@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.argument_types import CountsLike
-from ..counts.base import CountMatrix, IntegerPolicy
+from ..counts.base import CountMatrix
+from ..counts.integers import IntegerPolicy
 from ..counts.names import of_features, of_samples
 from ..counts.warn import warn_caller
 from ..engine.protocol import Executor

@@ -11,7 +11,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.argument_types import CountsLike, WeightsLike
-from ..counts.base import CountMatrix, IntegerPolicy
+from ..counts.base import CountMatrix
+from ..counts.integers import IntegerPolicy
 from ..counts.names import of_features, of_samples
 from ..engine.protocol import Executor
 from ..methods.ssnmf import descent, multiplicative

@@ -6,7 +6,7 @@ import os
 from typing import Unpack
 
 from ..counts.argument_types import CountsLike
-from ..counts.base import IntegerPolicy, check_integer
+from ..counts.integers import IntegerPolicy, check_integer
 from ..counts.sizes import parse_bytes
 from ..storage.store import StoredCounts
 from ..storage.store_writer import check_target, pack

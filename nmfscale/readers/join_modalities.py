@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from ..counts.argument_types import CountTable
-from ..counts.base import CountMatrix, IntegerPolicy
+from ..counts.base import CountMatrix
+from ..counts.integers import IntegerPolicy
 from ..counts.names import shown
 from .open import counts_of_modalities, open_counts
 from .options import TableOptions, check_source

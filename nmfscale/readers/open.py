@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..counts.argument_types import CountsLike, MaskLike
-from ..counts.base import CountMatrix, IntegerPolicy, check_integer, check_totals
+from ..counts.base import CountMatrix, check_totals
+from ..counts.integers import IntegerPolicy, check_integer
 from ..counts.logarithms import check_fractions
 from ..counts.memory import Counts
 from ..counts.names import shown

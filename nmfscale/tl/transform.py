@@ -14,7 +14,7 @@ from ..annotated.keys import KEY, checked_key
 from ..annotated.places import annotated, writable
 from ..annotated.scheme import entry_of, read_model
 from ..counts.argument_types import AnnDataLike, PathLike
-from ..counts.base import IntegerPolicy
+from ..counts.integers import IntegerPolicy
 from ..counts.names import names_of
 from ..models import CountModel
 from ..models.from_components import is_table, model_of_table
