@@ -213,22 +213,9 @@ def with_common_features(
     `names` of features are an array or None, `fits` what errors call the fits. The names of these
     features are returned, too, or None.
     """
-    sizes = [values.shape[1] for values in topics]
-    lists = _lists_of_one_kind(names)
-    if lists is None or all(names_here == lists[0] for names_here in lists):
-        differs = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
-        if differs is not None:
-            raise ValueError(
-                f"{fits[0]} has {sizes[0]} features and {fits[differs]} has {sizes[differs]}: "
-                "features can be matched only where both sides have names of them."
-            )
+    lists = lists_of_features(topics, names, fits)
+    if lists is None:
         return list(topics), next((array for array in names if array is not None), None)
-    for fit, names_here in zip(fits, lists, strict=True):
-        if repeated := repeated_names(names_here):
-            raise ValueError(
-                f"several features of {fit} have one name, such as {such_as(repeated)}: make "
-                "names unique."
-            )
     places = [{name: at for at, name in enumerate(names_here)} for names_here in lists]
     common = [name for name in lists[0] if all(name in place for place in places)]
     if not common:
@@ -244,6 +231,33 @@ def with_common_features(
     if n_left := len(set().union(*places)) - len(common):
         _warn_of_features(kept, n_left)
     return kept, name_array(common)
+
+
+def lists_of_features(
+    topics: Sequence[Array], names: Sequence[Any], fits: Sequence[str]
+) -> list[list[Any]] | None:
+    """Return the names of the features of each fit; None if all have the same, or one has none.
+
+    Names are text if those of one fit are, and none occurs twice in a fit. Arguments are as in
+    `with_common_features`.
+    """
+    sizes = [values.shape[1] for values in topics]
+    lists = _lists_of_one_kind(names)
+    if lists is None or all(names_here == lists[0] for names_here in lists):
+        differs = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
+        if differs is not None:
+            raise ValueError(
+                f"{fits[0]} has {sizes[0]} features and {fits[differs]} has {sizes[differs]}: "
+                "features can be matched only where both sides have names of them."
+            )
+        return None
+    for fit, names_here in zip(fits, lists, strict=True):
+        if repeated := repeated_names(names_here):
+            raise ValueError(
+                f"several features of {fit} have one name, such as {such_as(repeated)}: make "
+                "names unique."
+            )
+    return lists
 
 
 def _lists_of_one_kind(names: Sequence[Any]) -> list[list[Any]] | None:

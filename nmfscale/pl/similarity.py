@@ -48,8 +48,8 @@ def similarity_plot(
     Rows are topics of the first fit, columns those of the second. Matched topics are on the
     diagonal and have a frame: if the fits agree, the diagonal is dark and the rest is light. Topics
     without a partner come last. Of many fits, rows and columns are the topics of all fits in the
-    order of their clusters, which have frames: columns name the clusters, rows the topics, if there
-    are not more than 60.
+    order of their clusters, which have frames: columns name the clusters, with the number of
+    samples of each group if groups were given; rows name the topics, if there are not more than 60.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def _clusters(found: Any, ax: Axes | None) -> Axes:
         _frame_of(ax, starts[c], starts[c + 1] - starts[c])
     several = [c for c in several if found.n_fits[c] * side / n_topics > _LEAST_GAP]
     middles = [(starts[c] + starts[c + 1] - 1) / 2 for c in several]
-    names = [shortened(found.names[c], 24) for c in several]
+    names = [_name_of_cluster(found, c) for c in several]
     ax.xaxis.set_ticks(middles, names, size=8, rotation=90, parse_math=False)
     topics = [f"{found.fit_names[found.fits[t]]}: {found.topic_names[t]}" for t in order]
     rows = range(n_topics) if n_topics <= _MOST_ROWS else []
@@ -138,6 +138,17 @@ def _clusters(found: Any, ax: Axes | None) -> Axes:
     ax.tick_params(length=0)
     add_scale(ax, "similarity", 0.3 / 6)
     return ax
+
+
+def _name_of_cluster(found: Any, c: int) -> str:
+    """Return the name of a cluster, and in a second line how many samples of each group have it."""
+    name = shortened(found.names[c], 24)
+    numbers = found.n_samples_of_groups[c]
+    of_groups = [
+        f"{shortened(str(group), 12)} {n}/{size}"
+        for group, n, size in zip(found.group_names, numbers, found.group_sizes, strict=True)
+    ]
+    return "\n".join([name, ", ".join(of_groups)]) if of_groups else name
 
 
 def size_of_clusters(found: Any) -> tuple[float, float]:

@@ -24,23 +24,33 @@ def truth():
 
 
 @pytest.fixture(scope="module")
-def fits(truth):
-    """Fits of donors with shared programs and one of their own; genes differ in order and panel."""
+def donors(truth):
+    """Counts of donors with shared programs and one of their own; genes differ in their order."""
     rng = np.random.default_rng(1)
-    models = {}
+    counts = {}
     for donor, own in enumerate(truth[1]):
         proportions = rng.dirichlet(np.full(N_SHARED + 1, 0.3), 200)
         means = 300 * proportions @ np.vstack([truth[0], own])
-        genes = np.delete(rng.permutation(150), rng.integers(0, 150, 3))
+        genes = rng.permutation(150)
         X = pd.DataFrame(rng.poisson(means)[:, genes], columns=GENES[genes])
-        models[f"donor {donor}"] = nmfscale.TopicModel(N_SHARED + 1, random_state=0).fit(X)
-    return models
+        counts[f"donor {donor}"] = X
+    return counts
+
+
+@pytest.fixture(scope="module")
+def fits(donors):
+    """Fits to panels that differ in a few genes."""
+    rng = np.random.default_rng(2)
+    model = nmfscale.TopicModel(N_SHARED + 1, random_state=0)
+    return nmfscale.fit_each(
+        model, {name: X.iloc[:, rng.integers(0, 3) :] for name, X in donors.items()}
+    )
 
 
 @pytest.fixture(scope="module")
 def found(fits):
     with pytest.warns(UserWarning, match=r"\d+ features are not in all 5 fits; the 1\d\d in all"):
-        return nmfscale.cluster_topics(fits)
+        return nmfscale.cluster_topics(fits, features="common")
 
 
 def test_shared_programs_are_found_in_all_donors_and_private_ones_in_one(found, truth):
@@ -121,6 +131,113 @@ def test_samples_with_several_fits_count_once():
     assert found.n_fits.tolist() == [3, 3, 2, 1] and found.n_samples.tolist() == [2, 2, 1, 1]
     assert found.to_frame("topics")["sample"].tolist() == ["x"] * 7 + ["y"] * 2
     assert "cluster  fits  samples  similarity" in repr(found)
+    same = nmfscale.cluster_topics({"x": {4: one, 3: one[:3]}, "y": other})
+    assert_array_equal(same.n_samples, found.n_samples)
+    assert same.fit_names == ("x, 4 topics", "x, 3 topics", "y")
+
+
+def test_donors_are_counted_whatever_the_numbers_of_topics(donors, truth):
+    """A program of one donor is in several fits, and in one sample."""
+    model = nmfscale.TopicModel(random_state=0, tol=1e-3)
+    numbers = [N_SHARED + 1, N_SHARED + 2]
+    several = nmfscale.fit_each(model, donors, n_components=numbers)
+    assert [list(of_donor) for of_donor in several.values()] == [numbers] * N_DONORS
+    found = nmfscale.cluster_topics(several)
+    assert found.n_fits[:N_SHARED].tolist() == [2 * N_DONORS] * N_SHARED
+    assert found.n_samples[:N_SHARED].tolist() == [N_DONORS] * N_SHARED
+    private = pd.DataFrame(truth[1], columns=GENES)
+    match = nmfscale.match_topics(private, found.components_df())
+    assert match.similarity.min() > 0.9
+    assert (found.n_fits[match.pairs[:, 1]] == 2).all()
+    assert (found.n_samples[match.pairs[:, 1]] == 1).all()
+
+
+def panel_fits(truth, share, rng, n_donors=10):
+    """Return noisy topics of donors, each with another part of the genes in another order."""
+    fits = {}
+    for donor in range(n_donors):
+        own = rng.dirichlet(np.full(150, 0.1))
+        topics = rng.poisson(2000 * np.vstack([truth[0], own])) + 0.01
+        genes = rng.permutation(150)[: int(share * 150)]
+        fits[f"donor {donor}"] = pd.DataFrame(topics[:, genes], columns=GENES[genes])
+    return fits
+
+
+def test_panels_that_differ_are_compared_pair_by_pair(truth):
+    """No gene is in all panels: clusters are right, and consensus topics have all genes."""
+    fits = panel_fits(truth, 0.5, np.random.default_rng(4))
+    with pytest.raises(ValueError, match="the 10 fits have no feature in common"):
+        nmfscale.cluster_topics(fits, features="common")
+    found = nmfscale.cluster_topics(fits)
+    assert found.n_samples.tolist() == [10] * N_SHARED + [1] * 10
+    assert (
+        found.labels.reshape(10, -1)[:, :N_SHARED].tolist() == [found.labels[:N_SHARED].tolist()] * 10
+    )
+    programs = found.components_df(min_samples=2)[GENES].to_numpy()
+    assert np.abs(programs[found.labels[:N_SHARED]] - truth[0]).sum(axis=1).max() < 0.1
+    alone = found.to_frame("consensus").set_index("feature")[f"cluster {N_SHARED}"]
+    of_fit = found.to_frame("topics").set_index("cluster")["fit"][N_SHARED]
+    assert {*alone.dropna().index} == {*fits[of_fit].columns}
+    assert found.n_common[0, 1] == len({*fits["donor 0"]} & {*fits["donor 1"]})
+    one = nmfscale.cluster_topics({name: fits[name] for name in ("donor 0", "donor 1")})
+    with pytest.warns(UserWarning, match="in one of the fits only"):
+        match = nmfscale.match_topics(fits["donor 0"], fits["donor 1"])
+    assert_allclose(one.similarities[:4, 4:], match.similarities, atol=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["lift", "cosine", "bhattacharyya"])
+def test_genes_of_one_panel_do_not_matter(truth, metric):
+    rng = np.random.default_rng(5)
+    fits = panel_fits(truth, 1, rng, 3)
+    right = nmfscale.cluster_topics(fits, metric=metric)
+    more = {
+        name: fit.assign(**{f"{name}, {j}": rng.gamma(0.1, 2000, len(fit)) for j in range(5)})
+        for name, fit in fits.items()
+    }
+    found = nmfscale.cluster_topics(more, metric=metric)
+    assert_array_equal(found.labels, right.labels)
+    same = found.fits[:, None] != found.fits  # within a fit, its own genes count
+    assert_allclose(found.similarities[same], right.similarities[same], atol=1e-12)
+    shared = found.components_df(min_samples=2)
+    shared = nmfscale.TopicModel.from_components(shared[right.feature_names]).components_
+    assert_allclose(shared, right.components_df(min_samples=2), atol=0.003)
+
+
+def test_a_gene_that_one_panel_has_leads_no_topic_by_that():
+    """Topics of other panels may have it as well."""
+    topics = pd.DataFrame(np.kron(np.eye(8), np.ones(10)) + 0.01, columns=GENES[:80])
+    of_panel = topics[:2].assign(other=2.7)
+    found = nmfscale.cluster_topics([topics, topics, of_panel])
+    assert found.n_fits.tolist() == [3, 3] + [2] * 6
+    assert not any("other" in leading for leading in found.leading)
+
+
+def test_groups_of_samples_are_counted():
+    """Donors of two conditions; then each donor in both."""
+    both, only = np.eye(6)[:3], np.eye(6)[:4]
+    models = {
+        f"{c}{i}": both if c == "healthy" else only for c in ("ill", "healthy") for i in range(6)
+    }
+    groups = {name: name[:-1] for name in reversed(models)}
+    found = nmfscale.cluster_topics(models, groups=groups)
+    assert found.group_names == ("healthy", "ill") and found.group_sizes.tolist() == [6, 6]
+    assert found.n_samples_of_groups.tolist() == [[6, 6]] * 3 + [[0, 6]]
+    table = found.to_frame()
+    assert table["n_samples_healthy"].tolist() == [6, 6, 6, 0]
+    assert table["n_samples_ill"].tolist() == [6] * 4
+    assert found.to_frame("topics")["group"].tolist() == ["ill"] * 24 + ["healthy"] * 18
+    assert "fits  healthy (6)  ill (6)  similarity" in repr(found)
+    paired = nmfscale.cluster_topics(
+        models, groups=pd.Series(groups), samples=[name[-1] for name in models]
+    )
+    assert_array_equal(paired.n_samples_of_groups, found.n_samples_of_groups)
+    assert paired.n_samples.tolist() == [6] * 4
+    by_number = nmfscale.cluster_topics(
+        {name: {6: fit, 7: fit} for name, fit in models.items()}, groups=groups
+    )
+    assert_array_equal(by_number.n_samples_of_groups, found.n_samples_of_groups)
+    ax = nmfscale.pl.similarity_plot(found)
+    assert ax.get_xticklabels()[3].get_text().endswith("healthy 0/6, ill 6/6")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +249,16 @@ def test_samples_with_several_fits_count_once():
         ([np.eye(2)] * 2, {"min_similarity": 0}, "min_similarity is 0: a number above 0"),
         ([np.eye(2)] * 2, {"metric": "l2"}, "metric='l2' is not one of 'lift'"),
         ([np.eye(2)] * 2, {"samples": ["a", None]}, "samples has 2 entries, or missing ones"),
+        ([np.eye(2)] * 2, {"groups": {"0": "a"}}, "groups has no entry for .*'1'"),
+        ([np.eye(2)] * 2, {"features": "all"}, "features='all' is not one of 'pairwise', 'common'"),
+        ([np.eye(2)] * 2, {"min_common": 0}, "min_common is 0: a positive integer"),
+        ({"a": {}, "b": np.eye(2)}, {}, r"models\['a'\] is an empty dict"),
+        (
+            {name: pd.DataFrame(np.ones((2, 9)), columns=[*"abcdefgh", name]) for name in "xyz"}
+            | {"odd one": pd.DataFrame(np.ones((2, 9)), columns=[*"abcijklm", "x"])},
+            {"min_common": 4},
+            r"models\['y'\] and models\['odd one'\] have 3 features in common, of 9 and 9, and m",
+        ),
     ],
 )
 def test_what_has_no_clusters(models, options, complaint):

@@ -32,9 +32,7 @@ def assert_single_fits(fits, paths):
 
 
 def test_an_error_of_one_source_leaves_the_others(paths, tmp_path):
-    with pytest.warns(
-        UserWarning, match="1 of 4 sources could not be fitted: broken: .*broken.npz"
-    ):
+    with pytest.warns(UserWarning, match="1 of 4 fits failed: broken: .*broken.npz"):
         fits = nmfscale.fit_each(MODEL, paths, folder=tmp_path / "fits")
     assert_single_fits(fits, paths)
     assert not hasattr(MODEL, "components_")
@@ -52,7 +50,29 @@ def test_an_error_of_one_source_leaves_the_others(paths, tmp_path):
         nmfscale.fit_each(other, good, folder=tmp_path / "fits", resume=True)
 
 
+def test_several_numbers_of_topics(paths, tmp_path):
+    """Each is the single fit; a later call adds numbers to those in the folder."""
+    folder, sources = tmp_path / "fits", [paths[0], paths[1], paths[2]]
+    expected = "1 of 3 fits failed: broken, 3 topics: "
+    with pytest.warns(UserWarning, match=expected):
+        fits = nmfscale.fit_each(MODEL, sources, n_components=[3], folder=folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["donor0-k3.h5", "donor1-k3.h5"]
+    written = (folder / "donor0-k3.h5").stat().st_mtime_ns
+    more = nmfscale.fit_each(
+        MODEL, [paths[0], paths[2]], n_components=[2, 3], folder=folder, resume=True
+    )
+    assert (folder / "donor0-k3.h5").stat().st_mtime_ns == written
+    assert {name: list(of) for name, of in more.items()} == {"donor0": [2, 3], "donor1": [2, 3]}
+    single = nmfscale.TopicModel(2, random_state=0, tol=1e-2).fit(paths[2])
+    assert_array_equal(more["donor1"][2].components_, single.components_)
+    assert_array_equal(more["donor0"][3].components_, fits["donor0"][3].components_)
+    assert more["donor0"][3].n_components == 3 and MODEL.n_components == 2
+
+
 def test_what_cannot_be_fitted():
+    for wrong in (3, [], [2, 0], "23"):
+        with pytest.raises(ValueError, match="n_components is .*: a list of positive integers"):
+            nmfscale.fit_each(MODEL, {"a": np.ones((3, 3))}, n_components=wrong)
     with pytest.raises(ValueError, match="no source could be fitted: 0: ValueError"):
         nmfscale.fit_each(MODEL, [-np.ones((3, 3))])
     with pytest.raises(ValueError, match="sources is ndarray: a dict of counts by name"):
@@ -65,8 +85,12 @@ def test_what_cannot_be_fitted():
 def test_a_cluster_fits_the_same_models(client, paths):
     sources = {path.stem: path for path in paths if path.stem != "broken"}
     bad = {"broken": -np.ones((3, 3))}
-    with pytest.warns(UserWarning, match="1 of 4 sources could not be fitted: broken: ValueError"):
+    with pytest.warns(UserWarning, match="1 of 4 fits failed: broken: ValueError"):
         fits = nmfscale.fit_each(MODEL, sources | bad, client=client)
     assert [*fits] == [*sources]
     for name, model in nmfscale.fit_each(MODEL, sources).items():
         assert_array_equal(fits[name].components_, model.components_)
+    several = nmfscale.fit_each(MODEL, sources, n_components=[3, 2], client=client)
+    assert [*several] == [*sources] and [*several["donor0"]] == [3, 2]
+    for name, model in fits.items():
+        assert_array_equal(several[name][2].components_, model.components_)

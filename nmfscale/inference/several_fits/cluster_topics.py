@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...counts.names import is_missing, names_of, plain, shown
+from ...counts.names import is_missing, matched, name_array, names_of, plain, shown
 from ...kernels import dense
 from ...methods.factors import proportions
 from ...methods.topics.linkage import average_linkage
-from ...methods.topics.matching import affinities_of, cosines_of, lift_correlations_among
-from ...models.comparison import METRICS, Metric, topics_of, with_common_features
+from ...models.comparison import METRICS, Metric, topics_of
 from ...models.pipelines import FittedModel, model_of
 from .cluster_topics_result import TopicClusters
+from .panels import Panels, check_overlap, consensus_of, panels_of, similarities_of
 
 Array = NDArray[Any]
+Fit: TypeAlias = FittedModel | ArrayLike
+ComparedFeatures: TypeAlias = Literal["pairwise", "common"]
 
 
 def cluster_topics(
-    models: Mapping[str, FittedModel | ArrayLike] | Sequence[FittedModel | ArrayLike],
+    models: Mapping[str, Fit | Mapping[Any, Fit]] | Sequence[Fit],
     *,
-    samples: ArrayLike | None = None,
+    samples: ArrayLike | Mapping[str, Any] | None = None,
+    groups: ArrayLike | Mapping[str, Any] | None = None,
+    features: ComparedFeatures = "pairwise",
+    min_common: int = 20,
     metric: Metric = "lift",
     min_similarity: float = 0.5,
 ) -> TopicClusters:
@@ -37,16 +42,28 @@ def cluster_topics(
 
     Parameters
     ----------
-    models : dict of str to fit, or sequence of fits
-        Fits of several data sets or donors, such as :func:`fit_each` returns, or of one data set
-        with several numbers of topics. A fit is a model, or its ``components_``: array-like or
-        DataFrame of shape (K, n_features). Features are matched by name if all fits have names.
-    samples : array-like of shape (n_fits,), default=None
-        Sample of each fit, if several are of the same, such as fits with several numbers of topics:
-        then the number of samples that have a topic is counted, not only that of fits. By default
-        each fit is of another sample.
+    models : dict of str to fit or to dict of fits, or sequence of fits
+        Fits of several data sets or donors, or of one data set with several numbers of topics. A
+        fit is a model, or its ``components_``: array-like or DataFrame of shape (K, n_features). A
+        dict of fits, such as :func:`fit_each` returns for several numbers of topics, has fits of
+        one sample. Features are matched by name if all fits have names.
+    samples : array-like of shape (n_models,), Series or dict, default=None
+        Sample of each entry of `models`, if several are of the same, such as fits of one donor in
+        two conditions: the samples that have a topic are counted, not only fits. A Series or dict
+        is matched by name. By default each entry is of another sample.
+    groups : array-like of shape (n_models,), Series or dict, default=None
+        Group of each entry of `models`, such as the condition of a donor: the samples of each group
+        that have a topic are counted. A Series or dict is matched by name.
+    features : {"pairwise", "common"}, default="pairwise"
+        Which features are compared where fits have different ones. "pairwise": those that the two
+        fits have in common; the consensus has all features that a fit of a cluster has. "common":
+        only those of all fits.
+    min_common : int, default=20
+        Least number of features that two fits must have in common, if fits have different ones and
+        `features` is "pairwise".
     metric : {"lift", "cosine", "bhattacharyya"}, default="lift"
-        As in :func:`match_topics`, with the mean of the topics of all fits.
+        As in :func:`match_topics`, with the mean of the topics of all fits that have the compared
+        features.
     min_similarity : float, default=0.5
         Clusters are joined as long as the mean similarity of their topics is at least this large,
         above 0 and at most 1.
@@ -61,16 +78,17 @@ def cluster_topics(
     NotFittedError
         If a model is not fitted.
     ValueError
-        If there are fewer than two fits, if an argument is not valid, or as in
-        :func:`match_topics`.
+        If there are fewer than two fits, if two of them have fewer than `min_common` features in
+        common, if an argument is not valid, or as in :func:`match_topics`.
 
     Warns
     -----
     UserWarning
-        If some features are not in all fits: only common ones are compared.
+        With ``features="common"``, if some features are not in all fits.
 
     See Also
     --------
+    fit_each : Fits of many sources, with one or several numbers of topics.
     match_topics : The topics of two fits, matched one to one.
     stability : Fits from many starts of one model to the same counts.
 
@@ -85,6 +103,17 @@ def cluster_topics(
     from their neighbours are left out; GeneNMF [2]_ cuts the tree of a hierarchical clustering of
     cosines. Here the number of clusters follows from `min_similarity`, and nothing is left out:
     ``to_frame()`` has the number of samples, by which clusters can be selected.
+
+    Frequencies of a topic add up to one over the features that its fit has. The consensus of topics
+    with different features is the topic with the largest likelihood of all of them, as if each had
+    the same number of counts: with frequencies f_tj in topic t, and the sum q(A_t) of q over the
+    features of t, it has ``q_j = sum_t f_tj / sum_t 1 / q(A_t)``, with sums over the topics that
+    have feature j. If all have the same features, this is their mean.
+
+    The numbers of samples of each group describe where a topic is found. They are no test of a
+    difference between groups: a topic may be missed in samples with few counts. To test one, hold
+    the consensus topics fixed in a fit to all samples, and compare their proportions by
+    :func:`group_effects` with the donors as ``units``.
 
     Topics are compared by their deviations from the mean of all fits. If the fits have few topics
     in common, the mean is not theirs: look at the similarity to the next cluster.
@@ -110,79 +139,97 @@ def cluster_topics(
     >>> found.to_frame("topics").cluster.tolist()
     [0, 1, 1, 0, 0, 2]
     """
-    names, fits = _checked_fits(models)
+    entries, names, entry_of, fits = _checked_fits(models)
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
     if not isinstance(min_similarity, Real) or not 0 < min_similarity <= 1:
         raise ValueError(
             f"min_similarity is {shown(min_similarity)}: a number above 0 and at most 1 is needed."
         )
-    of_fits = _checked_samples(samples, names)
+    _check_features(features, min_common)
+    labels = [
+        None if given is None else _checked_labels(given, entries, argument)
+        for argument, given in (("samples", samples), ("groups", groups))
+    ]
+    of_samples, of_groups = (
+        None if each is None else tuple(each[i] for i in entry_of) for each in labels
+    )
+    called = [f"models[{name!r}]" for name in names]
     topics, topic_names = zip(
-        *(topics_of(fit, f"models[{name!r}]") for name, fit in zip(names, fits, strict=True)),
-        strict=True,
+        *(topics_of(fit, name) for name, fit in zip(called, fits, strict=True)), strict=True
     )
-    kept, feature_names = with_common_features(
-        topics, [names_of(fit, 1) for fit in fits], [f"models[{name!r}]" for name in names]
+    panels = panels_of(
+        topics, [names_of(fit, 1) for fit in fits], called, pairwise=features == "pairwise"
     )
-    similarities = _similarities(kept, metric)
-    fit_of = np.repeat(np.arange(len(fits)), [len(values) for values in kept])
+    n_common = check_overlap(panels, called, int(min_common))
+    similarities = similarities_of(panels, metric)
+    fit_of = np.repeat(np.arange(len(fits)), [len(values) for values in panels.topics])
     clusters = average_linkage(similarities, fit_of, float(min_similarity))
     return _result(
-        similarities, clusters, fit_of, np.concatenate(kept),
+        similarities, clusters, fit_of, panels,
         {
-            "fit_names": names, "topic_names": tuple(sum(topic_names, ())), "samples": of_fits,
-            "feature_names": feature_names, "min_similarity": float(min_similarity),
+            "fit_names": names, "topic_names": tuple(sum(topic_names, ())),
+            "samples": of_samples or tuple(entries[i] for i in entry_of), "groups": of_groups,
+            "n_common": n_common, "min_similarity": float(min_similarity),
         },
     )  # fmt: skip
 
 
-def _checked_fits(models: Any) -> tuple[tuple[str, ...], list[Any]]:
-    """Return names of the fits, by default their numbers, and the fits."""
+def _checked_fits(models: Any) -> tuple[tuple[str, ...], tuple[str, ...], list[int], list[Any]]:
+    """Return names of the entries, names of the fits, the entry of each fit, and the fits."""
     if isinstance(models, Mapping):
-        names, fits = tuple(map(str, models)), [*models.values()]
+        entries, values = tuple(map(str, models)), [*models.values()]
     elif isinstance(models, list | tuple) or getattr(models, "ndim", 0) == 3:
-        names, fits = tuple(map(str, range(len(models)))), [*models]
+        entries, values = tuple(map(str, range(len(models)))), [*models]
     else:
         raise ValueError(
             f"models is {type(models).__name__}: a dict of fits by name is needed, such as "
             '{"donor 1": model, "donor 2": other}, or a list of fits.'
         )
+    names, entry_of, fits = [], [], []
+    for i, (entry, value) in enumerate(zip(entries, values, strict=True)):
+        of_entry = value if isinstance(value, Mapping) else {None: value}
+        if not of_entry:
+            raise ValueError(f"models[{entry!r}] is an empty dict: a fit is needed.")
+        for key, fit in of_entry.items():
+            names.append(_name_of(entry, key))
+            entry_of.append(i)
+            fits.append(model_of(fit))
     if len(fits) < 2:
         raise ValueError(f"models has {len(fits)} fits: at least two are needed.")
     if len(set(names)) < len(names):
         raise ValueError("models: the names of two fits are the same text.")
-    return names, [model_of(fit) for fit in fits]
+    return entries, tuple(names), entry_of, fits
 
 
-def _checked_samples(samples: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return the sample of each fit, by default the fit itself."""
-    if samples is None:
-        return names
-    labels = [*map(plain, np.asarray(samples, object).tolist())]
-    if len(labels) != len(names) or any(map(is_missing, labels)):
+def _name_of(entry: str, key: Any) -> str:
+    """Return the name of a fit: that of its entry, and what distinguishes it from others there."""
+    if key is None:
+        return entry
+    return f"{entry}, {key} topics" if isinstance(key, Integral) else f"{entry}, {key}"
+
+
+def _check_features(features: Any, min_common: Any) -> None:
+    if features not in get_args(ComparedFeatures):
+        raise ValueError(f"features={shown(features)} is not one of 'pairwise', 'common'.")
+    if not isinstance(min_common, Integral) or isinstance(min_common, bool) or min_common < 1:
+        raise ValueError(f"min_common is {shown(min_common)}: a positive integer is needed.")
+
+
+def _checked_labels(given: Any, entries: tuple[str, ...], argument: str) -> tuple[Any, ...]:
+    """Return the label of each entry of the models."""
+    by_entry = matched(given, name_array(entries), argument, of="entries", subject="models")
+    labels = tuple(map(plain, np.asarray(by_entry, object).tolist()))
+    if len(labels) != len(entries) or any(map(is_missing, labels)):
         raise ValueError(
-            f"samples has {len(labels)} entries, or missing ones, for {len(names)} fits: the "
-            "sample of each fit is needed."
+            f"{argument} has {len(labels)} entries, or missing ones, for {len(entries)} entries of "
+            f"models: a label of each is needed."
         )
-    return tuple(labels)
-
-
-def _similarities(topics: Sequence[Array], metric: Metric) -> Array:
-    """Return similarities (T, T) among the topics of all fits, symmetric to the bit."""
-    if metric == "lift":
-        similarities = lift_correlations_among([values.T for values in topics])
-    else:
-        together = np.concatenate(topics).T
-        compare = {"cosine": cosines_of, "bhattacharyya": affinities_of}[metric]
-        similarities = compare(together, together)
-    lower = np.tril(similarities.clip(0, 1), -1)
-    np.fill_diagonal(symmetric := lower + lower.T, 1.0)
-    return symmetric
+    return labels
 
 
 def _result(
-    similarities: Array, clusters: Array, fit_of: Array, topics: Array, about: dict[str, Any]
+    similarities: Array, clusters: Array, fit_of: Array, panels: Panels, about: dict[str, Any]
 ) -> TopicClusters:
     """Return the clusters in the order of their numbers of samples, with what describes them."""
     n_clusters = int(clusters.max()) + 1
@@ -201,11 +248,14 @@ def _result(
     )
     order = np.lexsort((np.arange(n_clusters), -np.nan_to_num(within), -sizes, -n_samples))
     place = np.argsort(order)
-    consensus = np.stack([topics[clusters == c].mean(axis=0) for c in order])
+    topics, having = np.concatenate(panels.topics), panels.measured[fit_of]
+    consensus = [consensus_of(topics[clusters == c], having[clusters == c]) for c in order]
     nearest = place[between.argmax(axis=1)][order] if n_clusters > 1 else np.full(1, -1)
     to_nearest = between.max(axis=1)[order] if n_clusters > 1 else np.full(1, np.nan)
     return TopicClusters(
-        labels=place[clusters], consensus=proportions(consensus), similarities=similarities,
-        fits=fit_of, n_fits=sizes[order].astype(np.int64), n_samples=n_samples[order],
-        within=within[order], nearest=nearest, to_nearest=to_nearest, **about,
+        labels=place[clusters], consensus=proportions(np.stack(consensus)),
+        measured=np.stack([having[clusters == c].any(axis=0) for c in order]),
+        similarities=similarities, fits=fit_of, n_fits=sizes[order].astype(np.int64),
+        n_samples=n_samples[order], within=within[order], nearest=nearest, to_nearest=to_nearest,
+        feature_names=panels.feature_names, **about,
     )  # fmt: skip

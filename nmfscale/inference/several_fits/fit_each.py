@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,17 +34,38 @@ _NOT_COMPARED = {"n_threads", "memory_limit", "verbose"}
 Fits = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A fit of the job: its source, and its number of topics, None for that of the estimator."""
+
+    source: str
+    n_components: int | None
+
+    @property
+    def name(self) -> str:
+        """Name of the fit in messages."""
+        k = self.n_components
+        return self.source if k is None else f"{self.source}, {k} topics"
+
+    @property
+    def file(self) -> str:
+        """Name of its model file."""
+        k = self.n_components
+        return f"{self.source}.h5" if k is None else f"{self.source}-k{k}.h5"
+
+
 @run_options
 def fit_each(
     estimator: CountModel | PipelineLike,
     sources: Mapping[str, CountsLike] | Sequence[CountsLike],
     *,
+    n_components: Sequence[int] | None = None,
     folder: PathLike | None = None,
     resume: bool = False,
     layer: str | None = None,
     raw: bool = False,
     **job: Unpack[RunOptions],
-) -> dict[str, CountModel]:
+) -> dict[str, Any]:
     """Fit a model to each of several sources of counts, such as a file for each donor.
 
     One source is in memory at a time, or one for each task of a cluster. A source that cannot be
@@ -56,23 +78,30 @@ def fit_each(
     sources : dict of str to counts, or sequence of paths or counts
         Counts as in :meth:`nmfscale.PoissonNMF.fit`, by name. Names of files in a sequence are
         those without folder and ending, if these differ; of other counts, their numbers.
+    n_components : sequence of int, default=None
+        Several numbers of topics, such as ``[5, 8, 10]``: each source is fitted with each of them.
+        By default, it is fitted with that of the estimator.
     folder : str or path-like, default=None
-        Folder for a model file of each source, written as soon as it is fitted; made if missing.
+        Folder for a model file of each fit, written as soon as it is done; made if missing. Its
+        name is that of the source, followed by the number of topics if there are several, such as
+        ``donor1.h5`` or ``donor1-k5.h5``.
     resume : bool, default=False
-        Whether model files that are in `folder` are read, and only other sources are fitted.
+        Whether model files that are in `folder` are read, and only other fits are made.
     client : distributed.Client, default=None
-        Dask cluster whose workers fit one source each; they must be able to read its file. None
-        fits one after the other in this process.
+        Dask cluster whose workers make one fit each; they must be able to read the files. None
+        makes one after the other in this process.
     verbose : int, default=0
-        1 shows a progress bar of sources.
+        1 shows a progress bar of fits.
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`: the part of AnnData objects or .h5ad files.
 
     Returns
     -------
-    dict of str to fitted model
-        In the order of the sources, without those that could not be fitted. They are the models
-        of single fits to the bit.
+    dict of str to fitted model, or to dict of int to fitted model
+        In the order of the sources, without those that could not be fitted. With `n_components`,
+        the fits of a source are a dict by number of topics, such as ``fits["donor1"][8]``:
+        :func:`cluster_topics` takes them as fits of one sample. They are the models of single fits
+        to the bit.
 
     Raises
     ------
@@ -87,7 +116,7 @@ def fit_each(
     Warns
     -----
     UserWarning
-        If some sources could not be fitted, or Ctrl-C ended the work early: the finished fits are
+        If some fits failed, or Ctrl-C ended the work early: the finished fits are
         returned.
     ConvergenceWarning
         If some fits have not converged.
@@ -102,37 +131,75 @@ def fit_each(
     >>> fits = nmfscale.fit_each(nmfscale.TopicModel(3, random_state=0), donors)
     >>> list(fits), fits["donor 0"].components_.shape
     (['donor 0', 'donor 1', 'donor 2'], (3, 40))
+    >>> fits = nmfscale.fit_each(
+    ...     nmfscale.TopicModel(random_state=0), donors, n_components=[2, 3]
+    ... )
+    >>> fits["donor 1"][2].components_.shape
+    (2, 40)
     """
     refuse_swapped(estimator, sources, "the sources")
     named = _named_sources(sources)
+    numbers = [None] if n_components is None else _checked_numbers(n_components)
+    parts = [_Part(name, k) for name in named for k in numbers]
     parameters = estimator_and_input(estimator, None)[0].get_params(deep=False)
     client = None if job["client"] is None else resolve_client(job["client"])
-    files = _files_of(folder, named, resume)
-    fits: Fits = {}
-    for name, file in files.items():
+    files = _files_of(folder, parts, resume)
+    fits: dict[_Part, Any] = {}
+    for part, file in files.items():
         if file.exists():
-            fits[name] = _read_model(file, parameters)
-    left = {name: source for name, source in named.items() if name not in fits}
+            fits[part] = _read_model(file, parameters | _number_of(part))
+    left = {part: named[part.source] for part in parts if part not in fits}
     errors: dict[str, str] = {}
 
-    def note(name: str, model: Any, error: str | None) -> None:
+    def note(part: _Part, model: Any, error: str | None) -> None:
         if error is not None:
-            errors[name] = error
+            errors[part.name] = error
             return
         if files:
-            model.save(files[name])
-        fits[name] = model
+            model.save(files[part])
+        fits[part] = model
 
     run = _fit_here if client is None else _fit_on_cluster(client)
-    with progress_bar(len(named), "fits", " fits", job["verbose"], initial=len(fits)) as advance:
+    with progress_bar(len(parts), "fits", " fits", job["verbose"], initial=len(fits)) as advance:
         try:
             run(estimator, left, {"layer": layer, "raw": raw}, note, advance)
         except KeyboardInterrupt:
             if not fits:
                 raise
-            warn_caller(f"interrupted: {len(fits)} of {len(named)} fits are done.")
-    _warn(fits, errors)
-    return {name: fits[name] for name in named if name in fits}
+            warn_caller(f"interrupted: {len(fits)} of {len(parts)} fits are done.")
+    _warn({part.name: fits[part] for part in parts if part in fits}, errors)
+    return _by_source(fits, parts)
+
+
+def _by_source(fits: Mapping[_Part, Any], parts: Sequence[_Part]) -> Fits:
+    """Return the fits by source, and by number of topics if there are several."""
+    by_source: Fits = {}
+    for part in parts:
+        if part not in fits:
+            continue
+        if part.n_components is None:
+            by_source[part.source] = fits[part]
+        else:
+            by_source.setdefault(part.source, {})[part.n_components] = fits[part]
+    return by_source
+
+
+def _checked_numbers(n_components: Any) -> list[int]:
+    """Return different numbers of topics, in their order."""
+    numbers = [] if isinstance(n_components, str | bytes) else n_components
+    numbers = list(numbers) if hasattr(numbers, "__iter__") else []
+    wrong = [k for k in numbers if not isinstance(k, Integral) or isinstance(k, bool) or k < 1]
+    if wrong or not numbers:
+        raise ValueError(
+            f"n_components is {shown(wrong[0] if wrong else n_components)}: a list of positive "
+            "integers is needed, such as [5, 8, 10]; a single number belongs in the estimator."
+        )
+    return list(dict.fromkeys(map(int, numbers)))
+
+
+def _number_of(part: _Part) -> dict[str, int]:
+    """Return the parameters of the estimator that a fit changes."""
+    return {} if part.n_components is None else {"n_components": part.n_components}
 
 
 def _named_sources(sources: Any) -> dict[str, Any]:
@@ -159,17 +226,17 @@ def _named_sources(sources: Any) -> dict[str, Any]:
     return named
 
 
-def _files_of(folder: Any, named: Mapping[str, Any], resume: bool) -> dict[str, Path]:
-    """Return the model file of each source; none without a folder."""
+def _files_of(folder: Any, parts: Sequence[_Part], resume: bool) -> dict[_Part, Path]:
+    """Return the model file of each fit; none without a folder."""
     if folder is None:
         if resume:
             raise ValueError("resume=True needs folder=, which has the models.")
         return {}
     place = user_path(folder)
-    files = {name: place / f"{name}.h5" for name in named}
-    for name, file in files.items():
+    files = {part: place / part.file for part in parts}
+    for part, file in files.items():
         if file.parent != place:
-            raise ValueError(f"sources: the name {shown(name)} is no name of a file.")
+            raise ValueError(f"sources: the name {shown(part.source)} is no name of a file.")
         if file.exists() and not resume:
             raise FileExistsError(
                 f"{file} exists: pass resume=True to read the models that are in the folder, or "
@@ -193,9 +260,13 @@ def _read_model(file: Path, parameters: Mapping[str, Any]) -> Any:
 
 
 def fit_source(
-    estimator: Any, source: Any, part: Mapping[str, Any], level: str | None, n_threads: int | None
-) -> tuple[Any, str | None]:
-    """Return the model of one source, or the text of its error; on a worker, with a level."""
+    estimator: Any, source: Any, changed: Mapping[str, int], options: Mapping[str, Any],
+    level: str | None, n_threads: int | None,
+) -> tuple[Any, str | None]:  # fmt: skip
+    """Return the model of one source, or the text of its error; on a worker, with a level.
+
+    `changed` are parameters of the estimator, `options` arguments of its fit.
+    """
     if level is not None:
         take_level(level)
     try:
@@ -203,39 +274,39 @@ def fit_source(
         own = model.n_threads
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.set_params(n_threads=n_threads or own).fit(counts, **part)
+            model.set_params(n_threads=n_threads or own, **changed).fit(counts, **options)
         return model.set_params(n_threads=own), None
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         return None, f"{type(error).__name__}: {error}"
 
 
 def _fit_here(
-    estimator: Any, named: Mapping[str, Any], part: Mapping[str, Any],
+    estimator: Any, left: Mapping[_Part, Any], options: Mapping[str, Any],
     note: Callable[..., None], advance: Callable[[int], Any],
 ) -> None:  # fmt: skip
-    for name, source in named.items():
-        model, error = fit_source(estimator, source, part, None, None)
+    for part, source in left.items():
+        model, error = fit_source(estimator, source, _number_of(part), options, None, None)
         if getattr(model, "stop_reason_", None) == "interrupted":
             raise KeyboardInterrupt
-        note(name, model, error)
+        note(part, model, error)
         advance(1)
 
 
 def _fit_on_cluster(client: Any) -> Callable[..., None]:
-    """Return the function that fits each source in a task of a cluster."""
+    """Return the function that makes each fit in a task of a cluster."""
 
     def run(
-        estimator: Any, named: Mapping[str, Any], part: Mapping[str, Any],
+        estimator: Any, left: Mapping[_Part, Any], options: Mapping[str, Any],
         note: Callable[..., None], advance: Callable[[int], Any],
     ) -> None:  # fmt: skip
         retry = replace(RetryPolicy(), task=_PATIENCE, late=_PATIENCE)
         pool = WorkerPool(
             client, dict[str, Any]().__getitem__, retry, "With folder= and resume=True, go on."
         )
-        names = list(named)
+        parts = list(left)
 
         def take(i: int, result: tuple[Any, str | None]) -> None:
-            note(names[i], *result)
+            note(parts[i], *result)
             advance(1)
 
         with pool.working():
@@ -243,8 +314,8 @@ def _fit_on_cluster(client: Any) -> Callable[..., None]:
             model = estimator_and_input(estimator, None)[0]
             how = common_level(infos), threads_of_task(pool, infos, model.n_threads)
             tasks = [
-                Task(f"fit of {name}", (estimator, source, part, *how), i)
-                for i, (name, source) in enumerate(named.items())
+                Task(f"fit of {part.name}", (estimator, source, _number_of(part), options, *how), i)
+                for i, (part, source) in enumerate(left.items())
             ]
             with pool.batch("fits", _task_of_source, tasks) as batch:
                 batch.send_all()
@@ -255,17 +326,16 @@ def _fit_on_cluster(client: Any) -> Callable[..., None]:
 
 def _task_of_source(*arguments: Any) -> tuple[Any, str | None]:
     """Run `fit_source` on a worker; data that are sent by name, none here, come last."""
-    return fit_source(*arguments[:5])
+    return fit_source(*arguments[:6])
 
 
 def _warn(fits: Fits, errors: Mapping[str, str]) -> None:
-    """Say which sources could not be fitted, and which fits have not converged."""
+    """Say which fits failed, and which have not converged."""
     text = "; ".join(f"{name}: {error}" for name, error in errors.items())
     if errors and not fits:
         raise ValueError(f"no source could be fitted: {text}")
     if errors:
-        n_sources = len(fits) + len(errors)
-        warn_caller(f"{len(errors)} of {n_sources} sources could not be fitted: {text}")
+        warn_caller(f"{len(errors)} of {len(fits) + len(errors)} fits failed: {text}")
     open_ends = [name for name, model in fits.items() if not getattr(model, "converged_", True)]
     if open_ends:
         names = ", ".join(open_ends)

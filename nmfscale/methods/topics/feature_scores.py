@@ -34,8 +34,8 @@ def ranked_features(
         As in `feature_scores`, or the scores themselves.
     weight, overall
         As in `feature_scores`.
-    among : ndarray of shape (m,), bool, default=None
-        The features that may lead a topic; None means all.
+    among : ndarray of shape (m,) or (K, m), bool, default=None
+        The features that may lead a topic, or each topic; None means all.
     """
     matrix = np.asarray(components, np.float64)
     frequencies = proportions(matrix)

@@ -71,15 +71,21 @@ def corrected_lift_similarities(
     return similarities.clip(0, 1)
 
 
-def lift_correlations_among(factors: Sequence[Array]) -> Array:
-    """Return the same (T, T) among all T topics of several fits (m, K), with the mean of all fits.
+def lift_correlations_among(
+    factors: Sequence[Array], rows: Sequence[int], columns: Sequence[int]
+) -> Array:
+    """Return the same between the topics of some of several fits (m, K), with the mean of all.
 
-    Each fit has the same weight in the mean, whatever its number of topics.
+    `rows` and `columns` are the compared fits. Each fit has the same weight in the mean, whatever
+    its number of topics.
     """
-    points = np.concatenate([_directions(lifts) for lifts in _deviations(factors)[0]], axis=1)
-    some = np.concatenate([F.any(axis=0) for F in factors])
-    alike = some & ~points.any(axis=0)
-    return np.where(np.outer(alike, alike), 1.0, np.maximum(dense.cross(points), 0))
+    points = [_directions(lifts) for lifts in _deviations(factors)[0]]
+    here, there = (np.concatenate([points[i] for i in fits], axis=1) for fits in (rows, columns))
+    alike = [
+        np.concatenate([factors[i].any(axis=0) & ~points[i].any(axis=0) for i in fits])
+        for fits in (rows, columns)
+    ]
+    return np.where(np.outer(*alike), 1.0, np.maximum(dense.cross(here, there), 0))
 
 
 def _deviations(factors: Sequence[Array]) -> tuple[list[Array], Array]:

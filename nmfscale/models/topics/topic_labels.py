@@ -26,9 +26,12 @@ def topic_words(model: Any) -> tuple[str, ...] | None:
     return leading_words(components, names)
 
 
-def leading_words(components: Any, names: Any) -> tuple[str, ...]:
-    """Return the same for components (K, m) with these names of features."""
-    _, leading = ranked_features(components, _N_WORDS)
+def leading_words(components: Any, names: Any, among: Any = None) -> tuple[str, ...]:
+    """Return the same for components (K, m) with these names of features.
+
+    `among` is a mask of the features that may lead topics, as of `ranked_features`.
+    """
+    _, leading = ranked_features(components, _N_WORDS, among=among)
     return tuple(
         ", ".join(shortened(str(names[j]), _MOST_LETTERS) for j in order) for order in leading
     )
