@@ -20,6 +20,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import scipy
 from sklearn.base import BaseEstimator
 
@@ -185,6 +186,18 @@ def _fits():
     yield nmfscale.SSNMF, FEW | {"losses": "FF"}, {"y": LABELS} | ENTRIES
 
 
+def _named(model):
+    """Return the topics of a model, with names of features."""
+    names = [f"x{j}" for j in range(50)]
+    return nmfscale.TopicModel.from_components(model.components_, feature_names=names)
+
+
+def _panels(one, other):
+    """Return topics of three fits with different features, in different orders."""
+    tables = [pd.DataFrame(each.components_).add_prefix("x") for each in (one, other)]
+    return [tables[0].iloc[:, :40], tables[1].iloc[:, :4:-1], tables[0].iloc[:, 7:]]
+
+
 def _results():
     """Return the jobs that begin with a fit or with given factors."""
     L, F = START["loadings"], START["components"].T
@@ -214,6 +227,13 @@ def _results():
     yield nmfscale.experimental.jackknife_fit, (converged, X), {"groups": GROUPS}
     yield nmfscale.topic_quality, (model, X), {}
     yield nmfscale.batch_effects, (model,), {"batch": GROUPS, "clusters": UNITS // 99}
+    programs = _panels(model, nmfscale.TopicModel(5, **FEW).fit(X))
+    for metric in ("lift", "bhattacharyya"):
+        yield nmfscale.cluster_topics, (programs,), {"features": "pairwise", "metric": metric}
+    yield nmfscale.cluster_topics, (programs,), {"features": "common"}
+    sets = {f"set {k}": [f"x{j}" for j in range(k, 50, 4)] for k in range(4)}
+    yield nmfscale.enrichment, (_named(model), sets), {"n_top": 10}
+    yield nmfscale.enrichment, (_named(model), sets), {"test": "rank", "score": "relevance"}
     given = {"n_threads": 1}
     known = given | {"split": None}
     yield nmfscale.differential_features, (model, X), given | {"split": 0.5, "random_state": 0}

@@ -8,11 +8,13 @@ from typing import Any, get_args
 
 from .files import TEXT_TABLES
 from .job import ARRAYS, PICTURES, Job, Outcome, drawn
-from .option_groups import PATH, RESULT, TABLE, add_outputs, explain
+from .labels import read_groups
+from .option_groups import COUNT, PATH, RESULT, TABLE, add_outputs, explain
 
 
 def add_cluster_topics_options(command: argparse.ArgumentParser) -> None:
     """Add the options of `cluster-topics`."""
+    from ..inference.several_fits.cluster_topics import ComparedFeatures
     from ..models.comparison import Metric
 
     explain(
@@ -22,6 +24,21 @@ def add_cluster_topics_options(command: argparse.ArgumentParser) -> None:
     )
     add = command.add_argument
     add("models", type=PATH, metavar="MODEL", nargs="+", help="two or more files written by fit")
+    what = (
+        "sample of each model, if several are of one, such as fits with several numbers of topics: "
+        "on each line name TAB label (comma in a .csv), or a column of a table with a header whose "
+        "first column has the names, those of the files without folder and ending"
+    )
+    add("--samples", type=PATH, metavar="FILE[:COLUMN]", help=what)
+    what = "group of each model, such as a condition, whose samples are counted; same formats"
+    add("--groups", type=PATH, metavar="FILE[:COLUMN]", help=what)
+    what = (
+        "features that are compared, where models have different ones: those of each two models, "
+        "or those of all (default: %(default)s)"
+    )
+    add("--features", choices=get_args(ComparedFeatures), default="pairwise", help=what)
+    what = "least number of features that two models must have in common (default: %(default)s)"
+    add("--min-common", type=COUNT, default=20, metavar="N", help=what)
     what = "joins clusters as long as their mean similarity is at least X (default: %(default)s)"
     add("--min-similarity", type=float, default=0.5, metavar="X", help=what)
     what = "similarity of two topics (default: %(default)s)"
@@ -38,13 +55,22 @@ def cluster_topics(arguments: argparse.Namespace) -> int:
     if len(arguments.models) < 2:
         arguments.usage("two models or more are needed")
     job = Job(arguments, arguments.models, (*TEXT_TABLES, *ARRAYS, *PICTURES), draws=False)
+    from ..counts.names import name_array
     from ..inference.several_fits.cluster_topics import cluster_topics as clusters_of
     from ..models.persistence import load_model
 
     stems = [Path(path).stem for path in arguments.models]
     names = stems if len(set(stems)) == len(stems) else arguments.models
     fits = {name: load_model(path) for name, path in zip(names, arguments.models, strict=True)}
-    result = clusters_of(fits, metric=arguments.metric, min_similarity=arguments.min_similarity)
+    samples, groups = (
+        None if spec is None else read_groups(spec, len(fits), name_array([*fits]))
+        for spec in (arguments.samples, arguments.groups)
+    )
+    result = clusters_of(
+        fits, samples=samples, groups=groups, features=arguments.features,
+        min_common=arguments.min_common, metric=arguments.metric,
+        min_similarity=arguments.min_similarity,
+    )  # fmt: skip
     return job.end(
         Outcome(result, str(result), lambda: result.columns(arguments.table), lambda: _draw(result))
     )

@@ -79,7 +79,7 @@ EXAMPLES = {
   nmfscale nearest model.h5 numpy.linalg.svd --metric jensen-shannon -o like-svd.csv""",
     "cluster-topics": """examples:
   nmfscale cluster-topics donor1.h5 donor2.h5 donor3.h5 -o programs.csv -o programs.png
-  nmfscale cluster-topics fits/*.h5 -o programs.h5
+  nmfscale cluster-topics fits/*.h5 --samples fits.csv:donor --groups fits.csv:disease
   nmfscale cluster-topics fits/*.h5 -o consensus.csv.gz --table consensus --min-similarity 0.6""",
     "enrichment": """examples:
   nmfscale enrichment model.h5 --gene-sets hallmarks.gmt -o sets.csv -o sets.png

@@ -551,3 +551,22 @@ def test_no_command_needs_pandas(folder, tmp_path):
     )):  # fmt: skip
         assert run(*given, "-o", tmp_path / f"{i}.csv") == 0
         assert len(rows_of(tmp_path / f"{i}.csv")) > 1
+
+
+def test_programs_of_samples_and_groups(folder, tmp_path, capsys):
+    """The table names models, in another order, and their donors and conditions."""
+    table = "model,donor,ill\nother,b,no\nnamed,a,yes\nmodel,a,yes\n"
+    (tmp_path / "fits.csv").write_text(table)
+    models = [folder / "model.h5", folder / "named.h5", tmp_path / "other.h5"]
+    nmfscale.load(folder / "model.h5").save(models[-1])
+    ill = "--groups", f"{tmp_path / 'fits.csv'}:ill"
+    donors = "--samples", f"{tmp_path / 'fits.csv'}:donor"
+    assert run("cluster-topics", *models, *donors, *ill, "-o", tmp_path / "programs.csv") == 0
+    assert "fits  samples  no (1)  yes (1)" in capsys.readouterr().out
+    rows = rows_of(tmp_path / "programs.csv")
+    assert [
+        (row["n_fits"], row["n_samples"], row["n_samples_no"], row["n_samples_yes"]) for row in rows
+    ] == [("3", "2", "1", "1")] * 3
+    (tmp_path / "fits.csv").write_text(table.replace("named", "name"))
+    complaint = failure(capsys, "cluster-topics", *models, *ill)
+    assert "has no label for 1 of 3 samples, such as 'named'" in complaint

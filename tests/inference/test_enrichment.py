@@ -100,6 +100,42 @@ def test_scores_symbols_and_files(model, sets, tmp_path):
     assert_array_equal(ranked.leading[0][:5], np.argsort(-z[0])[:5])
 
 
+def test_rankings_of_a_table(model, sets):
+    """Such as changes between conditions, upwards and downwards; features in any order."""
+    rng = np.random.default_rng(2)
+    change = pd.Series(rng.standard_normal(M), GENES)
+    change[[*sets["of topic 1"][:30]]] += 2
+    change[[*sets["of topic 2"][:30]]] -= 2
+    table = pd.DataFrame({"up": change, "down": -change}).T
+    for test in ("hypergeometric", "rank"):
+        found = nmfscale.enrichment(None, sets, score=table, test=test, n_top=40)
+        assert found.topic_names == ("up", "down")
+        best = found.to_frame().groupby("topic", sort=False).head(1)
+        assert best["gene_set"].tolist() == ["of topic 1", "of topic 2"]
+        mixed = nmfscale.enrichment(
+            None, sets, score=table.iloc[:, rng.permutation(M)], test=test, n_top=40
+        )
+        assert_allclose(mixed.pvalue, found.pvalue, rtol=1e-12)
+    inside = np.isin(GENES, sets["of topic 1"])
+    expected = stats.mannwhitneyu(
+        change[inside], change[~inside], alternative="greater", method="asymptotic"
+    )
+    assert_allclose(found.pvalue[0, found.gene_sets.index("of topic 1")], expected.pvalue)
+    assert found.features_of("up", 1)[0] == change[inside].idxmax()
+    # only the features of the table are the universe
+    half = nmfscale.enrichment(None, sets, score=table[GENES[:150]], n_top=40)
+    assert half.sizes.max() <= 30 and len(half.feature_names) == 150
+    for wrong, complaint in (
+        (table.T, "largest number is 0.*score.T if features are in the rows"),
+        (table.to_numpy(), "model is None: a DataFrame is needed"),
+        ("divergence", "score is 'divergence', and model is None"),
+        (table.replace(change.max(), np.nan), "missing or infinite entries.*dropna"),
+        (table.astype(str) + "x", "entries that are not numbers"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            nmfscale.enrichment(None, sets, score=wrong)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...counts.argument_types import PathLike, ResultLike
 from ...counts.names import as_text, is_missing, name_array, names_of, shown, such_as
+from ...methods.topics.feature_scores import best_features
 from ...methods.topics.score_names import Score
 from ...models.base import CountModel
 from ...models.leading_features import leading_features, scores_of_features
@@ -30,7 +31,7 @@ EnrichmentTest: TypeAlias = Literal["hypergeometric", "rank"]
 
 
 def enrichment(
-    model: FittedModel,
+    model: FittedModel | None,
     gene_sets: GeneSets,
     *,
     test: EnrichmentTest = "hypergeometric",
@@ -42,10 +43,13 @@ def enrichment(
 ) -> Enrichment:
     """Test which gene sets, or other sets of features, are enriched in each topic.
 
+    Or in each ranking of features, such as by their changes between conditions.
+
     Parameters
     ----------
-    model : fitted model
-        Any model with names of features, or a pipeline that ends with one.
+    model : fitted model or None
+        Any model with names of features, or a pipeline that ends with one. None if `score` is a
+        DataFrame, which then has the topics and features.
     gene_sets : dict of str to list of str, str or path-like
         Names of the features of each set, or a GMT file: see :func:`read_gmt`.
     test : {"hypergeometric", "rank"}, default="hypergeometric"
@@ -59,7 +63,8 @@ def enrichment(
             array-like of shape (n_components, n_features), default="divergence"
         What ranks features, as in :func:`nmfscale.get.top_features`. By default it is what
         distinguishes a topic from all others: features that are frequent in every topic, such as
-        genes of ribosomes, lead none.
+        genes of ribosomes, lead none. If `model` is None: a DataFrame of scores with a row for each
+        topic, or anything that ranks features, and a column for each feature.
     min_size, max_size : int, default=5, None
         Sets with fewer or more features of the model are not tested.
     gene_symbols : array-like of shape (n_features,), Series or dict, default=None
@@ -69,7 +74,7 @@ def enrichment(
     Returns
     -------
     Enrichment
-        p- and q-values, sizes and leading features of each set in each topic.
+        p- and q-values, sizes and leading features of each set in each topic, or row of `score`.
 
     Raises
     ------
@@ -84,23 +89,35 @@ def enrichment(
     See Also
     --------
     differential_features : Features that make each topic; its result is a `score`.
+    condition_features : Changes of features between conditions, with donors as units.
 
     Notes
     -----
-    The universe are the features of the model: features that were left out before the fit cannot be
-    in a topic. q-values are those of Benjamini and Hochberg over the sets of a topic. The p-values
-    are those of ``gseapy.enrich`` with the features of the model as background, and of
-    ``scipy.stats.mannwhitneyu(..., alternative="greater", method="asymptotic")``.
+    The universe are the features of the model, or of the DataFrame: features that were left out
+    before the fit cannot be in a topic. q-values are those of Benjamini and Hochberg over the sets
+    of a topic. The p-values are those of ``gseapy.enrich`` with the features of the model as
+    background, and of ``scipy.stats.mannwhitneyu(..., alternative="greater",
+    method="asymptotic")``.
 
-    Both tests take features as independent draws. Genes of a set vary together from cell to cell,
-    and so they join the same topic together: then p-values are too small [1]_. Take them as an
-    order of the sets, not as error rates. They say nothing if a set was made from the same counts,
+    Both tests are competitive: they compare features of a set with other features, whatever the
+    number of samples or donors. A small q-value does not say that other donors, or the other
+    condition, would show the same. They take features as independent draws. Genes of a set vary
+    together from cell to cell, and so they join the same topic together: then p-values are too
+    small [1]_. Take them as an order of the sets, not as error rates.
+
+    For a difference between conditions, test donors: proportions of topics by
+    :func:`group_effects`, single genes by :func:`condition_features`, and whole sets by methods
+    that permute or rotate donors, such as ROAST [2]_, on the counts of :func:`pseudobulk`.
+
+    p-values say nothing if a set was made from the same counts,
     such as the markers of clusters of the same cells, because the topic follows the counts, too.
 
     References
     ----------
     .. [1] Wu, Smyth (2012). Camera: a competitive gene set test accounting for inter-gene
        correlation. Nucleic Acids Research 40.
+    .. [2] Wu, Lim, Vaillant, Asselin-Labat, Visvader, Smyth (2010). ROAST: rotation gene set tests
+       for complex microarray experiments. Bioinformatics 26.
 
     Examples
     --------
@@ -114,13 +131,6 @@ def enrichment(
     ('files', True)
     """
     refuse_swapped(model, gene_sets, "the gene sets")
-    model, _ = model_and_input(model, None)
-    if not isinstance(model, CountModel):
-        raise ValueError(
-            f"model is a {type(model).__name__}: a fitted model of counts is needed, such as "
-            "TopicModel."
-        )
-    check_is_fitted(model, "components_")
     if test not in get_args(EnrichmentTest):
         raise ValueError(f"test={shown(test)} is not one of 'hypergeometric', 'rank'.")
     check_positive("n_top", n_top)
@@ -129,10 +139,10 @@ def enrichment(
         raise ValueError(
             f"max_size is {shown(max_size)}: an integer of at least min_size={min_size} is needed."
         )
-    features = _labels_of_features(model, gene_symbols)
+    rank = _ranking_of_table if model is None else _ranking_of_model
+    source, names, scores, leading = rank(model, score, int(n_top))
+    features = _labels_of_features(source, gene_symbols)
     tested, untested = _tested_sets(gene_sets, features, min_size, max_size)
-    _, _, leading = leading_features(model, None, int(n_top), score)
-    scores = scores_of_features(model, score)
     overlap = np.array([[len(np.intersect1d(top, members)) for members in tested.values()]
                         for top in leading])  # fmt: skip
     sizes = np.array([len(members) for members in tested.values()])
@@ -143,8 +153,51 @@ def enrichment(
     return Enrichment(
         pvalue, false_discovery_control(pvalue, axis=1), auc, overlap, sizes,
         tuple(tested.values()), tuple(leading), tuple(tested),
-        tuple(topic_names_of(model, len(leading))), features, test, int(n_top), untested,
+        names, features, test, int(n_top), untested,
     )  # fmt: skip
+
+
+def _ranking_of_model(
+    model: Any, score: Any, n_top: int
+) -> tuple[Any, tuple[Any, ...], Array, list[Array]]:
+    """Return the model, names of topics, scores (K, m) and the leading features of each topic."""
+    model, _ = model_and_input(model, None)
+    if not isinstance(model, CountModel):
+        raise ValueError(
+            f"model is a {type(model).__name__}: a fitted model of counts is needed, such as "
+            "TopicModel, or None with a DataFrame as score."
+        )
+    check_is_fitted(model, "components_")
+    _, _, leading = leading_features(model, None, n_top, score)
+    return (
+        model,
+        tuple(topic_names_of(model, len(leading))),
+        scores_of_features(model, score),
+        leading,
+    )
+
+
+def _ranking_of_table(
+    _: None, score: Any, n_top: int
+) -> tuple[Any, tuple[Any, ...], Array, list[Array]]:
+    """Return the same of a DataFrame of scores, with the names of its rows."""
+    if not hasattr(score, "columns"):
+        raise ValueError(
+            f"score is {shown(score)}, and model is None: a DataFrame is needed, with a row for "
+            "each ranking and a column for each feature."
+        )
+    try:
+        scores = np.asarray(score, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("score has entries that are not numbers: numbers are needed.") from None
+    if not scores.size or not np.isfinite(scores).all():
+        raise ValueError(
+            f"score of shape {scores.shape} has missing or infinite entries, or none: leave out "
+            "these features, as score.dropna(axis=1) does."
+        )
+    everywhere = np.ones(scores.shape[1])
+    leading = [best_features(row, everywhere, n_top) for row in scores]
+    return score, tuple(map(str, score.index)), scores, leading
 
 
 def _labels_of_features(model: Any, gene_symbols: Any) -> Array:
@@ -153,7 +206,8 @@ def _labels_of_features(model: Any, gene_symbols: Any) -> Array:
     if names is None:
         raise ValueError(
             "model has no names of features, by which the sets are matched: fit a DataFrame, an "
-            "AnnData object or a file with names, or pass feature_names to as_counts."
+            "AnnData object or a file with names, or pass feature_names to as_counts; a score with "
+            "model=None needs names of columns."
         )
     labels = as_text(names)
     if gene_symbols is None:
@@ -195,6 +249,6 @@ def _tested_sets(
             f"none of the {len(gene_sets)} gene sets has min_size={min_size} features of the model "
             f"or more, and at most max_size; the largest number is {largest}. The model has names "
             f"such as {such_as(features)}, and the sets such as {shown(first)}: pass gene_symbols "
-            "if the kinds of names differ."
+            "if the kinds of names differ, or score.T if features are in the rows of a score."
         )
     return tested, tuple(untested)
