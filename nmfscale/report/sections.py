@@ -138,6 +138,12 @@ def topic_clusters_section(result: Any, words: Words) -> Section:
         "cluster": columns["cluster"].tolist(),
         f"fits, of {n}": result.n_fits.tolist(),
         f"samples, of {n_samples}": result.n_samples.tolist(),
+        **{
+            f"{group}, of {size}": numbers.tolist()
+            for group, size, numbers in zip(
+                result.group_names, result.group_sizes, result.n_samples_of_groups.T, strict=True
+            )
+        },
         "similarity": ["" if np.isnan(value) else f"{value:.2f}" for value in result.within],
         "to the next cluster": [
             "" if np.isnan(value) else f"{value:.2f}" for value in result.to_nearest

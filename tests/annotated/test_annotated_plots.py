@@ -221,6 +221,13 @@ def test_scanpy_draws_topics_and_uses_loadings(adata, tmp_path):
     cells = adata.copy()
     cells.obs = cells.obs.join(nmfscale.get.topics_df(cells))
     scanpy.pl.violin(cells, "topic 0", groupby="type", show=False)
+    # leading topics are groups, and topics are rows of a dot plot of groups
+    genes = [*cells.var_names[:3]]
+    dots = scanpy.pl.dotplot(cells, genes, groupby="topics_leading", return_fig=True)
+    assert {*dots.dot_color_df.index} == {*cells.obs["topics_leading"]}
+    dots = scanpy.pl.dotplot(cells, ["topic 0", "topic 1"], groupby="type", return_fig=True)
+    means = cells.obs.groupby("type", observed=True)[["topic 0", "topic 1"]].mean()
+    assert np.allclose(dots.dot_color_df, means)
     result = nmfscale.get.result(cells, "differential_features")
     cells.uns["rank_genes_groups"] = result.rank_genes_groups()
     ours = nmfscale.get.differential_df(cells, "topic 1", qvalue_max=0.5, lfc_min=0)

@@ -1,5 +1,8 @@
 """Enrichment of gene sets in topics: the tests are those of SciPy, and true sets are found."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -134,6 +137,37 @@ def test_rankings_of_a_table(model, sets):
     ):
         with pytest.raises(ValueError, match=complaint):
             nmfscale.enrichment(None, sets, score=wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_other_packages_agree(sets, tmp_path, monkeypatch):
+    """The code of the page runs, p-values are those of gseapy, and scores lead to the same sets."""
+    gseapy = pytest.importorskip("gseapy", reason="compares with gseapy and decoupler")
+    decoupler = pytest.importorskip("decoupler", reason="compares with gseapy and decoupler")
+    monkeypatch.chdir(tmp_path)
+    lines = ["\t".join([name, "-", *of]) for name, of in sets.items()]
+    Path("hallmarks.gmt").write_text("\n".join(lines))
+    counts, _ = nmfscale.datasets.simulate_topic_counts(200, M, K, random_state=0)
+    counts = nmfscale.as_counts(counts, feature_names=GENES)
+    model = nmfscale.TopicModel(K, random_state=0).fit(counts)
+    page = Path(__file__).resolve().parents[2] / "docs" / "programs.md"
+    code = page.read_text(encoding="utf-8").split("## Other packages")[1]
+    code = re.search("```python\n(.*?)```", code, re.DOTALL)[1]
+    names = {"nmfscale": nmfscale, "gseapy": gseapy, "decoupler": decoupler, "pd": pd,
+             "model": model, "counts": counts}  # fmt: skip
+    exec(code, names)
+    found = nmfscale.enrichment(model, sets)
+    ranked = nmfscale.enrichment(model, sets, test="rank", score=names["z"])
+    scores, _ = decoupler.mt.ulm(names["scores"], names["net"])
+    for k in range(K):
+        theirs = gseapy.enrich(
+            names["top"][k], gene_sets="hallmarks.gmt", background=list(GENES), outdir=None
+        ).results.set_index("Term")["P-value"]
+        common = [s for s, name in enumerate(found.gene_sets) if name in theirs]
+        ours = found.pvalue[k, common]
+        assert_allclose(ours, theirs[[found.gene_sets[s] for s in common]], rtol=1e-9)
+        assert found.gene_sets[ranked.order(k)[0]] == scores.iloc[k].idxmax()
 
 
 @pytest.mark.parametrize(
