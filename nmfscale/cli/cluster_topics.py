@@ -63,7 +63,7 @@ def cluster_topics(arguments: argparse.Namespace) -> int:
     names = stems if len(set(stems)) == len(stems) else arguments.models
     fits = {name: load_model(path) for name, path in zip(names, arguments.models, strict=True)}
     samples, groups = (
-        None if spec is None else read_groups(spec, len(fits), name_array([*fits]))
+        None if spec is None else name_array(read_groups(spec, len(fits), name_array([*fits])))
         for spec in (arguments.samples, arguments.groups)
     )
     result = clusters_of(

@@ -248,6 +248,7 @@ def test_groups_of_samples_are_counted():
         ([np.eye(2)] * 2, {"min_similarity": 0}, "min_similarity is 0: a number above 0"),
         ([np.eye(2)] * 2, {"metric": "l2"}, "metric='l2' is not one of 'lift'"),
         ([np.eye(2)] * 2, {"samples": ["a", None]}, "samples has 2 entries, or missing ones"),
+        ([np.eye(2)] * 2, {"groups": "ab"}, "groups has 1 entries, or missing ones, for 2"),
         ([np.eye(2)] * 2, {"groups": {"0": "a"}}, "groups has no entry for .*'1'"),
         ([np.eye(2)] * 2, {"features": "all"}, "features='all' is not one of 'pairwise', 'common'"),
         ([np.eye(2)] * 2, {"min_common": 0}, "min_common is 0: a positive integer"),

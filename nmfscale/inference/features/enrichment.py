@@ -139,8 +139,11 @@ def enrichment(
         raise ValueError(
             f"max_size is {shown(max_size)}: an integer of at least min_size={min_size} is needed."
         )
-    rank = _ranking_of_table if model is None else _ranking_of_model
-    source, names, scores, leading = rank(model, score, int(n_top))
+    source, names, scores, leading = (
+        _ranking_of_table(score, int(n_top))
+        if model is None
+        else _ranking_of_model(model, score, int(n_top))
+    )
     features = _labels_of_features(source, gene_symbols)
     tested, untested = _tested_sets(gene_sets, features, min_size, max_size)
     overlap = np.array([[len(np.intersect1d(top, members)) for members in tested.values()]
@@ -177,9 +180,7 @@ def _ranking_of_model(
     )
 
 
-def _ranking_of_table(
-    _: None, score: Any, n_top: int
-) -> tuple[Any, tuple[Any, ...], Array, list[Array]]:
+def _ranking_of_table(score: Any, n_top: int) -> tuple[Any, tuple[Any, ...], Array, list[Array]]:
     """Return the same of a DataFrame of scores, with the names of its rows."""
     if not hasattr(score, "columns"):
         raise ValueError(

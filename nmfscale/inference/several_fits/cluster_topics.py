@@ -110,6 +110,10 @@ def cluster_topics(
     features of t, it has ``q_j = sum_t f_tj / sum_t 1 / q(A_t)``, with sums over the topics that
     have feature j. If all have the same features, this is their mean.
 
+    A fit with more topics than its sample has programs splits one of them. If parts of several
+    samples are alike, they are a cluster whose similarity to the next cluster is about as large as
+    that within.
+
     The numbers of samples of each group describe where a topic is found. They are no test of a
     difference between groups: a topic may be missed in samples with few counts. To test one, hold
     the consensus topics fixed in a fit to all samples, and compare their proportions by
@@ -219,11 +223,11 @@ def _check_features(features: Any, min_common: Any) -> None:
 def _checked_labels(given: Any, entries: tuple[str, ...], argument: str) -> tuple[Any, ...]:
     """Return the label of each entry of the models."""
     by_entry = matched(given, name_array(entries), argument, of="entries", subject="models")
-    labels = tuple(map(plain, np.asarray(by_entry, object).tolist()))
+    labels = tuple(map(plain, np.atleast_1d(np.asarray(by_entry, object)).tolist()))
     if len(labels) != len(entries) or any(map(is_missing, labels)):
         raise ValueError(
             f"{argument} has {len(labels)} entries, or missing ones, for {len(entries)} entries of "
-            f"models: a label of each is needed."
+            "models: a label of each is needed."
         )
     return labels
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ...counts.names import name_array
 from ...methods.factors import proportions
-from ...methods.topics.matching import affinities_of, cosines_of, lift_correlations_among
-from ...models.comparison import Metric, lists_of_features, with_common_features
+from ...methods.topics.matching import lift_correlations_among
+from ...models.comparison import METRICS, Metric, lists_of_features, with_common_features
 
 Array = NDArray[Any]
 # Smallest share of a panel.
@@ -71,7 +71,7 @@ def check_overlap(panels: Panels, fits: Sequence[str], least: int) -> Array:
     n_common = np.array([[(one & other).sum() for other in kinds] for one in kinds])
     numbers: Array = n_common[np.ix_(kind_of, kind_of)]
     if len(kinds) > 1 and numbers.min() < least:
-        one, other = sorted(np.unravel_index(numbers.argmin(), numbers.shape))
+        one, other = sorted(divmod(int(numbers.argmin()), len(numbers)))
         have = f"{numbers[one, one]:,} and {numbers[other, other]:,}"
         raise ValueError(
             f"{fits[one]} and {fits[other]} have {numbers[one, other]:,} features in common, of "
@@ -93,10 +93,10 @@ def similarities_of(panels: Panels, metric: Metric) -> Array:
     for one, other in combinations_with_replacement(range(len(kinds)), 2):
         features = np.flatnonzero(kinds[one] & kinds[other])
         having = np.flatnonzero(panels.measured[:, features].all(axis=1))
-        rows, columns = (np.flatnonzero(kind_of[having] == kind) for kind in (one, other))
+        rows, columns = (np.flatnonzero(kind_of[having] == kind).tolist() for kind in (one, other))
         topics = [panels.topics[i][:, features].T for i in having]
         here, there = (
-            np.concatenate([np.arange(ends[i], ends[i + 1]) for i in having[fits]])
+            np.concatenate([np.arange(ends[having[i]], ends[having[i] + 1]) for i in fits])
             for fits in (rows, columns)
         )
         block = _between(topics, rows, columns, metric)
@@ -107,12 +107,14 @@ def similarities_of(panels: Panels, metric: Metric) -> Array:
     return symmetric
 
 
-def _between(topics: Sequence[Array], rows: Array, columns: Array, metric: Metric) -> Array:
+def _between(
+    topics: Sequence[Array], rows: Sequence[int], columns: Sequence[int], metric: Metric
+) -> Array:
     """Return similarities between the topics of some fits (m, K) and others."""
     if metric == "lift":
         return lift_correlations_among(topics, rows, columns)
-    compare = {"cosine": cosines_of, "bhattacharyya": affinities_of}[metric]
-    return compare(*(np.concatenate([topics[i] for i in fits], axis=1) for fits in (rows, columns)))
+    here, there = (np.concatenate([topics[i] for i in fits], axis=1) for fits in (rows, columns))
+    return METRICS[metric](here, there)
 
 
 def consensus_of(topics: Array, measured: Array) -> Array:
