@@ -104,9 +104,9 @@ class TopicClusters(Result):
         return len(self.consensus)
 
     @property
-    def group_names(self) -> tuple[Any, ...]:
-        """Names of the groups, sorted as text; none if groups were not given."""
-        return tuple(sorted(set(self.groups or ()), key=str))
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the groups, sorted; none if groups were not given."""
+        return tuple(sorted({str(group) for group in self.groups or ()}))
 
     @property
     def group_sizes(self) -> Array:
@@ -125,7 +125,7 @@ class TopicClusters(Result):
 
     def _samples_of_groups(self, fits: Array) -> Array:
         """Return the number of samples of each group among some fits, given by rows of a mask."""
-        labels = [*zip(map(str, self.samples), self.groups or (), strict=False)]
+        labels = [*zip(map(str, self.samples), map(str, self.groups or ()), strict=False)]
         numbers = [
             [len({labels[i] for i in np.flatnonzero(row) if labels[i][1] == group})
              for group in self.group_names]
