@@ -9,7 +9,8 @@ from typing import Any, get_args
 from .files import TEXT_TABLES
 from .job import ARRAYS, PICTURES, Job, Outcome, drawn
 from .labels import read_groups
-from .option_groups import COUNT, PATH, RESULT, TABLE, add_outputs, explain
+from .option_groups import COUNT, PATH, RESULT, TABLE, add_gene_symbols, add_outputs, explain
+from .symbols import symbols_by_features
 
 
 def add_cluster_topics_options(command: argparse.ArgumentParser) -> None:
@@ -43,6 +44,7 @@ def add_cluster_topics_options(command: argparse.ArgumentParser) -> None:
     add("--min-similarity", type=float, default=0.5, metavar="X", help=what)
     what = "similarity of two topics (default: %(default)s)"
     add("--metric", choices=get_args(Metric), default="lift", help=what)
+    add_gene_symbols(command)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot, .png, .pdf or .svg")
     tables = "clusters", "topics", "consensus"
     what = "table to write: clusters, topics of all fits, or mean topics (default: %(default)s)"
@@ -58,6 +60,7 @@ def cluster_topics(arguments: argparse.Namespace) -> int:
     from ..counts.names import name_array
     from ..inference.several_fits.cluster_topics import cluster_topics as clusters_of
     from ..models.persistence import load_model
+    from ..models.topics.symbols import with_symbols
 
     stems = [Path(path).stem for path in arguments.models]
     names = stems if len(set(stems)) == len(stems) else arguments.models
@@ -71,6 +74,9 @@ def cluster_topics(arguments: argparse.Namespace) -> int:
         min_common=arguments.min_common, metric=arguments.metric,
         min_similarity=arguments.min_similarity,
     )  # fmt: skip
+    symbols = symbols_by_features(arguments, result.feature_names)
+    if symbols is not None:
+        result = with_symbols(result, symbols)
     return job.end(
         Outcome(result, str(result), lambda: result.columns(arguments.table), lambda: _draw(result))
     )

@@ -18,13 +18,20 @@ def symbols_of(
 
     The option may be the name of a column of the first of the files of `counts`.
     """
+    from ..counts.names import names_of
+
+    return symbols_by_features(arguments, names_of(model, 1), counts)
+
+
+def symbols_by_features(
+    arguments: argparse.Namespace, names: Any, counts: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Return the same for names of features."""
     spec = arguments.gene_symbols
     if spec is None:
         return None
-    from ..counts.names import names_of
     from ..readers.formats.gene_symbols import symbols_in_file
 
-    names = names_of(model, 1)
     if names is None:
         raise ValueError("--gene-symbols: the model has no names of features to be replaced.")
     path, column = file_and_column(spec)
