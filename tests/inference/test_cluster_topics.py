@@ -184,6 +184,45 @@ def test_panels_that_differ_are_compared_pair_by_pair(truth):
     assert_allclose(one.similarities[:4, 4:], match.similarities, atol=1e-12)
 
 
+def lift_similarities(fits, one, other):
+    """The same by the definition: lifts from the mean of all fits that have the common genes."""
+    genes = [gene for gene in fits[one] if gene in fits[other].columns]
+    having = [fit[genes].to_numpy() for fit in fits if {*genes} <= {*fit.columns}]
+    having = [topics / topics.sum(axis=1, keepdims=True) for topics in having]
+    p = np.mean([topics.mean(axis=0) for topics in having], axis=0)
+    f, g = (fits[i][genes].to_numpy() for i in (one, other))
+    f, g = ((topics / topics.sum(axis=1, keepdims=True) - p) / np.sqrt(p) for topics in (f, g))
+    norms = np.outer(np.linalg.norm(f, axis=1), np.linalg.norm(g, axis=1))
+    return np.maximum(f @ g.T / norms, 0)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_similarities_and_consensus_of_panels_follow_their_definitions(seed):
+    rng = np.random.default_rng(seed)
+    panels = [rng.permutation(GENES[:12])[: rng.integers(9, 13)] for _ in range(3)]
+    panels += [panels[0][::-1], panels[1][:8]]
+    fits = [
+        pd.DataFrame(rng.gamma(0.5, size=(rng.integers(2, 4), len(panel))) + 1e-3, columns=panel)
+        for panel in panels
+    ]
+    found = nmfscale.cluster_topics(fits, min_common=1, min_similarity=0.1)
+    for i in range(5):
+        for j in range(i):
+            block = found.similarities[np.ix_(found.fits == i, found.fits == j)]
+            assert_allclose(block, lift_similarities(fits, i, j), atol=1e-9)
+    topics = pd.concat(fits).reindex(columns=found.feature_names).to_numpy()
+    topics = topics / np.nansum(topics, axis=1, keepdims=True)
+    for c, q in enumerate(found.consensus):
+        of_cluster = topics[found.labels == c]
+        assert_array_equal(found.measured[c], ~np.isnan(of_cluster).all(axis=0))
+        shares = (~np.isnan(of_cluster) * q).sum(axis=1, keepdims=True)
+        expected = np.nansum(of_cluster, axis=0) / np.maximum(
+            (~np.isnan(of_cluster) / shares).sum(axis=0), 1e-12
+        )
+        assert_allclose(q, expected / expected.sum(), atol=1e-6)
+
+
 @pytest.mark.parametrize("metric", ["lift", "cosine", "bhattacharyya"])
 def test_genes_of_one_panel_do_not_matter(truth, metric):
     rng = np.random.default_rng(5)
