@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import BoundArguments
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -50,6 +50,18 @@ def _run_job(function: Callable[..., Any], bound: BoundArguments, options: JobOp
 # Decorators of functions with ``**job: Unpack[...]``, which then has all options.
 run_options = takes_options(RunOptions, _OF_RUN)
 job_options = takes_options(JobOptions, _OF_JOB, _run_job)
+
+
+def numbers_of_topics(n_components: Any, such_as: str) -> list[int]:
+    """Return different numbers of topics, in their order; an error ends with an example."""
+    numbers = list(n_components) if hasattr(n_components, "__iter__") else []
+    wrong = [k for k in numbers if not isinstance(k, Integral) or isinstance(k, bool) or k < 1]
+    if wrong or not numbers:
+        raise ValueError(
+            f"n_components has {shown(wrong[0] if wrong else n_components)}: positive integers are "
+            f"needed, {such_as}."
+        )
+    return list(dict.fromkeys(map(int, numbers)))
 
 
 def part_of_job(job: JobOptions, name: str) -> JobOptions:

@@ -71,7 +71,7 @@ def test_several_numbers_of_topics(paths, tmp_path):
 
 def test_what_cannot_be_fitted():
     for wrong in (3, [], [2, 0], "23"):
-        with pytest.raises(ValueError, match="n_components is .*: a list of positive integers"):
+        with pytest.raises(ValueError, match="n_components has .*: positive integers are"):
             nmfscale.fit_each(MODEL, {"a": np.ones((3, 3))}, n_components=wrong)
     with pytest.raises(ValueError, match="no source could be fitted: 0: ValueError"):
         nmfscale.fit_each(MODEL, [-np.ones((3, 3))])

@@ -27,7 +27,7 @@ from ...models.pipelines import estimator_and_input
 from ...storage.atomic import user_path
 from ...terminal import progress_bar
 from ..design.groups import checked_labels
-from ..job import JobOptions, job_options, part_of_job
+from ..job import JobOptions, job_options, numbers_of_topics, part_of_job
 from ..replicates.excess_variance import varies_more
 from ..replicates.folds import Folds
 from ..replicates.replicates import check_positive
@@ -163,7 +163,8 @@ def select_k(
     >>> found.to_frame().columns.tolist()[:3]
     ['n_components', 'score', 'score_error']
     """
-    numbers = _checked_numbers(n_components)
+    given = [n_components] if isinstance(n_components, Integral) else n_components
+    numbers = sorted(numbers_of_topics(given, "such as range(2, 21)"))
     estimator, X = estimator_and_input(estimator, X)
     check_estimator(estimator)
     check_positive("n_splits", n_splits)
@@ -190,20 +191,6 @@ def select_k(
         n_fits = int(n_splits) * len(numbers) * splits.n_fits
         advance = stack.enter_context(progress_bar(n_fits, "fits", " fits", job["verbose"]))
         return splits.compared(int(n_splits), unit, held_out, advance)
-
-
-def _checked_numbers(n_components: Any) -> list[int]:
-    try:
-        numbers = [n_components] if isinstance(n_components, Integral) else list(n_components)
-    except TypeError:
-        numbers = []
-    wrong = [k for k in numbers if not isinstance(k, Integral) or isinstance(k, bool) or k < 1]
-    if wrong or not numbers:
-        what = shown(wrong[0]) if wrong else shown(n_components)
-        raise ValueError(
-            f"n_components has {what}: positive integers are needed, such as range(2, 21)."
-        )
-    return sorted({int(k) for k in numbers})
 
 
 def _check_held_out(held_out: Any, units: Any) -> None:

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -25,7 +24,7 @@ from ...models.persistence import load_model
 from ...models.pipelines import estimator_and_input, refuse_swapped
 from ...storage.atomic import user_path
 from ...terminal import progress_bar
-from ..job import RunOptions, run_options
+from ..job import RunOptions, numbers_of_topics, run_options
 
 # Seconds that a fit on a worker may take, as long as the worker lives.
 _PATIENCE = 7 * 86_400.0
@@ -139,7 +138,9 @@ def fit_each(
     """
     refuse_swapped(estimator, sources, "the sources")
     named = _named_sources(sources)
-    numbers = [None] if n_components is None else _checked_numbers(n_components)
+    numbers: list[Any] = [None]
+    if n_components is not None:
+        numbers = numbers_of_topics(n_components, "such as [5, 8]; one belongs in the estimator")
     parts = [_Part(name, k) for name in named for k in numbers]
     parameters = estimator_and_input(estimator, None)[0].get_params(deep=False)
     client = None if job["client"] is None else resolve_client(job["client"])
@@ -182,19 +183,6 @@ def _by_source(fits: Mapping[_Part, Any], parts: Sequence[_Part]) -> Fits:
         else:
             by_source.setdefault(part.source, {})[part.n_components] = fits[part]
     return by_source
-
-
-def _checked_numbers(n_components: Any) -> list[int]:
-    """Return different numbers of topics, in their order."""
-    numbers = [] if isinstance(n_components, str | bytes) else n_components
-    numbers = list(numbers) if hasattr(numbers, "__iter__") else []
-    wrong = [k for k in numbers if not isinstance(k, Integral) or isinstance(k, bool) or k < 1]
-    if wrong or not numbers:
-        raise ValueError(
-            f"n_components is {shown(wrong[0] if wrong else n_components)}: a list of positive "
-            "integers is needed, such as [5, 8, 10]; a single number belongs in the estimator."
-        )
-    return list(dict.fromkeys(map(int, numbers)))
 
 
 def _number_of(part: _Part) -> dict[str, int]:
