@@ -291,6 +291,7 @@ def test_groups_of_samples_are_counted():
         ([np.eye(2)] * 2, {"groups": {"0": "a"}}, "groups has no entry for .*'1'"),
         ([np.eye(2)] * 2, {"features": "all"}, "features='all' is not one of 'pairwise', 'common'"),
         ([np.eye(2)] * 2, {"min_common": 0}, "min_common is 0: a positive integer"),
+        ({"a": {2: -np.eye(2)}, "b": np.eye(2)}, {}, r"models\['a'\]\[2\]: components must be"),
         ({"a": {}, "b": np.eye(2)}, {}, r"models\['a'\] is an empty dict"),
         (
             {name: pd.DataFrame(np.ones((2, 9)), columns=[*"abcdefgh", name]) for name in "xyz"}

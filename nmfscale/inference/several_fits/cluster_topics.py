@@ -143,7 +143,10 @@ def cluster_topics(
     >>> found.to_frame("topics").cluster.tolist()
     [0, 1, 1, 0, 0, 2]
     """
-    entries, names, entry_of, fits = _checked_fits(models)
+    entries, places, fits = _checked_fits(models)
+    names = tuple(_name_of(entries[i], key) for i, key in places)
+    if len(set(names)) < len(names):
+        raise ValueError("models: the names of two fits are the same text.")
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}.")
     if not isinstance(min_similarity, Real) or not 0 < min_similarity <= 1:
@@ -156,9 +159,9 @@ def cluster_topics(
         for argument, given in (("samples", samples), ("groups", groups))
     ]
     of_samples, of_groups = (
-        None if each is None else tuple(each[i] for i in entry_of) for each in labels
+        None if each is None else tuple(each[i] for i, _ in places) for each in labels
     )
-    called = [f"models[{name!r}]" for name in names]
+    called = [f"models[{entries[i]!r}]{'' if key is None else f'[{key!r}]'}" for i, key in places]
     topics, topic_names = zip(
         *(topics_of(fit, name) for name, fit in zip(called, fits, strict=True)), strict=True
     )
@@ -173,14 +176,14 @@ def cluster_topics(
         similarities, clusters, fit_of, panels,
         {
             "fit_names": names, "topic_names": tuple(sum(topic_names, ())),
-            "samples": of_samples or tuple(entries[i] for i in entry_of), "groups": of_groups,
+            "samples": of_samples or tuple(entries[i] for i, _ in places), "groups": of_groups,
             "n_common": n_common, "min_similarity": float(min_similarity),
         },
     )  # fmt: skip
 
 
-def _checked_fits(models: Any) -> tuple[tuple[str, ...], tuple[str, ...], list[int], list[Any]]:
-    """Return names of the entries, names of the fits, the entry of each fit, and the fits."""
+def _checked_fits(models: Any) -> tuple[tuple[str, ...], list[tuple[int, Any]], list[Any]]:
+    """Return names of the entries, the entry of each fit and its key there, and the fits."""
     if isinstance(models, Mapping):
         entries, values = tuple(map(str, models)), [*models.values()]
     elif isinstance(models, list | tuple) or getattr(models, "ndim", 0) == 3:
@@ -190,20 +193,18 @@ def _checked_fits(models: Any) -> tuple[tuple[str, ...], tuple[str, ...], list[i
             f"models is {type(models).__name__}: a dict of fits by name is needed, such as "
             '{"donor 1": model, "donor 2": other}, or a list of fits.'
         )
-    names, entry_of, fits = [], [], []
+    places: list[tuple[int, Any]] = []
+    fits = []
     for i, (entry, value) in enumerate(zip(entries, values, strict=True)):
         of_entry = value if isinstance(value, Mapping) else {None: value}
         if not of_entry:
             raise ValueError(f"models[{entry!r}] is an empty dict: a fit is needed.")
         for key, fit in of_entry.items():
-            names.append(_name_of(entry, key))
-            entry_of.append(i)
+            places.append((i, key))
             fits.append(model_of(fit))
     if len(fits) < 2:
         raise ValueError(f"models has {len(fits)} fits: at least two are needed.")
-    if len(set(names)) < len(names):
-        raise ValueError("models: the names of two fits are the same text.")
-    return entries, tuple(names), entry_of, fits
+    return entries, places, fits
 
 
 def _name_of(entry: str, key: Any) -> str:
