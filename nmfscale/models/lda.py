@@ -156,6 +156,9 @@ class LDA(OnlineLDA):
         given all others. It usually rises, may fall, and is far higher than for new samples.
     n_batch_iter_ : int
         Number of batches that `partial_fit` has seen.
+    measured_share_ : ndarray of shape (n_features,), float64
+        Share of the weight of all batches that measured a feature; it only exists if batches
+        lacked features that were not measured.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
 sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_, \
 topic_names_
@@ -248,12 +251,6 @@ topic_names_
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
     }
     loadings_are_proportions = True
-    array_axes: ClassVar[dict[str, str]] = {
-        "topic_word_posterior_": "km",
-        "doc_topic_posterior_": "nk",
-        "doc_topic_prior_": "k",
-        "topic_word_prior_": "km",
-    }
     parameters_of_topics = ("doc_topic_prior",)
     start_arguments: ClassVar[dict[str, str]] = {
         "loadings": "doc_topic_posterior_",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,13 @@ class FixedTopicsLDA(CountModel):
     topic_word_posterior_: Array
     topic_word_prior: Any
     topic_word_prior_: Any
+    array_axes: ClassVar[dict[str, str]] = {
+        "topic_word_posterior_": "km",
+        "doc_topic_posterior_": "nk",
+        "doc_topic_prior_": "k",
+        "topic_word_prior_": "km",
+        "measured_share_": "m",
+    }
 
     # in a restricted copy: the share of each topic in its features, (K,)
     _shares = cast("Array | None", None)

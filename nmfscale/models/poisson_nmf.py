@@ -12,13 +12,13 @@ from ..methods.conversion import poisson_to_multinomial
 from ..methods.topics.merging import merged_factors
 from .arguments.parameters import estimator
 from .arguments.penalty import penalty_of
-from .factorization import CountFactorization
 from .fitted import Fitted
 from .from_components import FromComponents
+from .online_factors import OnlineFactorization
 
 
 @estimator
-class PoissonNMF(FromComponents, CountFactorization):
+class PoissonNMF(FromComponents, OnlineFactorization):
     """Poisson non-negative matrix factorization by maximum likelihood.
 
     The counts are modelled as ``x_ij ~ Poisson((L F^T)_ij)`` with non-negative loadings L and
@@ -115,6 +115,8 @@ class PoissonNMF(FromComponents, CountFactorization):
         They have mean 1 and variance 1 / a. "auto" estimates it; without differences
         between batches it becomes infinite, and all efficiencies 1, as with ``np.inf``. With 0
         there is no prior.
+    learning_decay, learning_offset : float, default=0.7, 10.0
+        Batch t of :meth:`partial_fit` has weight ``(learning_offset + t) ** -learning_decay``.
     integer : {"warn", "allow", "require"}, default="warn"
         How to treat counts that are not whole numbers. "warn": log-normalised values, as after
         ``scanpy.pp.log1p``, are refused, because their exponentials less 1 are multiples of whole
@@ -257,6 +259,13 @@ class PoissonNMF(FromComponents, CountFactorization):
         Shape a of their prior, as estimated or given.
     topic_names_ : ndarray of shape (n_components,), object
         Names of topics, if they were set by :meth:`rename_topics`, or are those of `seeds`.
+    n_batch_iter_, n_samples_seen_ : int
+        Number of batches, and of their samples, since :meth:`partial_fit` was called first; the
+        samples of a fit before it count. These and the next two exist after `partial_fit` only.
+    mean_counts_, mean_loadings_ : ndarray of shape (n_components, n_features), float64
+        Moving averages over batches of the expected counts of each component in a feature, per
+        sample, and of the loadings of samples in which the feature was measured. Without priors,
+        ``components_`` are the quotients.
     from_table_ : str
         File or type of the table that the components come from (:meth:`from_components`); otherwise
         it does not exist.

@@ -36,7 +36,8 @@ inner_iter, extrapolate
         As in :class:`PoissonNMF`. The penalty applies to the fit before it is converted, which
         keeps zeros. With an exponent of 1 and norm="l1", it changes only `size_factors_` and the
         deviance.
-    batch_shape, integer, dtype, n_threads, memory_limit, random_state, verbose, callback
+    batch_shape, learning_decay, learning_offset, integer, dtype, n_threads, memory_limit, \
+random_state, verbose, callback
         As in :class:`PoissonNMF`.
 
     Attributes
@@ -56,7 +57,8 @@ inner_iter, extrapolate
 feature_names_in_, sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, \
 topic_names_, from_table_, seed_, warnings_, row_weights_, has_size_factors_, fixed_topics_, \
 fixed_features_, fixed_samples_, measured_, panel_, batches_, batch_, batch_efficiencies_, \
-batch_shape_, has_missing_entries_, starts_, moves_
+batch_shape_, has_missing_entries_, starts_, moves_, n_batch_iter_, n_samples_seen_, \
+mean_counts_, mean_loadings_
         As in :class:`PoissonNMF`.
 
     References

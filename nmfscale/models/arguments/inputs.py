@@ -25,6 +25,11 @@ from .names import default_missing, keep_names, matched_counts
 Array = NDArray[Any]
 # Arguments of `fit` that messages about unknown ones do not list.
 _NOT_LISTED = ("layer", "raw", "source")
+# Attributes of a different fit, or of batches, which a fit deletes.
+_OF_ANOTHER = {
+    "topic_names_", "from_table_", "n_batch_iter_", "n_samples_seen_", "mean_counts_",
+    "mean_loadings_", "measured_share_",
+}  # fmt: skip
 
 
 class CountInputs:
@@ -48,33 +53,12 @@ class CountInputs:
     _features: Array | None = None
     _taken: Any
 
-    def _counts(self, X: Any, reading: Mapping[str, Any], *, reset: bool) -> CountMatrix:
-        """Return counts in this process; with `reset` the model takes their names and totals.
-
-        `reading` holds the options of `as_counts` that say what to read.
-        """
-        self._check_reading(reading)
-        counts = self._read(X, reading)
-        X = with_names(X, counts, reading)
-        if not reset:
-            remedy = (
-                "every batch needs the features of the first: add columns of 0 for features that "
-                "do not occur in it."
-            )
-            counts = matched_counts(self, X, counts, default_missing(self, counts), remedy)[0]
-            self._check_unmeasured(counts)
-            return counts
-        self._check_unmeasured(counts)
-        self._check_feature_weights(counts)
-        self._take_names(X, counts)
-        return counts
-
     def _take_names(self, X: Any, counts: CountMatrix) -> None:
         """Keep the names and totals of the counts of a fit."""
         keep_names(self, X, counts)
         self.sample_names_, self.obs_ = counts.sample_names, counts.obs
         self._take_totals(counts)
-        for name in {"topic_names_", "from_table_"} & vars(self).keys():  # of a different fit
+        for name in _OF_ANOTHER & vars(self).keys():
             delattr(self, name)
 
     def _take_totals(self, counts: CountMatrix) -> None:

@@ -19,6 +19,7 @@ from ...counts.warn import warn_caller
 from ...readers.streams.matching import REMEDY, FeatureWording, lacking_names, select_features
 
 Array = NDArray[Any]
+_IN_ORDER = "give X[model.feature_names_in_]."
 
 
 def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
@@ -36,17 +37,21 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
         validate_data(estimator, X, reset=True, skip_check_array=True)
     else:
         _check_n_features(estimator, counts, reset=True)
-    names = counts.feature_names
-    if names is not None:
-        of_text = all(isinstance(name, str) for name in names)
-        kept = "feature_names_in_" if of_text else "feature_labels_"
-        setattr(estimator, kept, np.asarray(names, dtype=object))
+    if counts.feature_names is not None:
+        take_feature_names(estimator, counts.feature_names)
     if counts.of_text:
         estimator.of_text_ = True
     if counts.modalities is not None:
         estimator.modalities_ = counts.modalities
     if counts.feature_weights is not None:
         estimator.feature_weights_ = counts.feature_weights
+
+
+def take_feature_names(estimator: Any, names: Array) -> None:
+    """Store names of features: as `feature_names_in_` if they are text."""
+    of_text = all(isinstance(name, str) for name in names)
+    kept = "feature_names_in_" if of_text else "feature_labels_"
+    setattr(estimator, kept, np.asarray(names, dtype=object))
 
 
 def feature_names_of(model: Any, counts: CountMatrix) -> Array | None:
@@ -63,8 +68,9 @@ def _is_frame(X: Any) -> bool:
 
 
 def matched_counts(
-    estimator: Any, X: Any, counts: CountMatrix, missing: str = "error", remedy: str | None = None
-) -> tuple[CountMatrix, Array | None]:
+    estimator: Any, X: Any, counts: CountMatrix, missing: str = "error",
+    remedy: str | None = None, more: Array | None = None,
+) -> tuple[CountMatrix, Array | None]:  # fmt: skip
     """Return new counts with the features in the order of the fit, matched by name.
 
     If the fit or the counts have no names, the number of features must be that of the fit. A
@@ -72,10 +78,10 @@ def matched_counts(
 
     `missing` says how to treat features of the fit that the counts lack: raise an error; leave them
     out and also return a mask (m,) of the others ("restrict"); or set their counts to 0 ("zero").
-    `remedy` is the advice of the error if `missing` cannot be chosen.
+    `remedy` is the advice of the error if `missing` cannot be chosen. With `more`, names of
+    features that follow those of the fit, there is no warning, and features may be in any order.
     """
-    # only for a DataFrame with text columns; scikit-learn ignores other columns
-    is_frame = _is_frame(X) and _get_feature_names(X) is not None
+    is_frame = is_named_frame(X)
     names, reference = counts.feature_names, names_of(estimator, 1)
     subject = type(estimator).__name__
     if names is None or reference is None:
@@ -84,6 +90,8 @@ def matched_counts(
             _check_feature_names(estimator, X if is_frame else None, reset=False)
         _warn_of_one_side(estimator, names, subject)
         return counts, None
+    if more is not None:
+        reference = np.concatenate([reference, more])
     names, reference = same_kind(names, reference)
     if names.tolist() == reference.tolist():
         return counts, None
@@ -95,16 +103,29 @@ def matched_counts(
         )
     lacking = lacking_names(names, reference)
     refused = bool(lacking) and (missing == "error" or len(lacking) == len(reference))
-    asked = is_frame and hasattr(estimator, "feature_names_in_")
+    asked = is_frame and more is None
     if asked and (refused or not lacking and len(names) == len(reference)):
-        advice = (remedy or REMEDY) if lacking else "give X[model.feature_names_in_]."
-        try:
-            validate_data(estimator, X, reset=False, skip_check_array=True)
-        except ValueError as error:
-            raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
+        refuse_columns(estimator, X, (remedy or REMEDY) if lacking else _IN_ORDER)
     own, other = f"that {subject} was fitted to", f"that {subject} was not fitted to"
     wording = FeatureWording(own, other, "in the fit")
-    return select_features(counts, names, reference, wording, missing, remedy or REMEDY)
+    return select_features(
+        counts, names, reference, wording, missing, remedy or REMEDY, warns=more is None
+    )
+
+
+def is_named_frame(X: Any) -> bool:
+    """Whether X is a DataFrame with text columns; scikit-learn ignores other columns."""
+    return _is_frame(X) and _get_feature_names(X) is not None
+
+
+def refuse_columns(estimator: Any, X: Any, advice: str) -> None:
+    """Raise scikit-learn's error about the columns of a DataFrame, followed by advice."""
+    if not hasattr(estimator, "feature_names_in_"):
+        return
+    try:
+        validate_data(estimator, X, reset=False, skip_check_array=True)
+    except ValueError as error:
+        raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
 
 
 def _with_modality(names: Array, modalities: Array) -> Array:

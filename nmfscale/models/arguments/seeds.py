@@ -70,19 +70,16 @@ def _seeded(model: Any, names: Any, totals: Array, *, warns: bool) -> SeededTopi
             "seeds are names of features, and X has no names: pass a DataFrame or AnnData object, "
             "or feature_names= to fit."
         )
-    place: dict[str, list[int]] = {}
-    for j, name in enumerate(as_text(names).tolist()):
-        place.setdefault(name, []).append(j)
-    pseudo, lacking = np.zeros((len(totals), K)), list[str]()
-    for k, (topic, words) in enumerate(seeds.items()):
-        there = [j for word in words for j in place.get(word, ())]
-        lacking += [word for word in words if word not in place]
-        if words and not there:
+    place = _places(names)
+    lacking = list[str]()
+    for topic, words in seeds.items():
+        missing = [word for word in words if word not in place]
+        if words and len(missing) == len(words):
             raise ValueError(
                 f"seeds[{shown(topic)}]: X has none of {such_as(words)}: seeds need the names of "
                 f"features of X, such as {such_as(place)}."
             )
-        pseudo[there, k] = model.seed_weight * np.asarray(totals, np.float64)[there]
+        lacking += missing
     if lacking and warns:
         warn_caller(
             f"X lacks {len(lacking):,} of the {sum(map(len, seeds.values())):,} seeds, such as "
@@ -92,7 +89,24 @@ def _seeded(model: Any, names: Any, totals: Array, *, warns: bool) -> SeededTopi
     named = [*seeds, *(f"topic {k}" for k in range(len(seeds), K))]
     if repeated := [name for name in seeds if named.count(name) > 1]:
         raise ValueError(f"seeds: {shown(repeated[0])} is the name of a topic without seeds, too.")
-    return SeededTopics(np.array(named, object), pseudo)
+    return SeededTopics(np.array(named, object), pseudo_counts(model, names, totals))
+
+
+def pseudo_counts(model: Any, names: Any, totals: Array) -> Array:
+    """Return the pseudo-counts (m, K) of the seeds of a model among features with these totals."""
+    place, pseudo = _places(names), np.zeros((len(totals), model.n_components))
+    for k, words in enumerate(_checked(model.seeds).values()):
+        there = [j for word in words for j in place.get(word, ())]
+        pseudo[there, k] = model.seed_weight * np.asarray(totals, np.float64)[there]
+    return pseudo
+
+
+def _places(names: Any) -> dict[str, list[int]]:
+    """Return the features of each name, as text."""
+    place: dict[str, list[int]] = {}
+    for j, name in enumerate(as_text(names).tolist()):
+        place.setdefault(name, []).append(j)
+    return place
 
 
 def _checked(seeds: Any) -> dict[str, list[str]]:

@@ -56,7 +56,7 @@ def lacking_names(names: Array, reference: Array) -> list[Any]:
 
 def select_features(
     counts: CountMatrix, names: Array, reference: Array, wording: FeatureWording, missing: str,
-    remedy: str = REMEDY,
+    remedy: str = REMEDY, *, warns: bool = True,
 ) -> tuple[CountMatrix, Array | None]:  # fmt: skip
     """Return counts with features `names` arranged in the order of `reference`, another order.
 
@@ -68,7 +68,8 @@ def select_features(
     if lacking and (missing == "error" or len(lacking) == len(reference)):
         raise ValueError(_lacks(names, reference, lacking, wording, remedy))
     columns = _places(names, reference, wording)
-    if done := _done(counts, names, reference, columns, wording, missing):
+    done = _done(counts, names, reference, columns, wording, missing) if warns else ""
+    if done:
         warn_caller(done)
     there = columns >= 0
     if there.all():

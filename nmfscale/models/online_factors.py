@@ -1,0 +1,285 @@
+"""Online maximum likelihood of two factors: factors that follow one batch after the other.
+
+Online EM (Cappe and Moulines 2009; Lefevre, Bach and Fevotte 2011). With loadings of the samples of
+a batch at their optimum, sums over its n samples are estimates of
+
+    a_jk = sum_i x_ij l_ik f_jk / mu_ij / n,  the expected counts of a topic in a feature, and
+    b_k = sum_i l_ik / n,  its mean loading.
+
+Moving averages A and B of these, with weights that fall from batch to batch, give F = A / B. B has
+a number for each feature, because a batch may lack features that were not measured.
+
+Each batch takes `ROUNDS` rounds, in which a, b and F are updated. In a round, factors are raised to
+a share of the overall frequency of their feature, or EM could not move them from zero: what earlier
+batches by chance did not show, and features that they lacked. This share is ``LEAST_SHARE / t`` in
+batch t, so that it vanishes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, ClassVar, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval
+
+from ..counts.argument_types import CountsLike
+from ..counts.names import names_of
+from ..engine import progress
+from ..engine.local import LocalExecutor
+from ..engine.threads import single_blas_thread
+from ..methods.poisson.priors import gamma_prior
+from ..methods.projection.expected_counts import expected_counts, needs_of_expected_counts
+from ..readers.streams.matching import Missing
+from .arguments.fit_options import ReadingOptions, with_options
+from .arguments.new_features import Batch, NewFeatures, with_new_rows
+from .arguments.parameters import check_values, estimator
+from .arguments.seeds import SeededTopics, pseudo_counts
+from .factorization import CountFactorization
+from .online import OnlineModel
+
+Array = NDArray[Any]
+
+ROUNDS, LEAST_SHARE = 3, 0.2
+# Least share of features that earlier batches had in the counts of a batch, for a start.
+_LEAST_KNOWN = 0.1
+# Attributes with an entry for each feature that a projection does not use.
+_OF_FEATURES = {"mean_counts_", "mean_loadings_", "feature_totals_"}
+
+
+@estimator
+class OnlineFactorization(OnlineModel, CountFactorization):
+    """The method `partial_fit` of :class:`PoissonNMF` and :class:`TopicModel`."""
+
+    learning_decay: float = 0.7
+    learning_offset: float = 10.0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CountFactorization._parameter_constraints,
+        "learning_decay": [Interval(Real, 0, 1, closed="both")],
+        "learning_offset": [Interval(Real, 0, None, closed="left")],
+    }
+    array_axes: ClassVar[dict[str, str]] = {"mean_counts_": "km", "mean_loadings_": "km"}
+    not_in_batches: ClassVar[dict[str, str]] = {
+        "batches_": "batch=", "measured_": "measured=", "has_missing_entries_": "data_weights=",
+        "has_size_factors_": "size_factors=", "row_weights_": "row_weights=",
+        "fixed_topics_": "fixed_topics=", "fixed_features_": "fixed_features=",
+        "fixed_samples_": "fixed_samples=", "feature_weights_": "weights of features",
+    }  # fmt: skip
+
+    @with_options(ReadingOptions)
+    def partial_fit(
+        self,
+        X: CountsLike,
+        y: Any = None,
+        *,
+        new_features: NewFeatures = "error",
+        missing: Missing | None = None,
+        **options: Unpack[ReadingOptions],
+    ) -> Self:
+        """Update the components with one batch of new samples (online EM).
+
+        The first batch is fitted as by :meth:`fit`. Later ones change the components by moving
+        averages [1]_ [2]_. A fit to all samples at once reaches a higher likelihood, even from a
+        file larger than memory; batches are for samples that arrive over time.
+
+        Parameters
+        ----------
+        X : counts of shape (n_samples, n_features)
+            As in :meth:`fit`. Features are matched with those of the model by name.
+        y : None
+            Ignored.
+        new_features : {"error", "add", "ignore"}, default="error"
+            How to treat features that the model does not have, such as words of new texts. "error"
+            raises an error. "add" adds them to the model, behind its features. "ignore" leaves out
+            their counts.
+        missing : {"error", "restrict", "zero"}, default=None
+            How to treat features of the model that `X` lacks, and those that are added, which
+            earlier batches lacked. "zero" takes their counts as 0. "restrict" means that they were
+            not measured: a batch does not change the features that it lacks, and an added feature
+            has the frequency that it has in the batches that have it. None means "zero" for words,
+            as in :meth:`transform`, and "error" otherwise.
+        layer, raw, **source
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        self : object
+            Estimator with updated components; :meth:`transform` finds loadings. The first batch may
+            follow a fit, or :meth:`from_components`. Attributes of samples are deleted.
+
+        Raises
+        ------
+        ValueError, OSError, MemoryLimitError
+            As in :meth:`fit`. ValueError also if features do not match; with `penalty`; or after a
+            fit with `batch`, `measured`, weights, sizes or fixed parameters.
+        KeyboardInterrupt
+            If Ctrl-C is pressed: the model then is that of the batches before.
+
+        Notes
+        -----
+        Batch t has the weight ``(learning_offset + t) ** -learning_decay``, and all before it the
+        rest. `prior_factors` and `seeds` are those of all samples so far. An array as
+        `prior_factors` needs a row for each feature: a DataFrame with rows for words to come.
+
+        References
+        ----------
+        .. [1] Cappe, Moulines (2009). On-line expectation-maximization algorithm for latent data
+           models. Journal of the Royal Statistical Society B 71, 593-613.
+        .. [2] Lefevre, Bach, Fevotte (2011). Online algorithms for nonnegative matrix factorization
+           with the Itakura-Saito divergence. IEEE Workshop on Applications of Signal Processing to
+           Audio and Acoustics.
+
+        Examples
+        --------
+        >>> import nmfscale
+        >>> first = nmfscale.text_counts(["red apple", "red cherry", "blue sky"])
+        >>> second = nmfscale.text_counts(["blue sea", "red apple"])
+        >>> model = nmfscale.TopicModel(2, random_state=0).partial_fit(first)
+        >>> model.partial_fit(second, new_features="add").feature_names_in_.tolist()
+        ['apple', 'blue', 'cherry', 'red', 'sky', 'sea']
+        """
+        check_values(self)
+        if self.penalty is not None:
+            raise ValueError("partial_fit has no penalty: set penalty=None, or use fit.")
+        with self._all_or_nothing():
+            fitted = hasattr(self, "components_")
+            batch = self._read_batch(X, options, new_features, missing)
+            if fitted:
+                self._follow(batch)
+            else:
+                self._begin(batch)
+            self._end_batch(batch)
+        return self
+
+    def _begin(self, batch: Batch) -> None:
+        """Fit the first batch."""
+        self.fit(batch.counts)
+        if self.interrupted_:
+            raise KeyboardInterrupt
+        self._take_means()
+        self.n_batch_iter_ = 0
+
+    def _take_means(self) -> None:
+        """Set the averages A and B of a fit; those of a table of components come from a batch."""
+        K, m = self.components_.shape
+        self.n_samples_seen_, self.n_batch_iter_ = 0, 0
+        self.mean_counts_ = self.mean_loadings_ = np.zeros((K, m))
+        if not hasattr(self, "loadings_"):
+            return
+        L, F = self._factors()
+        n, F = len(L), np.asarray(F, np.float64)
+        pseudo, rate = self._prior_of_factors(F.shape, self.feature_totals_)
+        mean, u = L.mean(axis=0, dtype=np.float64), self.components_.sum(axis=1, dtype=np.float64)
+        amounts = np.divide(mean * F.sum(axis=0), u, out=u * 0, where=u > 0)
+        self.n_samples_seen_ = n
+        self.mean_counts_ = np.maximum(F * (mean + rate / n) - pseudo / n, 0).T
+        self.mean_loadings_ = np.repeat(amounts[:, None], m, axis=1)
+
+    def _follow(self, batch: Batch) -> None:
+        """Update the components with a batch; attributes are replaced, and not changed."""
+        counts, n_new = batch.counts, len(batch.names)
+        if not hasattr(self, "mean_counts_"):
+            self._take_means()
+        F, A, B = (
+            with_new_rows(np.asarray(values.T, np.float64), n_new)
+            for values in (self.components_, self.mean_counts_, self.mean_loadings_)
+        )
+        if n_new and not batch.restricted:
+            B[-n_new:] = B.max(axis=0)  # measured in all samples
+        rho = self._weight_of_batch()
+        seen = self.n_samples_seen_ + counts.shape[0]
+        frequency = _overall(A, B, F, batch, rho)
+        if n_new and batch.restricted:  # expected counts of other features stay the same
+            new = frequency[-n_new:, None]
+            F[-n_new:] = new / max(1 - new.sum(), _LEAST_KNOWN) * F.sum(axis=0)
+        start, sums = F, self._sums_of_batch(batch, frequency)
+        for _ in range(ROUNDS):
+            after = _averages(A, B, start, *sums(F), batch.features, rho)
+            F = self._maximised(F, *after, seen)
+        self._keep_factors(F, *after)
+        self.n_samples_seen_ = seen
+
+    def _sums_of_batch(
+        self, batch: Batch, frequency: Array
+    ) -> Callable[[Array], tuple[Array, Array]]:
+        """Return a function of factors (m, K) that returns a and b of a batch: see the module."""
+        counts, n_threads = batch.counts, self.threads_for(batch.counts)
+        needs = needs_of_expected_counts(counts, self.n_components)
+        folder = self._plan(counts, needs, None, n_threads)
+        share, n = LEAST_SHARE / (self.n_batch_iter_ + 1), counts.shape[0]
+
+        def sums(F: Array) -> tuple[Array, Array]:
+            model = copy.copy(self)
+            for name in _OF_FEATURES & vars(model).keys():  # without those that the batch adds
+                delattr(model, name)
+            model.components_ = _raised(F, frequency, share).T
+            if batch.there is not None:
+                model = model._restricted(batch.there)
+            executor = LocalExecutor(counts.layout(n_threads), n_threads, folder)
+            with single_blas_thread(), progress.shown(self.verbose, "partial_fit", n):
+                rows_pass = model._projection(counts, None, gathered=False)
+                a, b = expected_counts(rows_pass, executor)
+            return a / n, b / n
+
+        return sums
+
+    def _keep_factors(self, F: Array, A: Array, B: Array) -> None:
+        """Set the components and the averages; topics sum to one."""
+        if self.loadings_are_proportions:
+            scales = F.sum(axis=0)
+            scales[scales == 0] = 1
+            F, B = F / scales, B * scales
+        self.components_ = np.ascontiguousarray(F.T.astype(self.fit_dtype()))
+        self.mean_counts_, self.mean_loadings_ = map(np.ascontiguousarray, (A.T, B.T))
+
+    def _prior_of_factors(self, shape: tuple[int, int], totals: Array) -> tuple[Any, Any]:
+        """Return pseudo-counts and rates for these totals (m,) of the features."""
+        names = names_of(self, 1)
+        prior = gamma_prior(self.prior_factors, shape, "prior_factors", names=names)
+        if self.seeds is not None:
+            prior = SeededTopics(names, pseudo_counts(self, names, totals)).prior(prior)
+        return (0.0, 0.0) if prior is None else prior
+
+    def _maximised(self, F: Array, A: Array, B: Array, seen: int) -> Array:
+        """Return the factors with the highest likelihood, or posterior, for averages A and B.
+
+        Those of topics without loadings stay.
+        """
+        pseudo, rate = self._prior_of_factors(F.shape, seen * A.sum(axis=1))
+        above, below = A + pseudo / seen, B + rate * self._held()[1] / seen
+        best: Array = np.divide(above, below, out=F.copy(), where=below > 0)
+        return best
+
+
+def _overall(A: Array, B: Array, F: Array, batch: Batch, rho: float) -> Array:
+    """Return the frequency (m,) of each feature in all counts so far and those of a batch."""
+    counts, here = batch.counts, batch.features
+    total, expected = A.sum(axis=1), (B * F.sum(axis=0)).sum(axis=1)
+    total[here] = (1 - rho) * total[here] + rho * counts.column_totals / counts.shape[0]
+    expected[here] = (1 - rho) * expected[here] + rho * counts.total / counts.shape[0]
+    frequency: Array = np.divide(total, expected, out=total * 0, where=expected > 0)
+    return frequency
+
+
+def _raised(F: Array, frequency: Array, share: float) -> Array:
+    """Return factors of the same column sums, raised to a share of the overall frequencies."""
+    sums = F.sum(axis=0)
+    raised = np.maximum(F, share * frequency[:, None] * sums)
+    raised *= np.divide(sums, raised.sum(axis=0), out=sums * 0, where=sums > 0)
+    return raised
+
+
+def _averages(
+    A: Array, B: Array, F: Array, a: Array, b: Array, here: Any, rho: float
+) -> tuple[Array, Array]:
+    """Return the averages A and B after a batch, in which the features `here` were measured."""
+    if not B.any():  # of a table of components: as if its samples had these loadings
+        A, B = F * b, np.repeat(b[None], len(F), axis=0)
+    A, B = (1 - rho) * A, (1 - rho) * B
+    A[here] += rho * a
+    B[here] += rho * b
+    return A, B
