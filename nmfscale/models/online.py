@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.functions import power
@@ -66,7 +65,8 @@ class OnlineModel(CountModel):
             self._take_names(X, counts)
             return first_batch(counts, new_features)
         for name, what in self.not_in_batches.items():
-            if getattr(self, name, None) is not None and np.any(getattr(self, name)):
+            value = getattr(self, name, None)
+            if value is not None and value is not False:
                 raise ValueError(
                     f"this {type(self).__name__} was fitted with {what}, and batches of "
                     f"partial_fit have none: fit it without {what}, or all samples by fit."

@@ -1,19 +1,4 @@
-"""Online maximum likelihood of two factors: factors that follow one batch after the other.
-
-Online EM (Cappe and Moulines 2009; Lefevre, Bach and Fevotte 2011). With loadings of the samples of
-a batch at their optimum, sums over its n samples are estimates of
-
-    a_jk = sum_i x_ij l_ik f_jk / mu_ij / n,  the expected counts of a topic in a feature, and
-    b_k = sum_i l_ik / n,  its mean loading.
-
-Moving averages A and B of these, with weights that fall from batch to batch, give F = A / B. B has
-a number for each feature, because a batch may lack features that were not measured.
-
-Each batch takes `ROUNDS` rounds, in which a, b and F are updated. In a round, factors are raised to
-a share of the overall frequency of their feature, or EM could not move them from zero: what earlier
-batches by chance did not show, and features that they lacked. This share is ``LEAST_SHARE / t`` in
-batch t, so that it vanishes.
-"""
+"""partial_fit of Poisson NMF and the topic model: online EM, see `methods.poisson.online_em`."""
 
 from __future__ import annotations
 
@@ -31,8 +16,17 @@ from ..counts.names import names_of
 from ..engine import progress
 from ..engine.local import LocalExecutor
 from ..engine.threads import single_blas_thread
+from ..methods.poisson.online_em import (
+    LEAST_SHARE,
+    ROUNDS,
+    averages,
+    expected_counts,
+    needs_of_batch,
+    overall_frequency,
+    raised,
+    start_of_new,
+)
 from ..methods.poisson.priors import gamma_prior
-from ..methods.projection.expected_counts import expected_counts, needs_of_expected_counts
 from ..readers.streams.matching import Missing
 from .arguments.fit_options import ReadingOptions, with_options
 from .arguments.new_features import Batch, NewFeatures, with_new_rows
@@ -43,9 +37,6 @@ from .online import OnlineModel
 
 Array = NDArray[Any]
 
-ROUNDS, LEAST_SHARE = 3, 0.2
-# Least share of features that earlier batches had in the counts of a batch, for a start.
-_LEAST_KNOWN = 0.1
 # Attributes with an entry for each feature that a projection does not use.
 _OF_FEATURES = {"mean_counts_", "mean_loadings_", "feature_totals_"}
 
@@ -136,11 +127,12 @@ class OnlineFactorization(OnlineModel, CountFactorization):
         Examples
         --------
         >>> import nmfscale
-        >>> first = nmfscale.text_counts(["red apple", "red cherry", "blue sky"])
-        >>> second = nmfscale.text_counts(["blue sea", "red apple"])
+        >>> first = nmfscale.as_counts([[3, 2, 0], [0, 0, 4]], feature_names=["ale", "hop", "oak"])
+        >>> later = nmfscale.as_counts([[1, 3], [2, 2]], feature_names=["rye", "ale"])
         >>> model = nmfscale.TopicModel(2, random_state=0).partial_fit(first)
-        >>> model.partial_fit(second, new_features="add").feature_names_in_.tolist()
-        ['apple', 'blue', 'cherry', 'red', 'sky', 'sea']
+        >>> model = model.partial_fit(later, new_features="add", missing="zero")
+        >>> model.feature_names_in_.tolist()
+        ['ale', 'hop', 'oak', 'rye']
         """
         check_values(self)
         if self.penalty is not None:
@@ -192,31 +184,29 @@ class OnlineFactorization(OnlineModel, CountFactorization):
             B[-n_new:] = B.max(axis=0)  # measured in all samples
         rho = self._weight_of_batch()
         seen = self.n_samples_seen_ + counts.shape[0]
-        frequency = _overall(A, B, F, batch, rho)
-        if n_new and batch.restricted:  # expected counts of other features stay the same
-            new = frequency[-n_new:, None]
-            F[-n_new:] = new / max(1 - new.sum(), _LEAST_KNOWN) * F.sum(axis=0)
-        start, sums = F, self._sums_of_batch(batch, frequency)
+        frequency = overall_frequency(A, B, F, counts, batch.features, rho)
+        if n_new and batch.restricted:
+            F[-n_new:] = start_of_new(frequency[-n_new:], F)
+        least = LEAST_SHARE * counts.shape[0] / seen * frequency
+        start, sums = F, self._sums_of_batch(batch, least)
         for _ in range(ROUNDS):
-            after = _averages(A, B, start, *sums(F), batch.features, rho)
+            after = averages(A, B, start, *sums(F), batch.features, rho)
             F = self._maximised(F, *after, seen)
         self._keep_factors(F, *after)
         self.n_samples_seen_ = seen
 
-    def _sums_of_batch(
-        self, batch: Batch, frequency: Array
-    ) -> Callable[[Array], tuple[Array, Array]]:
-        """Return a function of factors (m, K) that returns a and b of a batch: see the module."""
+    def _sums_of_batch(self, batch: Batch, least: Array) -> Callable[[Array], tuple[Array, Array]]:
+        """Return a function of factors (m, K) that returns a and b of a batch: see `online_em`."""
         counts, n_threads = batch.counts, self.threads_for(batch.counts)
-        needs = needs_of_expected_counts(counts, self.n_components)
+        needs = needs_of_batch(counts, self.n_components)
         folder = self._plan(counts, needs, None, n_threads)
-        share, n = LEAST_SHARE / (self.n_batch_iter_ + 1), counts.shape[0]
+        n = counts.shape[0]
 
         def sums(F: Array) -> tuple[Array, Array]:
             model = copy.copy(self)
             for name in _OF_FEATURES & vars(model).keys():  # without those that the batch adds
                 delattr(model, name)
-            model.components_ = _raised(F, frequency, share).T
+            model.components_ = raised(F, least).T
             if batch.there is not None:
                 model = model._restricted(batch.there)
             executor = LocalExecutor(counts.layout(n_threads), n_threads, folder)
@@ -253,33 +243,3 @@ class OnlineFactorization(OnlineModel, CountFactorization):
         above, below = A + pseudo / seen, B + rate * self._held()[1] / seen
         best: Array = np.divide(above, below, out=F.copy(), where=below > 0)
         return best
-
-
-def _overall(A: Array, B: Array, F: Array, batch: Batch, rho: float) -> Array:
-    """Return the frequency (m,) of each feature in all counts so far and those of a batch."""
-    counts, here = batch.counts, batch.features
-    total, expected = A.sum(axis=1), (B * F.sum(axis=0)).sum(axis=1)
-    total[here] = (1 - rho) * total[here] + rho * counts.column_totals / counts.shape[0]
-    expected[here] = (1 - rho) * expected[here] + rho * counts.total / counts.shape[0]
-    frequency: Array = np.divide(total, expected, out=total * 0, where=expected > 0)
-    return frequency
-
-
-def _raised(F: Array, frequency: Array, share: float) -> Array:
-    """Return factors of the same column sums, raised to a share of the overall frequencies."""
-    sums = F.sum(axis=0)
-    raised = np.maximum(F, share * frequency[:, None] * sums)
-    raised *= np.divide(sums, raised.sum(axis=0), out=sums * 0, where=sums > 0)
-    return raised
-
-
-def _averages(
-    A: Array, B: Array, F: Array, a: Array, b: Array, here: Any, rho: float
-) -> tuple[Array, Array]:
-    """Return the averages A and B after a batch, in which the features `here` were measured."""
-    if not B.any():  # of a table of components: as if its samples had these loadings
-        A, B = F * b, np.repeat(b[None], len(F), axis=0)
-    A, B = (1 - rho) * A, (1 - rho) * B
-    A[here] += rho * a
-    B[here] += rho * b
-    return A, B

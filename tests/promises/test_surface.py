@@ -406,7 +406,8 @@ def test_fitted_attributes_are_documented(model, tmp_path):
     written = set(documented(inspect.getdoc(model), "Attributes"))
     assert there <= written
     of_some = "feature_names_in_ feature_labels_ of_text_ topic_names_ from_table_ "
-    of_some += "modalities_ feature_weights_"
+    of_some += "modalities_ feature_weights_ "
+    of_some += "n_batch_iter_ n_samples_seen_ mean_counts_ mean_loadings_"
     assert written - there <= set(of_some.split())
     records = inspect.getdoc(nmfscale.PoissonNMF)
     assert all(f"``{name}``" in records for name in fitted.history_.dtype.names)

@@ -369,6 +369,10 @@ NOT_ASKED = {
         nmfscale.PoissonNMF, nmfscale.TopicModel, nmfscale.GammaPoisson, *OTHERS
     )},
     **{
+        f"{model}.partial_fit": "tests/models/test_partial_fit.py: counts are refused"
+        for model in ("PoissonNMF", "TopicModel")
+    },
+    **{
         f"GammaPoisson.{name}": "tests/methods/test_gamma_batches.py"
         for name in ("fit", "fit_transform", "transform", "score", "perplexity")
     },

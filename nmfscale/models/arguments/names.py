@@ -50,7 +50,8 @@ def keep_names(estimator: Any, X: Any, counts: CountMatrix) -> None:
 def take_feature_names(estimator: Any, names: Array) -> None:
     """Store names of features: as `feature_names_in_` if they are text."""
     of_text = all(isinstance(name, str) for name in names)
-    kept = "feature_names_in_" if of_text else "feature_labels_"
+    kept, other = ("feature_names_in_", "feature_labels_")[:: 1 if of_text else -1]
+    vars(estimator).pop(other, None)
     setattr(estimator, kept, np.asarray(names, dtype=object))
 
 

@@ -125,7 +125,7 @@ def add_features(model: Any, names: Array) -> None:
         return
     own = names_of(model, 1)
     assert own is not None
-    take_feature_names(model, np.concatenate([own, names]))
+    take_feature_names(model, np.concatenate(same_kind(own, names)))
     model.n_features_in_ = len(own) + len(names)
     model.unseen_features_ = with_new_rows(model.unseen_features_, len(names), True)
 
