@@ -64,6 +64,11 @@ class OnlineModel(CountModel):
         if not hasattr(self, "components_"):
             self._take_names(X, counts)
             return first_batch(counts, new_features)
+        if self.n_components != self.n_components_:
+            raise ValueError(
+                f"n_components={self.n_components}, and the model has {self.n_components_} "
+                "components, whose number partial_fit does not change: call fit."
+            )
         for name, what in self.not_in_batches.items():
             value = getattr(self, name, None)
             if value is not None and value is not False:

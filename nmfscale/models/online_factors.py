@@ -164,7 +164,7 @@ class OnlineFactorization(OnlineModel, CountFactorization):
             return
         L, F = self._factors()
         n, F = len(L), np.asarray(F, np.float64)
-        pseudo, rate = self._prior_of_factors(F.shape, self.feature_totals_)
+        pseudo, rate = self._prior_of_factors(F.shape, getattr(self, "feature_totals_", None))
         mean, u = L.mean(axis=0, dtype=np.float64), self.components_.sum(axis=1, dtype=np.float64)
         amounts = np.divide(mean * F.sum(axis=0), u, out=u * 0, where=u > 0)
         self.n_samples_seen_ = n
@@ -198,7 +198,7 @@ class OnlineFactorization(OnlineModel, CountFactorization):
     def _sums_of_batch(self, batch: Batch, least: Array) -> Callable[[Array], tuple[Array, Array]]:
         """Return a function of factors (m, K) that returns a and b of a batch: see `online_em`."""
         counts, n_threads = batch.counts, self.threads_for(batch.counts)
-        needs = needs_of_batch(counts, self.n_components)
+        needs = needs_of_batch(counts, self.n_components_)
         folder = self._plan(counts, needs, None, n_threads)
         n = counts.shape[0]
 
@@ -231,6 +231,7 @@ class OnlineFactorization(OnlineModel, CountFactorization):
         names = names_of(self, 1)
         prior = gamma_prior(self.prior_factors, shape, "prior_factors", names=names)
         if self.seeds is not None:
+            assert names is not None  # seeds need them
             prior = SeededTopics(names, pseudo_counts(self, names, totals)).prior(prior)
         return (0.0, 0.0) if prior is None else prior
 

@@ -331,6 +331,9 @@ def test_what_a_batch_cannot_continue():
         model = nmfscale.TopicModel(K, random_state=0, max_iter=2, tol=0).fit(X[:100], **options)
         with pytest.raises(ValueError, match=f"was fitted with {word}"):
             model.partial_fit(X[100:200])
+    model = nmfscale.LDA(K, random_state=0).partial_fit(X[:100]).set_params(n_components=5)
+    with pytest.raises(ValueError, match="n_components=5, and the model has 3 comp"):
+        model.partial_fit(X[100:200])
     penalty = nmfscale.experimental.SparsityPenalty(1.0)
     with pytest.raises(ValueError, match="partial_fit has no penalty"):
         nmfscale.TopicModel(K, solver="joint-em", penalty=penalty).partial_fit(X)

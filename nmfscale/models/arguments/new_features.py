@@ -80,15 +80,16 @@ def matched_batch(
     """
     missing = default_missing(model, counts) if missing is None else missing
     names, own = counts.feature_names, names_of(model, 1)
-    unnamed = names is None or own is None
-    if new_features == "add" and unnamed:
+    new, more = name_array([]), None
+    if names is not None and own is not None:
+        new = name_array(_lacking(own, names))
+    elif new_features == "add":
         whose = "X has" if names is None else "the first batch had"
         raise ValueError(
             f"new_features='add' matches features by name, and {whose} no names: {_NAMES}"
         )
-    new = name_array([] if unnamed else _lacking(own, names))
-    more = None
-    if new_features != "ignore" and not 0 < len(new) == len(names):  # if all are new: refused below
+    all_new = len(new) and len(new) == len(names)  # which is refused below, whatever the options
+    if new_features != "ignore" and not all_new:
         if len(new):
             _check_new(model, X, counts, new, new_features, missing)
         more = new if new_features == "add" else None
