@@ -239,6 +239,11 @@ def around_newton_steps(patch, function):
     _around(patch, "methods.ssnmf.descent.CoordinateDescent._newton", function)
 
 
+def around_local_steps(patch, function):
+    """Wrap a pass over blocks in this process: `function(original, executor, *steps)`."""
+    _around(patch, "engine.local.LocalExecutor.run", function)
+
+
 def note_executors(patch):
     """Return a list that records the executors of all fits on a cluster."""
     return _noted(patch, "engine.remote.DaskExecutor.__init__")
