@@ -80,10 +80,9 @@ class OnlineModel(CountModel):
         add_features(self, batch.names)
         return batch
 
-    def _weight_of_batch(self) -> float:
-        """Return the weight of the next batch relative to all before it."""
-        moment = self.learning_offset + self.n_batch_iter_ + 1
-        return float(power(moment, -self.learning_decay))
+    def _weight_at(self, moment: float) -> float:
+        """Return the weight of a batch relative to all before it, given its number or a like."""
+        return float(power(self.learning_offset + moment, -self.learning_decay))
 
     def _end_batch(self, batch: Batch) -> None:
         """Count a batch, mark its features as seen, and delete attributes of samples."""

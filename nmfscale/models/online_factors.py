@@ -112,9 +112,12 @@ class OnlineFactorization(OnlineModel, CountFactorization):
 
         Notes
         -----
-        Batch t has the weight ``(learning_offset + t) ** -learning_decay``, and all before it the
-        rest. `prior_factors` and `seeds` are those of all samples so far. An array as
-        `prior_factors` needs a row for each feature: a DataFrame with rows for words to come.
+        A batch of n samples, the last of s so far, has the weight ``(learning_offset + s / n) **
+        -learning_decay``, and all before it the rest. If batches are of one size, s / n is the
+        number of the batch; after a large fit, a small batch changes little.
+
+        `prior_factors` and `seeds` are those of all samples so far. An array as `prior_factors`
+        needs a row for each feature: a DataFrame with rows for words to come.
 
         References
         ----------
@@ -182,8 +185,8 @@ class OnlineFactorization(OnlineModel, CountFactorization):
         )
         if n_new and not batch.restricted:
             B[-n_new:] = B.max(axis=0)  # measured in all samples
-        rho = self._weight_of_batch()
         seen = self.n_samples_seen_ + counts.shape[0]
+        rho = self._weight_at(seen / counts.shape[0])  # of equal batches, the number of this one
         frequency = overall_frequency(A, B, F, counts, batch.features, rho)
         if n_new and batch.restricted:
             F[-n_new:] = start_of_new(frequency[-n_new:], F)

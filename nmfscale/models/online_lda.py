@@ -177,7 +177,7 @@ class OnlineLDA(FixedTopicsLDA, OnlineModel):
         The weight of all batches that measured a feature is one. Its topics are thus averages over
         these batches alone, and follow the first of them at once.
         """
-        weight, n_new = self._weight_of_batch(), len(batch.names)
+        weight, n_new = self._weight_at(self.n_batch_iter_ + 1), len(batch.names)
         share = getattr(self, "measured_share_", None)
         if share is None and not batch.restricted:
             return weight

@@ -116,7 +116,8 @@ class PoissonNMF(FromComponents, OnlineFactorization):
         between batches it becomes infinite, and all efficiencies 1, as with ``np.inf``. With 0
         there is no prior.
     learning_decay, learning_offset : float, default=0.7, 10.0
-        Batch t of :meth:`partial_fit` has weight ``(learning_offset + t) ** -learning_decay``.
+        A batch of :meth:`partial_fit`, n of the s samples so far, has weight ``(learning_offset + s
+        / n) ** -learning_decay``; the first has all weight.
     integer : {"warn", "allow", "require"}, default="warn"
         How to treat counts that are not whole numbers. "warn": log-normalised values, as after
         ``scanpy.pp.log1p``, are refused, because their exponentials less 1 are multiples of whole

@@ -149,6 +149,15 @@ def test_batches_may_follow_a_fit_or_a_table():
     assert not {"mean_counts_", "mean_loadings_", "n_samples_seen_", "n_batch_iter_"} & {*vars(fit)}
 
 
+def test_a_small_batch_after_a_large_fit_changes_little():
+    model = nmfscale.TopicModel(K, random_state=0).fit(X[:1000])
+    average = X[:1000].mean(axis=0)
+    model.partial_fit(X[1000:1010])
+    rho = (OFFSET + 101) ** -DECAY
+    expected = (1 - rho) * average + rho * X[1000:1010].mean(axis=0)
+    assert_allclose(model.mean_counts_.sum(axis=0), expected, rtol=1e-2, atol=1e-3)
+
+
 def test_seeds_and_priors_of_words_that_come_later():
     seeds = {"one": NAMES[[2, LATE]].tolist(), "two": [NAMES[3]]}
     with pytest.warns(UserWarning, match="X lacks 1 of the 3 seeds, such as 'word50'"):
