@@ -370,6 +370,23 @@ def test_counts_that_were_not_measured_are_refused(make):
         make(K).partial_fit(counts)
 
 
+@each_of_em
+def test_memory_is_asked_for_first(make):
+    model = make(K, random_state=0).partial_fit(X[:100]).set_params(memory_limit=1000)
+    with pytest.raises(MemoryError, match="raise memory_limit"):
+        model.partial_fit(X[100:200])
+
+
+@each_of_em
+def test_batches_in_float32(make):
+    one, other = (make(K, random_state=0, dtype=dtype) for dtype in ("float32", "float64"))
+    for rows in BATCHES[:3]:
+        one.partial_fit(X[rows])
+        other.partial_fit(X[rows])
+    assert one.components_.dtype == np.float32 and one.mean_counts_.dtype == np.float64
+    assert abs(one.score(HELD_OUT) - other.score(HELD_OUT)) < 1e-3
+
+
 @each_model
 def test_ctrl_c_keeps_the_batches_before(make, monkeypatch):
     model = make(K, random_state=0).partial_fit(named(BATCHES[0], slice(LATE)))
