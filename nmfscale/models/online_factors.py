@@ -229,7 +229,7 @@ class OnlineFactorization(OnlineModel, CountFactorization):
         self.components_ = np.ascontiguousarray(F.T.astype(self.fit_dtype()))
         self.mean_counts_, self.mean_loadings_ = map(np.ascontiguousarray, (A.T, B.T))
 
-    def _prior_of_factors(self, shape: tuple[int, int], totals: Array) -> tuple[Any, Any]:
+    def _prior_of_factors(self, shape: tuple[int, int], totals: Any) -> tuple[Any, Any]:
         """Return pseudo-counts and rates for these totals (m,) of the features."""
         names = names_of(self, 1)
         prior = gamma_prior(self.prior_factors, shape, "prior_factors", names=names)

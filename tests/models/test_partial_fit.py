@@ -260,6 +260,20 @@ def test_words_of_texts_are_added_without_a_choice_of_missing():
         assert not model.unseen_features_.any()
 
 
+@each_model
+@pytest.mark.parametrize("kinds", [(str, int), (int, str), (int, int)])
+def test_names_that_are_numbers_match_their_text(make, kinds):
+    numbers, (first, later) = np.arange(M) + 100, kinds
+    model = make(K, random_state=0)
+    for t, kind, words in ((0, first, LATE), (1, later, M)):
+        counts = sp.csr_matrix(X[BATCHES[t], :words])
+        batch = nmfscale.as_counts(counts, feature_names=[kind(name) for name in numbers[:words]])
+        model.partial_fit(batch, new_features="add", missing="zero")
+    labels = "feature_labels_" if kinds == (int, int) else "feature_names_in_"
+    assert getattr(model, labels).tolist() == [*map(later if first is int else str, numbers)]
+    assert not {"feature_labels_", "feature_names_in_"} - {labels} & {*vars(model)}
+
+
 # Where counts are -----------------------------------------------------------------------------
 
 

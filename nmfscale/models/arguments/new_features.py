@@ -138,9 +138,6 @@ def with_new_rows(values: Array, n_new: int, value: Any = 0.0) -> Array:
 
 
 def _lacking(own: Array, names: Array) -> list[Any]:
-    """Return the names that are not among `own`, as the user gave them, without repetitions."""
-    as_own, as_given = same_kind(own, names)
-    new = set(lacking_names(as_own, as_given))
-    kept = (name for name, known in zip(names.tolist(), as_given.tolist(), strict=True)
-            if known in new)  # fmt: skip
-    return [*dict.fromkeys(kept)]
+    """Return the names that are not among `own`, without repetitions."""
+    own, names = same_kind(own, names)
+    return [*dict.fromkeys(lacking_names(own, names))]
