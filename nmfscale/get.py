@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import validate_parameter_constraints
 
 from .annotated.keys import KEY
-from .annotated.places import annotated, column, symbols_of
+from .annotated.places import annotated, column_of_features, symbols_of
 from .annotated.scheme import (
     OF_A_FIT,
     OF_GROUPS,
@@ -356,6 +356,6 @@ def differential_df(
     if lfc_max is not None:
         frame = frame[frame["lfc"] <= lfc_max]
     if gene_symbols is not None:
-        symbols = column(adata, gene_symbols, "gene_symbols", "var").rename(gene_symbols)
+        symbols = column_of_features(adata, gene_symbols, "gene_symbols").rename(gene_symbols)
         frame = frame.join(symbols, on="feature")
     return frame.reset_index(drop=True)

@@ -12,6 +12,7 @@ from ..counts.base import CountMatrix
 from ..counts.integers import IntegerPolicy
 from ..counts.logarithms import check_fractions
 from ..counts.names import name_array, names_of
+from ..models.arguments.names import with_modality
 from ..readers.objects import whole_matrices
 from ..readers.open import open_counts
 from ..readers.streams.columns import select_columns
@@ -23,7 +24,7 @@ Array = NDArray[Any]
 
 def counts_of(
     adata: Any, layer: str | None, raw: bool, integer: IntegerPolicy = "warn",
-    memory_limit: Any = None, data_weights: Any = None,
+    memory_limit: Any = None, data_weights: Any = None, subject: str = "adata",
 ) -> CountMatrix:  # fmt: skip
     """Return the counts of an AnnData object; refuse logarithms of counts.
 
@@ -31,15 +32,15 @@ def counts_of(
     are missing entries.
     """
     counts = open_counts(
-        adata, layer=layer, raw=raw, integer="allow", subject="adata", in_memory=False,
+        adata, layer=layer, raw=raw, integer="allow", subject=subject, in_memory=False,
         memory_limit=memory_limit, nan=isinstance(data_weights, str) and data_weights == "nan",
     )  # fmt: skip
     if counts.first_fraction is None or integer == "allow":
         return counts
-    place = "adata.raw.X" if raw else "adata.X" if layer is None else f"adata.layers[{layer!r}]"
+    place = ".raw.X" if raw else ".X" if layer is None else f".layers[{layer!r}]"
     whole = whole_matrices(adata, layer, raw)
     others = [f"{name}, whole numbers" for name in whole]
-    check_fractions(counts, integer, place, others, _remedy(whole))
+    check_fractions(counts, integer, subject + place, others, _remedy(whole))
     return counts
 
 
@@ -72,9 +73,18 @@ def selected(counts: CountMatrix, obs: Array | None, var: Array | None) -> Count
 
 def with_features_of(model: Any, counts: CountMatrix) -> CountMatrix:
     """Return the counts of the variables that a fit has, in their own order."""
-    names = set(name_array(names_of(model, 1)))
-    var = np.array([name in names for name in name_array(counts.feature_names)])
+    var = features_in(model, counts)
     return selected(counts, None, None if var.all() else var)
+
+
+def features_in(model: Any, counts: CountMatrix) -> Array:
+    """Return a mask of the features of counts that a fit has, by name and modality."""
+    names, other = name_array(names_of(model, 1)), name_array(counts.feature_names)
+    modalities = getattr(model, "modalities_", None)
+    if modalities is not None and counts.modalities is not None:
+        names, other = with_modality(names, modalities), with_modality(other, counts.modalities)
+    of_fit = set(names)
+    return np.array([name in of_fit for name in other])
 
 
 def weights_of(adata: Any, data_weights: Any, counts: CountMatrix, raw: bool) -> Any:
@@ -102,8 +112,11 @@ def weights_of(adata: Any, data_weights: Any, counts: CountMatrix, raw: bool) ->
     return weights.compute() if hasattr(weights, "compute") else weights
 
 
-def of_fit(params: Mapping[str, Any], layer: str | None, raw: bool | None) -> dict[str, Any]:
+def of_fit(params: Mapping[str, Any], layer: Any, raw: Any) -> dict[str, Any]:
     """Return the choice of a matrix: as given, or by default that of the fit."""
     if layer is None and raw is None:
-        layer, raw = params.get("layer"), bool(params.get("raw", False))
-    return {"layer": layer, "raw": bool(raw)}
+        layer, raw = params.get("layer"), params.get("raw", False)
+    raw = raw if isinstance(raw, Mapping) else bool(raw)
+    choice = {"layer": layer, "raw": raw}
+    several = {"mod": list(params["mod"]), "modality_weights": "counts"} if "mod" in params else {}
+    return choice | several

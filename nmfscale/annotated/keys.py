@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..counts.names import shown
+from ..readers.objects import is_mudata
 from ..storage.hdf5 import text_of
 from ..storage.plain import JSON
 
@@ -82,7 +82,12 @@ def check_key(key: Any, argument: str = "key_added") -> str:
 def checked_key(adata: Any, key: Any, argument: str = "key_added") -> str:
     """Return the key of a new fit; refuse one with which anything else would be lost."""
     check_key(key, argument)
-    check_replaced(partial(getattr, adata), key, "adata", argument)
+
+    def part_of(name: str) -> Any:
+        # var of a MuData object has copies of the columns of its modalities
+        return {} if name == "var" and is_mudata(adata) else getattr(adata, name)
+
+    check_replaced(part_of, key, "adata", argument)
     return key
 
 
@@ -103,10 +108,14 @@ def check_replaced(part_of: Callable[[str], Any], key: str, where: str, argument
 def check_explained(adata: Any, key: str) -> None:
     """Refuse to replace columns with the names of those of the deviance that a fit removes."""
     name = explained_place(key)
-    for part in ("obs", "var"):
-        if name in getattr(adata, part) and "topic_quality" not in adata.uns[key]:
+    tables = {"adata.obs": adata.obs, "adata.var": adata.var}
+    if is_mudata(adata):
+        of_each = {f"mdata[{label!r}].var": part.var for label, part in adata.mod.items()}
+        tables = {"mdata.obs": adata.obs} | of_each
+    for place, table in tables.items():
+        if name in table and "topic_quality" not in adata.uns[key]:
             raise ValueError(
-                f"key={key!r}: adata.{part}[{name!r}] was not written by nmfscale, and would be "
+                f"key={key!r}: {place}[{name!r}] was not written by nmfscale, and would be "
                 "lost: rename or delete it."
             )
 
@@ -133,6 +142,11 @@ def state_of_fit(entry: Any) -> dict[str, Any] | None:
     state = _json_of(entry["model"]).get("dict")
     is_whole = isinstance(state, dict) and {"class", "parameters", "fitted"} <= state.keys()
     return state if is_whole else None
+
+
+def is_result(entry: Any) -> bool:
+    """Whether a value in ``uns`` is a fit, or a result that belongs to no fit."""
+    return state_of_fit(entry) is not None or "record" in _json_of(entry)
 
 
 def _json_of(value: Any) -> dict[str, Any]:

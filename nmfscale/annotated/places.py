@@ -10,17 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import matched, shown
-from ..readers.formats.h5ad import check_one_modality
 from ..readers.objects import is_annotated, is_mudata, part_of_annotated
+from .keys import is_result
 
 Array = NDArray[Any]
 
 
-def annotated(data: Any, mod: str | None = None) -> Any:
-    """Return the AnnData object that results are read from: `data`, or a modality of MuData."""
-    check_one_modality(mod, "mod")
+def annotated(data: Any, mod: Any = None) -> Any:
+    """Return the object that results are read from: `data`, or a modality of MuData.
+
+    A list of modalities, or None if the MuData object has results of several modalities, returns
+    the MuData object itself.
+    """
     if is_mudata(data):
         names = list(data.mod)
+        if isinstance(mod, list | tuple):
+            return _with_modalities(data, mod)
+        if mod is None and has_results(data):
+            return data
         if mod is None and len(names) == 1:
             mod = names[0]
         if mod not in data.mod:
@@ -42,20 +49,50 @@ def annotated(data: Any, mod: str | None = None) -> Any:
     raise TypeError(f"adata is a {type(data).__name__}: {remedy}.")
 
 
+def _with_modalities(mdata: Any, mod: Any) -> Any:
+    """Return a MuData object; refuse modalities that it lacks, or that are given twice."""
+    names = list(mdata.mod)
+    for at, name in enumerate(mod):
+        if name not in names or name in mod[:at]:
+            problem = "is given twice" if name in names else "is not one of them"
+            raise ValueError(
+                f"mod={shown(mod)}: {shown(name)} {problem}; the MuData object has the modalities "
+                f"{', '.join(map(repr, names))}{_perhaps(name, names)}."
+            )
+    if not mod:
+        raise ValueError("mod is empty: names of modalities are needed, such as mod=['rna', 'adt']")
+    return mdata
+
+
+def has_results(mdata: Any) -> bool:
+    """Whether a MuData object itself holds a fit or a result of several modalities."""
+    return any(is_result(value) for value in mdata.uns.values())
+
+
+def given_modalities(holder: Any, mod: Any) -> None:
+    """Refuse a MuData object without names of modalities, which a new fit needs."""
+    if is_mudata(holder) and mod is None:
+        names = list(holder.mod)
+        raise ValueError(
+            f"mod is needed: the MuData object has the modalities {', '.join(map(repr, names))}; "
+            f"mod={names[0]!r} fits one, and mod={names!r} all of them together."
+        )
+
+
 def is_object(data: Any) -> bool:
     """Whether an argument is an AnnData or MuData object."""
     return is_annotated(data) or is_mudata(data)
 
 
 def only_modality(data: Any) -> Any:
-    """Return an AnnData object, or the only modality of a MuData object."""
-    if is_mudata(data) and len(data.mod) != 1:
+    """Return an AnnData object, a MuData object with results, or its only modality."""
+    if is_mudata(data) and len(data.mod) != 1 and not has_results(data):
         names = ", ".join(map(repr, data.mod))
         raise ValueError(f"the MuData object has several modalities: {names}. Pass one of them.")
     return annotated(data)
 
 
-def writable(data: Any, mod: str | None, copy: bool) -> tuple[Any, Any]:
+def writable(data: Any, mod: Any, copy: bool) -> tuple[Any, Any]:
     """Return the AnnData object that results are written to, and what a tool returns.
 
     A view becomes an object of its own, as in scanpy. With `copy`, results are written to a copy of
@@ -117,8 +154,30 @@ def symbols_of(source: Any, gene_symbols: str | None) -> Any:
             f"gene_symbols={gene_symbols!r} is the name of a column of var of an AnnData object, "
             f"and there is a {type(source).__name__} in its place."
         )
-    symbols = column(only_modality(source), gene_symbols, "gene_symbols", "var").astype(object)
+    symbols = column_of_features(only_modality(source), gene_symbols, "gene_symbols").astype(object)
     return symbols.where(symbols.notna(), symbols.index).astype(str)
+
+
+def column_of_features(holder: Any, name: str, argument: str) -> Any:
+    """Return a column of var, by the name of the feature in a fit.
+
+    Of a MuData object, modalities without the column have the names of their variables.
+    """
+    if not is_mudata(holder):
+        return column(holder, name, argument, "var")
+    import pandas as pd
+
+    tables = {label: adata.var for label, adata in holder.mod.items()}
+    if not any(name in var for var in tables.values()):
+        raise ValueError(
+            f"{argument}={name!r} is not a column of var of any modality of the MuData object."
+        )
+    columns = []
+    for label, var in tables.items():
+        values = var[name].astype(object) if name in var else var.index.to_series()
+        columns += [values, values.set_axis([f"{label}:{own}" for own in var.index])]
+    values = pd.concat(columns).rename(name)
+    return values[~values.index.duplicated()]
 
 
 def shared_obs(whole: Any) -> Any:

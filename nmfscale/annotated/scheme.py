@@ -66,18 +66,16 @@ def check_readable(model: Any) -> None:
 
 
 def parts_of_fit(
-    model: Any, loadings: Array, fitted: Array, totals: Array, obs_names: Any, columns: Array,
+    model: Any, loadings: Array, fitted: Array, totals: Array, obs_names: Any,
     params: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return what is kept of a fit, by part of the object ("obsm", ...), with names without key.
 
     `loadings` (n_obs, K) and `totals` (n_obs,) are those of all observations, `fitted` (n_obs,)
-    marks those of the fit, `columns` (n_vars,) has the feature of each variable, or -1.
+    marks those of the fit.
     """
     import pandas as pd
 
-    topics = np.zeros((len(columns), len(model.components_)), model.components_.dtype)
-    topics[columns >= 0] = model.components_.T[columns[columns >= 0]]
     table = {FITTED: fitted, "sample_totals": totals}
     obsm: dict[str, Any] = {"X_{}": loadings}
     for name in _of_samples(model):
@@ -94,8 +92,15 @@ def parts_of_fit(
     obsm["{}_samples"] = pd.DataFrame(table, index=pd.Index(obs_names))
     return {
         "obs": {leading_place("{}"): leading_topics(model, loadings, totals)}, "obsm": obsm,
-        "varm": {"{}": topics}, "uns": {"{}": _entry(model, params)},
+        "uns": {"{}": _entry(model, params)},
     }  # fmt: skip
+
+
+def topics_at(model: Any, columns: Array) -> Array:
+    """Return topics (n_vars, K); `columns` (n_vars,) has the feature of each variable, or -1."""
+    topics = np.zeros((len(columns), len(model.components_)), model.components_.dtype)
+    topics[columns >= 0] = model.components_.T[columns[columns >= 0]]
+    return topics
 
 
 def leading_topics(model: Any, loadings: Array, totals: Array) -> Any:
@@ -140,11 +145,12 @@ def _entry(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _simple(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers, booleans and texts among values."""
+    """Return the numbers, booleans and texts among values, and arrays and dicts of texts."""
     converted = {name: plain(value) for name, value in values.items()}
     return {
         name: value for name, value in converted.items()
-        if isinstance(value, bool | float | str) or _in_64_bits(value)
+        if isinstance(value, bool | float | str | dict) or _in_64_bits(value)
+        or isinstance(value, np.ndarray) and value.dtype == object
     }  # fmt: skip
 
 
@@ -247,14 +253,20 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
     model.loadings_ = np.ascontiguousarray(loadings[kept])
     model.sample_names_ = np.asarray(names_of(adata))[kept]
     model.obs_ = table_of_samples(adata, np.flatnonzero(kept))() or None
+    known = {"sample_totals_"}
+    if "mod" in adata.uns[key]["params"]:  # every observation has its modalities
+        known.add("panel_")
     for name in _of_samples(model):
-        if not fitted[kept].all() and name != "sample_totals_":
+        if not fitted[kept].all() and name not in known:
             continue  # known for the observations of the fit only
         short = name.rstrip("_")
         if table is not None and short in table:
             setattr(model, name, np.asarray(table[short])[kept])
         elif f"{key}_{short}" in adata.obsm:
             setattr(model, name, np.asarray(adata.obsm[f"{key}_{short}"])[kept])
+    if "panel_" in known and model.panel_ is not None:
+        used, model.panel_ = np.unique(model.panel_, return_inverse=True)
+        model.measured_ = model.measured_[used]
     return model
 
 

@@ -76,7 +76,10 @@ class KnownEntries(RowsTransformer):
             return self._with_observed(replace(entries, efficiencies=of_batches)), counts
         if data_weights is None:
             check_missing_entries(self, counts)
-        is_silent = self._features is None or has_samples_of_fit(self, counts)
+        # joined modalities say which of them a sample lacks
+        is_silent = counts.modalities is None and (
+            self._features is None or has_samples_of_fit(self, counts)
+        )
         if measured is None and of_fit is not None and is_silent:
             warn_caller(
                 f"{type(self).__name__} was fitted with measured=, and nothing says what was "

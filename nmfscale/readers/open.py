@@ -265,18 +265,19 @@ def _several(choices: Mapping[str, Any]) -> tuple[str, list[str]] | None:
 
 def counts_of_modalities(
     labels: Sequence[str], opened: Callable[..., CountMatrix], weights: Any, join: Join,
-    options: dict[str, Any], in_memory: bool,
+    options: dict[str, Any], in_memory: bool, samples: Any = None,
 ) -> CountMatrix:  # fmt: skip
     """Return the counts of modalities side by side; ``opened(label, **options)`` opens one.
 
     `options` are those of `open_counts`, of which names and masks are for the joined table.
+    `samples` are as in `JoinedModalities`.
     """
     check_join(join)
     of_all = (*MASKS, "feature_names", "sample_names")
     options = given_choices(**options)
     part = {name: options.pop(name) for name in of_all if name in options}
     parts = {label: opened(label, **options) for label in labels}
-    rows = JoinedModalities(parts, join)
+    rows = JoinedModalities(parts, join, samples)
     of_modalities = weights_of_modalities(parts, weights)
     rows.about["feature_weights"] = np.repeat(
         list(of_modalities.values()), [counts.shape[1] for counts in parts.values()]

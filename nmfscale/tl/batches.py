@@ -7,8 +7,9 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ..annotated.counts import counts_of, of_fit, with_features_of
+from ..annotated.counts import of_fit, with_features_of
 from ..annotated.keys import KEY
+from ..annotated.modalities import chosen_counts
 from ..annotated.places import writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.argument_types import AnnDataLike
@@ -78,7 +79,7 @@ def batch_effects(
     counts = None
     if getattr(model, "batches_", None) is not None:
         chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
-        counts = _counts_of_fit(model, counts_of(adata, **chosen, integer="allow"))
+        counts = _counts_of_fit(model, chosen_counts(adata, **chosen, integer="allow").counts)
     result = effects(model, counts, **labels, topic_names=topics_of(adata, key))
     if isinstance(batch, str):
         result = replace(result, origin=replace(result.origin, groups=batch))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..annotated.counts import counts_of, of_fit, selected, with_features_of
+from ..annotated.counts import of_fit, selected, with_features_of
 from ..annotated.keys import KEY, check_explained, checked_result_key, explained_place
-from ..annotated.places import column, masks_of, writable
+from ..annotated.modalities import chosen_counts, keep_of_features, mask_of_observations
+from ..annotated.places import column, given_modalities, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.argument_types import AnnDataLike, MaskLike, PipelineLike
 from ..inference.choice.select_k import select_k as compare_numbers
 from ..inference.choice.topic_quality import topic_quality as measure_quality
 from ..models.base import CountModel
+from ..readers.streams.modalities import ModalityWeighting
 from .topics import as_estimator
 
 
@@ -74,14 +76,13 @@ def topic_quality(
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
     check_explained(adata, key)
     model = read_model(adata, key, every=True)
-    counts = with_features_of(model, counts_of(adata, **chosen, integer="allow"))
+    counts = with_features_of(model, chosen_counts(adata, **chosen, integer="allow").counts)
     result = measure_quality(model, counts, **options)
     keep_result(adata, key, result, "topic_quality")
     place = explained_place(key)
     adata.obs[place] = result.to_frame("samples")["explained"].to_numpy()
     of_features = result.to_frame("features").set_index("feature")["explained"]
-    of_features = of_features[~of_features.index.duplicated()]
-    adata.var[place] = of_features.reindex(adata.var_names).fillna(0.0).to_numpy()
+    keep_of_features(adata, place, of_features[~of_features.index.duplicated()], chosen.get("mod"))
     return returned
 
 
@@ -90,13 +91,14 @@ def select_k(
     n_components: Iterable[int] = range(2, 21),
     *,
     model: str | type[CountModel] | CountModel | PipelineLike = "topic",
-    layer: str | None = None,
-    raw: bool = False,
-    mask_var: MaskLike | None = None,
+    layer: str | Mapping[str, str] | None = None,
+    raw: bool | Mapping[str, bool] = False,
+    mask_var: MaskLike | Mapping[str, Any] | None = None,
     mask_obs: MaskLike | None = None,
     units: ArrayLike | None = None,
     key_added: str = "select_k",
-    mod: str | None = None,
+    mod: str | Sequence[str] | None = None,
+    modality_weights: ModalityWeighting | Mapping[str, float] | Sequence[float] | None = None,
     copy: bool = False,
     **options: Any,
 ) -> Any:
@@ -104,7 +106,7 @@ def select_k(
 
     Parameters
     ----------
-    adata, layer, raw, mask_var, mask_obs, mod, copy
+    adata, layer, raw, mask_var, mask_obs, mod, modality_weights, copy
         As in :func:`topics`.
     n_components : iterable of int, default=range(2, 21)
         Numbers of topics to compare.
@@ -142,12 +144,16 @@ def select_k(
     4
     """
     whole, (adata, returned) = adata, writable(adata, mod, copy)
+    given_modalities(adata, mod)
     checked_result_key(adata, key_added)
-    obs, var = masks_of(adata, mask_obs, mask_var, raw, whole)
+    obs = mask_of_observations(adata, mod, mask_obs, whole)
     unit_labels = column(adata, units, "units", whole=whole)
     if obs is not None and unit_labels is not None:
         unit_labels = np.asarray(unit_labels, object)[obs]
-    counts = selected(counts_of(adata, layer, raw), obs, var)
+    counts = chosen_counts(
+        adata, mod=mod, layer=layer, raw=raw, mask_var=mask_var, modality_weights=modality_weights
+    ).counts
+    counts = selected(counts, obs, None)
     estimator: Any = model
     if isinstance(model, str | type):
         estimator = as_estimator(model, prior_factors=1.1, tol=1e-3)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..annotated.counts import counts_of, of_fit, selected
+from ..annotated.counts import features_in, of_fit, selected
 from ..annotated.keys import KEY
+from ..annotated.modalities import chosen_counts
 from ..annotated.places import annotated, writable
 from ..annotated.scheme import entry_of, read_model
 from ..counts.argument_types import AnnDataLike, Topic
@@ -155,9 +156,9 @@ def _of_fit(
     Without observations of the fit, all of them are taken.
     """
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
-    model, counts = read_model(adata, key), counts_of(adata, **chosen)
+    model, counts = read_model(adata, key), chosen_counts(adata, **chosen).counts
     obs = np.isin(np.asarray(counts.sample_names), model.sample_names_)
-    var = np.isin(np.asarray(counts.feature_names), model.feature_names_in_)
+    var = features_in(model, counts)
     of_samples = columns_of(adata, labels, whole)
     if covariates is not None:
         of_samples["covariates"] = table_of(adata, covariates, whole)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from ..annotated.counts import counts_of, of_fit, selected
+from ..annotated.counts import of_fit, selected
 from ..annotated.keys import KEY
-from ..annotated.places import column, masks_of, writable
+from ..annotated.modalities import chosen_counts
+from ..annotated.places import column, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.argument_types import AnnDataLike, MaskLike
 from ..inference.features.differential import differential_features as find_features
-from .groups import topics_of
+from .groups import some_of, topics_of
 
 
 def differential_features(
@@ -33,7 +35,8 @@ def differential_features(
     Parameters
     ----------
     adata : AnnData or MuData
-        Object with a fit by :func:`topics` or loadings by :func:`transform`.
+        Object with a fit by :func:`topics` or loadings by :func:`transform`. If counts are split,
+        only observations of the fit are used.
     units : str or array-like of shape (n_obs,), optional
         Column of ``adata.obs`` with the sampling unit of each observation, such as its donor:
         errors are those between units.
@@ -76,11 +79,16 @@ def differential_features(
     """
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     chosen = of_fit(entry_of(adata, key)["params"], layer, raw)
-    var = masks_of(adata, None, mask_var, chosen["raw"])[1]
-    counts = selected(counts_of(adata, **chosen), None, var)
+    counts = chosen_counts(adata, **chosen, mask_var=mask_var).counts
     options = {"topic_names": topics_of(adata, key)} | options
     options["units"] = column(adata, units, "units", whole=whole)
-    result = find_features(read_model(adata, key, every=True), counts, **options)
+    # a split fits the topics again, to the observations of the fit
+    model = read_model(adata, key, every=options.get("split", "auto") is None)
+    obs = np.isin(np.asarray(counts.sample_names), model.sample_names_)
+    if not obs.all():
+        counts = selected(counts, obs, None)
+        options["units"] = None if units is None else some_of(options["units"], obs)
+    result = find_features(model, counts, **options)
     if isinstance(units, str):
         result = replace(result, origin=replace(result.origin, units=units))
     keep_result(adata, key, result, "differential_features")

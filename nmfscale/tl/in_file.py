@@ -6,15 +6,16 @@ restore_h5ad: a file that was half written when its program was killed is restor
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..annotated.keys import KEY, check_key, check_replaced, places_of
-from ..annotated.scheme import check_readable, parts_of_fit
+from ..annotated.keys import KEY, check_key, check_replaced, explained_place, places_of
+from ..annotated.modalities import check_topics_of_each, modalities_of_entry, topics_of_each
+from ..annotated.scheme import check_readable, parts_of_fit, topics_at
 from ..counts.names import names_of, such_as
 from ..models import CountModel
 from ..models.pipelines import FittedModel
@@ -36,7 +37,7 @@ def write_h5ad(
     key_added: str | None = None,
     layer: str | None = None,
     raw: bool = False,
-    mod: str | None = None,
+    mod: str | Sequence[str] | None = None,
 ) -> None:
     """Add a fitted model to an existing .h5ad file, as :func:`topics` adds it to an AnnData object.
 
@@ -55,8 +56,10 @@ def write_h5ad(
     layer, raw
         As in :func:`topics`. They are used only if the fit had a part of the observations: the
         loadings of the others are then estimated, for which their counts are read.
-    mod : str, optional
-        Modality of an .h5mu file; needed if there are several.
+    mod : str or list of str, optional
+        Modality of an .h5mu file; needed if there are several. A fit of several modalities is by
+        default added to the file itself and to these modalities, as by :func:`topics`; it must be a
+        fit to all observations that have one of them.
 
     Raises
     ------
@@ -102,7 +105,12 @@ def write_h5ad(
         raise TypeError(f"model is a {type(model).__name__}: a fitted model is needed.")
     check_readable(model)
     path, key = user_path(path), KEY if key_added is None else key_added
+    if mod is None and len(of_fit := set(getattr(model, "modalities_", ()))) > 1:
+        mod = sorted(of_fit, key=model.modalities_.tolist().index)
     mod = check_h5ad(path, key, mod)
+    if isinstance(mod, list):
+        _write_several(model, path, key, mod, {"layer": layer, "raw": raw})
+        return
     obs_names, var_names = read_names(path, "" if mod is None else f"mod/{mod}")
     rows, columns = _rows_of(model, obs_names, path), _columns_of(model, var_names, path)
     choice = {"layer": layer, "raw": raw, "modality": mod}
@@ -113,9 +121,44 @@ def write_h5ad(
         "n_components": len(model.components_),
     }  # fmt: skip
     parts = parts_of_fit(
-        model._taken("n", rows[fitted]), loadings, fitted, totals, obs_names, columns, params
+        model._taken("n", rows[fitted]), loadings, fitted, totals, obs_names, params
     )
+    parts["varm"] = {"{}": topics_at(model, columns)}
     _write(path, mod, key, parts)
+
+
+def _write_several(
+    model: Any, path: Path, key: str, mod: list[str], choice: dict[str, Any]
+) -> None:
+    """Add a fit of several modalities to an .h5mu file."""
+    obs_names, names = read_names(path)[0], {m: read_names(path, f"mod/{m}") for m in mod}
+    rows = _rows_of(model, obs_names, path)
+    fitted, n_topics = rows >= 0, len(model.components_)
+    there = np.isin(obs_names, np.concatenate([of_obs for of_obs, _ in names.values()]))
+    if n_others := np.count_nonzero(there & ~fitted):
+        raise ValueError(
+            f"the model was not fitted to {n_others:,} observations of {path} with one of the "
+            f"modalities {such_as(mod)}: fit it by fit(path, modality={mod}), or read the file and "
+            "add loadings by nmfscale.tl.transform."
+        )
+    loadings = np.zeros((len(rows), n_topics), model.loadings_.dtype)
+    loadings += 1 / n_topics if model.loadings_are_proportions else 0  # of empty samples
+    totals = np.zeros(len(rows))
+    loadings[fitted] = model.loadings_[rows[fitted]]
+    totals[fitted] = model.sample_totals_[rows[fitted]]
+    model = model._taken("n", rows[fitted])
+    params = choice | {
+        "model": type(model).__name__, "n_components": n_topics, "mod": np.array(mod, object)
+    }  # fmt: skip
+    parts = parts_of_fit(model, loadings, fitted, totals, obs_names, params)
+    if model.measured_ is not None:
+        panel = np.full(len(rows), len(model.measured_))
+        panel[fitted] = model.panel_
+        model.measured_ = np.append(model.measured_, np.ones_like(model.measured_[:1]), axis=0)
+        parts = parts_of_fit(model, loadings, fitted, totals, obs_names, params)
+        parts["obsm"]["{}_samples"]["panel"] = panel
+    topics = topics_of_each(model, {m: of_var for m, (_, of_var) in names.items()})
+    _write(path, mod, key, parts, topics)
 
 
 def _rows_of(model: Any, obs_names: Array, path: Path) -> Array:
@@ -221,12 +264,12 @@ def restore_h5ad(path: str | os.PathLike[str]) -> bool:
 
 
 def check_h5ad(
-    path: Path, key: str, mod: str | None = None, argument: str = "key_added"
-) -> str | None:
+    path: Path, key: str, mod: Any = None, argument: str = "key_added", of_fit: bool = False
+) -> Any:
     """Refuse, before any work, a key or a file to which no fit with this key can be added.
 
     A file that is half written is restored. Return the modality of the fit, by default the only one
-    of a MuData file.
+    of a MuData file; or those of a fit of several, which with `of_fit` the file has already.
     """
     check_key(key, argument)
     restore(path)
@@ -236,19 +279,24 @@ def check_h5ad(
     if not h5py.is_hdf5(path):  # .h5mu files begin with text of MuData
         raise ValueError(f"{path} is not an .h5ad file: it is not a file of HDF5.")
     names = modalities(path)
-    if names or mod is not None:
+    if of_fit and mod is None and names:
+        with guarded_hdf5(path) as file:
+            mod = modalities_of_entry((find(file, "uns") or {}).get(key)) or None
+    if isinstance(mod, list | tuple):
+        mod = [chosen_modality(str(path), names, label, "mod") for label in mod]
+    elif names or mod is not None:
         mod = chosen_modality(str(path), names, mod, "mod")
     with guarded_hdf5(path) as file:
         _check_parts(file, path, key, mod, argument)
     return mod
 
 
-def root_of(file: Any, mod: str | None) -> Any:
-    """Return the group of an AnnData object in a file: the file itself, or a modality of MuData."""
-    return file if mod is None else need(file, f"mod/{mod}")
+def root_of(file: Any, mod: Any) -> Any:
+    """Return the group of an object in a file: a modality of MuData, or the file itself."""
+    return need(file, f"mod/{mod}") if isinstance(mod, str) else file
 
 
-def _check_parts(file: Any, path: Path, key: str, mod: str | None, argument: str) -> None:
+def _check_parts(file: Any, path: Path, key: str, mod: Any, argument: str) -> None:
     """Refuse a file in which a fit with this key would replace what is not part of one."""
     root = root_of(file, mod)
     parts = {part: find(root, part) for part in ("obs", "var", "obsm", "varm", "uns")}
@@ -256,31 +304,49 @@ def _check_parts(file: Any, path: Path, key: str, mod: str | None, argument: str
         raise ValueError(
             f"{path} was written by anndata before 0.7: read it and write it anew first."
         )
-    where = str(path) if mod is None else f"{path}:{mod}"
+    where = f"{path}:{mod}" if isinstance(mod, str) else str(path)
     check_replaced(lambda part: parts[part] or {}, key, where, argument)
+    if isinstance(mod, list):
+        varm = {label: find(file, f"mod/{label}/varm") or {} for label in mod}
+        check_topics_of_each(varm, (parts["uns"] or {}).get(key), key, argument)
 
 
-def _write(path: Path, mod: str | None, key: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Replace the fit with a key in a file."""
+def _write(
+    path: Path, mod: Any, key: str, parts: Mapping[str, Mapping[str, Any]],
+    topics: Mapping[str, Array] | None = None,
+) -> None:  # fmt: skip
+    """Replace the fit with a key in a file; `topics` are those in ``varm`` of modalities."""
     write_elem = element_io().write_elem
     with changed_hdf5(path) as file:
         _check_parts(file, path, key, mod, "key_added")
         root = root_of(file, mod)
+        earlier = modalities_of_entry(root.get("uns", {}).get(key)) if topics else []
         for part in ("obsm", "varm", "uns"):
             if part not in root:
                 write_elem(root, part, {})
         for part, name in places_of(key):
-            if name in root.get(part, ()):
-                del root[part][name]
-                if part in ("obs", "var"):
-                    order = root[part].attrs["column-order"]
-                    root[part].attrs["column-order"] = [other for other in order if other != name]
+            _delete(root, part, name)
         for part, values in parts.items():
             for pattern, value in values.items():
                 name = pattern.format(key)
                 write_elem(root[part], name, value)
                 if part == "obs":
                     root[part].attrs["column-order"] = [*root[part].attrs["column-order"], name]
+        for label in earlier:
+            _delete(root_of(file, label), "varm", key)
+            _delete(root_of(file, label), "var", explained_place(key))
+        for label, of_modality in (topics or {}).items():
+            write_elem(root_of(file, label)["varm"], key, of_modality)
+
+
+def _delete(root: Any, part: str, name: str) -> None:
+    """Delete an entry or column of a part of an object in a file, if it is there."""
+    if name not in root.get(part, ()):
+        return
+    del root[part][name]
+    if part in ("obs", "var"):
+        order = root[part].attrs["column-order"]
+        root[part].attrs["column-order"] = [other for other in order if other != name]
 
 
 def element_io() -> Any:

@@ -148,7 +148,7 @@ def label_topics(
 
 def _rename_in_file(path: Path, names: Any, key: str, mod: str | None) -> None:
     """Write new names of topics to a file, whose counts are neither read nor written."""
-    mod = check_h5ad(path, key, mod, "key")
+    mod = check_h5ad(path, key, mod, "key", of_fit=True)
     elements, place = element_io(), leading_place(key)
     with changed_hdf5(path) as file:
         root = root_of(file, mod)

@@ -1,7 +1,8 @@
-"""topics: fit a model to an AnnData object."""
+"""topics: fit a model to an AnnData object, or to modalities of a MuData object."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, cast
 
@@ -10,17 +11,27 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from ..annotated.counts import counts_of, selected, weights_of
+from ..annotated.counts import selected
 from ..annotated.keys import KEY, checked_key
-from ..annotated.places import column, masks_of, writable
-from ..annotated.scheme import check_readable, keep, parts_of_fit
+from ..annotated.modalities import (
+    check_topics_of_each,
+    chosen_counts,
+    mask_of_observations,
+    remove_from_each,
+    topics_of_each,
+    with_measured,
+)
+from ..annotated.places import column, given_modalities, writable
+from ..annotated.scheme import check_readable, keep, parts_of_fit, topics_at
 from ..counts.argument_types import AnnDataLike
 from ..counts.base import CountMatrix
-from ..counts.names import names_of
+from ..counts.names import names_of, shown
 from ..models import CountModel
 from ..models.arguments.entry_weights import observed_counts
 from ..models.arguments.parameters import right_name
 from ..models.registry import model_named
+from ..readers.objects import is_mudata
+from ..readers.streams.modalities import ModalityWeighting
 
 Array = NDArray[Any]
 # Arguments of `fit` with a value for each sample, which may be names of columns of obs.
@@ -36,12 +47,13 @@ def topics(
     n_components: int = 10,
     *,
     model: str | type[CountModel] | CountModel = "topic",
-    layer: str | None = None,
-    raw: bool = False,
-    mask_var: ArrayLike | str | None = None,
+    layer: str | Mapping[str, str] | None = None,
+    raw: bool | Mapping[str, bool] = False,
+    mask_var: ArrayLike | str | Mapping[str, Any] | None = None,
     mask_obs: ArrayLike | str | None = None,
     key_added: str | None = None,
-    mod: str | None = None,
+    mod: str | Sequence[str] | None = None,
+    modality_weights: ModalityWeighting | Mapping[str, float] | Sequence[float] | None = None,
     copy: bool = False,
     **fit: Any,
 ) -> Any:
@@ -72,8 +84,14 @@ def topics(
         others are estimated with the fitted topics. By default all observations are fitted.
     key_added : str, optional
         Key of the results; "topics" by default.
-    mod : str, optional
-        Modality of a MuData object, which then holds the results.
+    mod : str or list of str, optional
+        Modality of a MuData object, which then holds the results. Or several modalities, which are
+        fitted together as by :func:`nmfscale.join_modalities`; the MuData object then holds the
+        results, as described below. `layer`, `raw` and `mask_var` may then be dicts by modality,
+        such as ``mask_var={"rna": "highly_variable"}``.
+    modality_weights : {"information", "counts"}, dict or sequence, optional
+        Weights of several modalities in the fit, by default "information", as in
+        :func:`nmfscale.join_modalities`.
     copy : bool, default=False
         Whether to return a copy with the results, and leave `adata` as it is.
     **fit
@@ -101,6 +119,11 @@ def topics(
             ``params``, ``topic_names``, ``seed``, ``version``, ``converged``, and ``model``, which
             :func:`nmfscale.get.model` reads. Results of an earlier fit with this key are removed.
 
+        A fit of several modalities sets these fields of the MuData object, and ``varm["topics"]``
+        of each modality, such as ``mdata["rna"].varm["topics"]``. ``params`` has `mod`, and
+        observations that have none of the modalities have the loadings of empty samples. Other
+        functions of ``nmfscale.tl``, ``get`` and ``pl`` take the MuData object without `mod`.
+
     Raises
     ------
     TypeError
@@ -120,29 +143,56 @@ def topics(
     ((100, 3), (50, 3))
     >>> nmfscale.get.topics_df(adata).columns.tolist()
     ['topic 0', 'topic 1', 'topic 2']
+
+    Genes and proteins together:
+
+    >>> import mudata
+    >>> adt = anndata.AnnData(X.toarray()[:, :8])
+    >>> adt.var_names = [f"CD{number}" for number in range(8)]
+    >>> mdata = mudata.MuData({"rna": anndata.AnnData(X.toarray()), "adt": adt})
+    >>> nmfscale.tl.topics(mdata, 3, mod=["rna", "adt"], random_state=0)
+    >>> mdata.obsm["X_topics"].shape, mdata["adt"].varm["topics"].shape
+    ((100, 3), (8, 3))
     """
     estimator, arguments = _estimator(model, n_components, fit)
     whole, (adata, returned) = adata, writable(adata, mod, copy)
     key = checked_key(adata, KEY if key_added is None else key_added)
-    obs, var = masks_of(adata, mask_obs, mask_var, raw, whole)
+    _check_modalities(adata, mod, modality_weights, key)
+    obs = mask_of_observations(adata, mod, mask_obs, whole)
     for name in _OF_SAMPLES & arguments.keys():
         arguments[name] = column(adata, arguments[name], name, whole=whole)
     weights, integer = arguments.get(_ENTRIES), cast(Any, estimator.integer)
-    counts = counts_of(adata, layer, raw, integer, estimator.memory_limit, weights)
-    counts, weights = selected(counts, None, var), weights_of(adata, weights, counts, raw)
+    counts, weights, var = chosen_counts(
+        adata, mod=mod, layer=layer, raw=raw, mask_var=mask_var, integer=integer,
+        memory_limit=estimator.memory_limit, data_weights=weights,
+        modality_weights=modality_weights,
+    )  # fmt: skip
     if weights is not None:
         arguments[_ENTRIES] = weights
     loadings = _fit(estimator, counts, obs, arguments)
     params = {
-        "layer": layer, "raw": raw, "model": type(estimator).__name__, "n_components": n_components,
-        "mask_var": _said(mask_var), "mask_obs": _said(mask_obs),
-    }  # fmt: skip
+        "layer": _said(layer), "raw": raw, "model": type(estimator).__name__,
+        "n_components": n_components, "mask_var": _said(mask_var), "mask_obs": _said(mask_obs),
+    } | ({"mod": np.array(mod, object)} if is_mudata(adata) else {})  # fmt: skip
     observed = observed_counts(counts, weights, None)[0]
     keep_fit(
         adata, key, estimator, loadings, np.ones(adata.n_obs, bool) if obs is None else obs,
-        observed, params, places_of_features(adata, var) if not raw else None,
+        observed, params, None if raw or is_mudata(adata) else places_of_features(adata, var),
     )  # fmt: skip
     return returned
+
+
+def _check_modalities(holder: Any, mod: Any, modality_weights: Any, key: str) -> None:
+    """Refuse, before the fit, what a fit of one or of several modalities cannot have."""
+    given_modalities(holder, mod)
+    if is_mudata(holder):
+        varm = {label: holder.mod[label].varm for label in mod}
+        check_topics_of_each(varm, holder.uns.get(key), key, "key_added")
+    elif modality_weights is not None:
+        raise ValueError(
+            f"modality_weights={shown(modality_weights)} are for several modalities of a MuData "
+            "object: give their names by mod=[...]."
+        )
 
 
 def as_estimator(model: Any, **parameters: Any) -> CountModel:
@@ -217,7 +267,9 @@ def _of_part(name: str, value: Any, obs: Array, n_obs: int) -> Any:
 
 
 def _said(mask: Any) -> Any:
-    """Return how a mask was given: the name of a column, "array", or None."""
+    """Return how a mask was given: the name of a column, "array", or None; or those by modality."""
+    if isinstance(mask, Mapping):
+        return {label: _said(of_one) for label, of_one in mask.items() if of_one is not None}
     return mask if mask is None or isinstance(mask, str) else "array"
 
 
@@ -225,16 +277,28 @@ def keep_fit(
     adata: Any, key: str, model: Any, loadings: Array, fitted: Array, counts: CountMatrix,
     params: dict[str, Any], columns: Array | None,
 ) -> None:  # fmt: skip
-    """Write a fit to an AnnData object.
+    """Write a fit to an AnnData object, or one of several modalities to a MuData object.
 
     `columns` (n_vars,) has the feature of each variable, or -1; None matches them by name.
     """
-    if columns is None:
+    if columns is None and not is_mudata(adata):
         columns = places_by_name(adata.var_names, names_of(model, 1))
     totals = np.asarray(counts.row_totals, np.float64)
-    keep(
-        adata, key, parts_of_fit(model, loadings, fitted, totals, adata.obs_names, columns, params)
-    )
+    panel = None
+    if is_mudata(adata):
+        model, panel = with_measured(model, counts, fitted)
+    parts = parts_of_fit(model, loadings, fitted, totals, adata.obs_names, params)
+    if panel is not None and model.panel_ is not None:
+        parts["obsm"]["{}_samples"]["panel"] = panel
+    if is_mudata(adata):
+        remove_from_each(adata, key)
+    keep(adata, key, parts)
+    if is_mudata(adata):
+        names = {label: adata.mod[label].var_names for label in params["mod"]}
+        for label, of_modality in topics_of_each(model, names).items():
+            adata.mod[label].varm[key] = of_modality
+    else:
+        adata.varm[key] = topics_at(model, cast(Array, columns))
 
 
 def places_of_features(adata: Any, var: Array | None) -> Array:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..annotated.counts import counts_of, of_fit, selected, weights_of
+from ..annotated.counts import of_fit, with_features_of
 from ..annotated.keys import KEY, checked_key
+from ..annotated.modalities import check_topics_of_each, chosen_counts, of_each
 from ..annotated.places import annotated, writable
 from ..annotated.scheme import entry_of, read_model
 from ..counts.argument_types import AnnDataLike, PathLike
 from ..counts.integers import IntegerPolicy
-from ..counts.names import names_of
+from ..counts.names import such_as
 from ..models import CountModel
 from ..models.from_components import is_table, model_of_table
 from ..models.persistence import is_model_file, load_model
 from ..models.pipelines import FittedModel
+from ..readers.objects import is_mudata
 from ..readers.streams.matching import Missing
 from ..storage.atomic import user_path
 from ..storage.hdf5 import open_file, warn_of_journal
-from .topics import keep_fit, places_by_name
+from .topics import keep_fit
 
 
 def transform(
@@ -32,11 +35,11 @@ def transform(
     *,
     key: str = KEY,
     key_added: str | None = None,
-    layer: str | None = None,
-    raw: bool | None = None,
+    layer: str | Mapping[str, str] | None = None,
+    raw: bool | Mapping[str, bool] | None = None,
     missing: Missing = "error",
     integer: IntegerPolicy = "warn",
-    mod: str | None = None,
+    mod: str | Sequence[str] | None = None,
     copy: bool = False,
     **options: Any,
 ) -> Any:
@@ -64,8 +67,10 @@ def transform(
         :meth:`nmfscale.PoissonNMF.transform`.
     integer : {"warn", "allow", "require"}, default="warn"
         What to do about counts that are not whole numbers, as in :class:`nmfscale.PoissonNMF`.
-    mod : str, optional
-        Modality of `adata`, and of a MuData reference.
+    mod : str or list of str, optional
+        Modality of `adata`, and of a MuData reference. For a fit of several modalities, those of
+        `adata` to use: by default all of the fit that it has. ``missing="restrict"`` lets it have
+        some of them.
     copy
         As in :func:`topics`.
     **options
@@ -92,39 +97,69 @@ def transform(
     >>> new.obsm["X_topics"].shape
     (40, 3)
     """
+    model, params = _model_of(reference, key, mod, adata)
+    mod = _modalities_of(adata, model, mod)
     target, returned = writable(adata, mod, copy)
-    names = (target.raw if raw and target.raw is not None else target).var_names
-    model, params = _model_of(reference, key, mod, names)
     place = checked_key(target, key if key_added is None else key_added)
+    if is_mudata(target):
+        varm = {label: target.mod[label].varm for label in mod}
+        check_topics_of_each(varm, target.uns.get(place), place, "key_added")
+        params = params | {"mod": mod}
+    else:
+        params = {name: value for name, value in params.items() if name != "mod"}
     chosen = of_fit(params, layer, raw)
-    if layer is None and raw is None and chosen["layer"] not in target.layers:
-        chosen["layer"] = None
+    if layer is None and raw is None:
+        chosen["layer"] = _layer_in(target, chosen["layer"])
     weights, limit = options.get("data_weights"), model.memory_limit
-    counts = counts_of(target, **chosen, integer=integer, memory_limit=limit, data_weights=weights)
+    counts, weights, _ = chosen_counts(
+        target, **chosen, integer=integer, memory_limit=limit, data_weights=weights
+    )
     if weights is not None:
-        options["data_weights"] = weights_of(target, weights, counts, chosen["raw"])
+        options["data_weights"] = weights
     loadings = np.asarray(model.transform(counts, missing=missing, **options))
+    chosen = {name: chosen[name] for name in ("layer", "raw")}
     kept = params | chosen | {"transformed": True}
+    if is_mudata(target):
+        kept["mod"] = np.array(mod, object)
     none = np.zeros(target.n_obs, bool)
-    of_model = selected(counts, None, places_by_name(counts.feature_names, names_of(model, 1)) >= 0)
-    keep_fit(target, place, model, loadings, none, of_model, kept, None)
+    keep_fit(target, place, model, loadings, none, with_features_of(model, counts), kept, None)
     return returned
 
 
-def _model_of(
-    reference: Any, key: str, mod: str | None, var_names: Any
-) -> tuple[Any, dict[str, Any]]:
+def _modalities_of(adata: Any, model: Any, mod: Any) -> Any:
+    """Return the modalities of a target: as given, or those of a fit of several modalities."""
+    modalities = getattr(model, "modalities_", None)
+    if mod is not None or modalities is None or not is_mudata(adata):
+        return mod
+    of_fit = list(dict.fromkeys(modalities.tolist()))
+    if not (there := [label for label in of_fit if label in adata.mod]):
+        raise ValueError(
+            f"the MuData object has none of the modalities of the fit, {such_as(of_fit)}, but "
+            f"{such_as(adata.mod)}: give its modalities the names of the fit."
+        )
+    return there
+
+
+def _layer_in(target: Any, layer: Any) -> Any:
+    """Return the layer of a fit, None where the target lacks it."""
+    if not is_mudata(target):
+        return layer if layer in target.layers else None
+    layers = of_each(layer, list(target.mod), "layer")
+    return {label: name for label, name in layers.items() if name in target.mod[label].layers}
+
+
+def _model_of(reference: Any, key: str, mod: Any, target: Any) -> tuple[Any, dict[str, Any]]:
     """Return the model of a reference, and the parameters that an AnnData object keeps of it."""
     if isinstance(reference, CountModel):
         return reference, {}
     if is_table(reference):
-        return model_of_table(reference, var_names), {}
+        return model_of_table(reference, annotated(target, mod).var_names), {}
     if isinstance(reference, str | os.PathLike):
         path = user_path(reference)
         if is_model_file(path):
             return load_model(path), {}
         reference = _opened(path)
-    adata = annotated(reference, mod if hasattr(reference, "mod") else None)
+    adata = annotated(reference, mod if is_mudata(reference) else None)
     return read_model(adata, key), dict(entry_of(adata, key).get("params", {}))
 
 

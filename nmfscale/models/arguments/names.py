@@ -99,8 +99,8 @@ def matched_counts(
     of_fit = getattr(estimator, "modalities_", None)
     if counts.modalities is not None and of_fit is not None:
         names, reference = (
-            _with_modality(names, counts.modalities),
-            _with_modality(reference, of_fit),
+            with_modality(names, counts.modalities),
+            with_modality(reference, of_fit),
         )
     lacking = lacking_names(names, reference)
     refused = bool(lacking) and (missing == "error" or len(lacking) == len(reference))
@@ -129,7 +129,7 @@ def refuse_columns(estimator: Any, X: Any, advice: str) -> None:
         raise ValueError(f"{error}{advice[0].upper()}{advice[1:]}") from None
 
 
-def _with_modality(names: Array, modalities: Array) -> Array:
+def with_modality(names: Array, modalities: Array) -> Array:
     """Return names that begin with their modality, as only those of several modalities do."""
     return np.array(
         [

@@ -33,13 +33,16 @@ class JoinedModalities(RowStream):
     """Rows whose columns are those of several tables; samples are matched by name.
 
     `parts` are the tables by modality. With `join` "outer", samples of any table are kept, and what
-    a sample lacks was not measured in it; with "inner", samples that all tables have.
+    a sample lacks was not measured in it; with "inner", samples that all tables have. `samples` are
+    the names of the samples to keep, in their order, instead of those that `join` keeps.
     """
 
-    def __init__(self, parts: Mapping[str, CountMatrix], join: str = "outer") -> None:
+    def __init__(
+        self, parts: Mapping[str, CountMatrix], join: str = "outer", samples: Any = None
+    ) -> None:  # fmt: skip
         self._parts, labels = list(parts.values()), list(parts)
         self.subject = "the joined modalities"
-        names, self._places = matched_samples(self._parts, labels, join)
+        names, self._places = matched_samples(self._parts, labels, join, samples)
         sizes = [part.shape[1] for part in self._parts]
         self.shape = len(self._places[0]), sum(sizes)
         for label, part, places in zip(labels, self._parts, self._places, strict=True):
@@ -90,6 +93,7 @@ class JoinedModalities(RowStream):
             np.concatenate([mask[number] for (mask, _), number in zip(masks, kind, strict=True)])
             for kind in kinds
         ])  # fmt: skip
+        there[~there.any(axis=1)] = True  # samples without any modality are empty, as others are
         return None if there.all() else (there, panel.reshape(-1))
 
     def rows(self, start: int, stop: int) -> CompressedRows:  # noqa: D102
@@ -156,9 +160,12 @@ def _rows_at(counts: CountMatrix, places: Array) -> sp.csr_array:
 
 
 def matched_samples(
-    parts: Sequence[CountMatrix], labels: Sequence[str], join: str
+    parts: Sequence[CountMatrix], labels: Sequence[str], join: str, given: Any = None
 ) -> tuple[Array | None, list[Array]]:
-    """Return the names of the joined samples, and the row of each in every table, or -1."""
+    """Return the names of the joined samples, and the row of each in every table, or -1.
+
+    The joined samples are those `given`, or those that `join` keeps.
+    """
     names = [part.sample_names for part in parts]
     sizes = {label: part.shape[0] for label, part in zip(labels, parts, strict=True)}
     without = [label for label, array in zip(labels, names, strict=True) if array is None]
@@ -187,6 +194,8 @@ def matched_samples(
             f"the modalities have no sample in common; {'; '.join(shows[:2])}: give them the same "
             "names of samples."
         )
+    if given is not None:
+        samples = dict.fromkeys(as_text(np.asarray(given, object)).tolist())
     rows = [{name: at for at, name in enumerate(text)} for text in texts]
     places = [np.array([place.get(name, -1) for name in samples], np.intp) for place in rows]
     return np.array(list(samples), object), places
