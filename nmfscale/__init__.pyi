@@ -12,6 +12,7 @@ from .inference.batches.effects import batch_effects as batch_effects
 from .inference.choice.coherence import coherence as coherence
 from .inference.choice.compare_fits import compare_fits as compare_fits
 from .inference.choice.hierarchy import topic_hierarchy as topic_hierarchy
+from .inference.choice.modality_scores import score_modalities as score_modalities
 from .inference.choice.select_k import select_k as select_k
 from .inference.choice.stability import stability as stability
 from .inference.choice.topic_quality import topic_quality as topic_quality

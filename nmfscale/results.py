@@ -16,6 +16,7 @@ from .inference.choice.coherence_result import TopicCoherence
 from .inference.choice.compare_fits_result import FitComparison, FitSummary
 from .inference.choice.consensus import Consensus
 from .inference.choice.hierarchy_result import TopicHierarchy
+from .inference.choice.modality_scores_result import ModalityScores
 from .inference.choice.select_k_result import SelectK
 from .inference.choice.stability_result import Stability
 from .inference.choice.topic_quality_result import TopicQuality
@@ -47,9 +48,8 @@ __all__ = [
     "Consensus", "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts",
     "DifferentialFeatures", "Enrichment", "Estimates", "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
-    "LeadingSamples", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest", "PoissonTruth",
-    "ProportionRegression", "Pseudobulk", "RankedSamples", "SampleClusters", "SelectK", "Stability",
-    "StoredCounts", "TopicClusters", "TopicCoherence", "TopicDescription", "TopicHierarchy",
-    "TopicMatch",
-    "TopicParameters", "TopicQuality", "TopicTruth",
+    "LeadingSamples", "ModalityScores", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest",
+    "PoissonTruth", "ProportionRegression", "Pseudobulk", "RankedSamples", "SampleClusters",
+    "SelectK", "Stability", "StoredCounts", "TopicClusters", "TopicCoherence", "TopicDescription",
+    "TopicHierarchy", "TopicMatch", "TopicParameters", "TopicQuality", "TopicTruth",
 ]  # fmt: skip

@@ -71,7 +71,8 @@ def join_modalities(
     Warns
     -----
     UserWarning
-        If a file that stays on disk has its samples in another order than the first modality.
+        If a modality shows no more than noise and gets the weight "information"; or if a file that
+        stays on disk has its samples in another order than the first modality.
 
     Notes
     -----

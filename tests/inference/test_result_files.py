@@ -42,6 +42,8 @@ def results():
     model = nmfscale.TopicModel(2, random_state=0).fit(X)
     named = nmfscale.TopicModel(2, random_state=1).fit(X).rename_topics(["red", "blue"])
     noisy = nmfscale.NoisyTopicModel(2, random_state=0).fit(X)
+    joined = nmfscale.join_modalities({"a": X.to_numpy(), "b": X.to_numpy()[:, :5]})
+    both = nmfscale.TopicModel(2, random_state=0).fit(joined)
     warnings.simplefilter("ignore")  # of few units; pytest restores the filters
     many = {"random_state": 0, "units": UNITS}
     effects = nmfscale.group_effects(
@@ -69,6 +71,7 @@ def results():
         nmfscale.cluster_topics({"a": model, "b": named}),
         nmfscale.find_samples(model, n_top=2),
         nmfscale.compare_fits({"a": model, "b": named}, X),
+        nmfscale.score_modalities(both, joined, random_state=0),
         nmfscale.pseudobulk(named, X, units=UNITS, groups=GROUPS),
         nmfscale.condition_features(named, X, GROUPS, units=UNITS),
         nmfscale.enrichment(named, {"odd": [str(("gene", j)) for j in range(1, 20, 2)]}, n_top=5),

@@ -152,6 +152,54 @@ def test_programs_that_only_few_proteins_show_are_found():
     assert correlations(modality_weights="counts") < 0.6
 
 
+def test_scores_tell_a_modality_of_noise_from_others():
+    rng = np.random.default_rng(0)
+    means = {"rna": 300 * SHARES @ OF_RNA, "adt": 300 * SHARES @ OF_ADT}
+    means["noise"] = np.tile(300 * rng.dirichlet(np.ones(20)), (N, 1))
+    rows = {"rna": slice(None), "adt": LATE, "noise": slice(None)}
+
+    def drawn():
+        return {
+            label: annotated(rng.poisson(mean), label, rows[label]) for label, mean in means.items()
+        }
+
+    with pytest.warns(UserWarning, match="the counts of noise show no more than noise"):
+        nmfscale.join_modalities(drawn())
+    weights = {"modality_weights": [1, 1, 1]}
+    fitted, held = (nmfscale.join_modalities(drawn(), **weights) for _ in range(2))
+    model = nmfscale.TopicModel(K, random_state=0, prior_factors=1.1).fit(fitted)
+    scores = nmfscale.score_modalities(model, fitted, held)
+    assert scores.to_frame()["modality"].tolist() == ["rna", "adt", "noise"]
+    assert scores.n_samples.tolist() == [N, N - LATE.start, N]
+    noisy = scores.gain < 2 * scores.gain_error
+    assert noisy.tolist() == [False, False, True] and "noise" in repr(scores)
+    assert (scores.gain_from_others[:2] > 0).all()
+    # a fit of one topic to the modality alone
+    noise = nmfscale.as_counts(fitted.take_rows()[:, -20:])
+    one = nmfscale.TopicModel(1).fit(noise).components_[0]
+    x = held.take_rows().toarray()[:, -20:]
+    own = (x * np.log(one)).sum() / x.sum()
+    assert scores.one_topic[2] == pytest.approx(own, abs=1e-9) and scores.score[2] < own
+    # loadings of both, from the definition
+    mu = (model.transform(fitted) @ model.components_)[:, :GENES]
+    logs = np.log(mu / mu.sum(axis=1, keepdims=True))
+    of_rna = held.take_rows().toarray()[:, :GENES]
+    assert scores.score[0] == pytest.approx((of_rna * logs).sum() / of_rna.sum(), abs=1e-9)
+    halves = nmfscale.score_modalities(model, fitted, random_state=0)
+    assert halves.total.sum() == pytest.approx(fitted.total / 2, rel=0.02)
+
+
+def test_scores_refuse_what_has_no_modalities():
+    model = nmfscale.TopicModel(2, random_state=0, max_iter=2, tol=0).fit(RNA)
+    with pytest.raises(ValueError, match="was not fitted to joined modalities"):
+        nmfscale.score_modalities(model, RNA)
+    model.fit(joined())
+    with pytest.raises(ValueError, match="held_out has 105 samples, and X has 120"):
+        nmfscale.score_modalities(model, joined(), joined(LATE, join="inner"))
+    with pytest.raises(TypeError, match="a fitted model with a likelihood"):
+        nmfscale.score_modalities(nmfscale.FrobeniusNMF(2), joined())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

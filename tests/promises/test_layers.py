@@ -121,6 +121,7 @@ WAYS_IN = {
         "coherence",
         "hierarchy",
         "compare_fits",
+        "modality_scores",
         "consensus",
     },
     "several_fits": {"cluster_topics", "fit_each"},

@@ -22,8 +22,8 @@ NAMES = {
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features
         enrichment find_samples fit_each group_effects label_topics nearest_samples
-        permutation_test pseudobulk regress_proportions search_samples select_k stability
-        topic_hierarchy topic_quality
+        permutation_test pseudobulk regress_proportions score_modalities search_samples select_k
+        stability topic_hierarchy topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """

@@ -354,6 +354,7 @@ NOT_ASKED = {
     "join_modalities": "tests/models/test_modalities.py: a modality that samples lack",
     "tl.enrichment": "no counts: topics of the fit",
     "nearest_samples": "proportions as in find_samples",
+    "score_modalities": "tests/models/test_modalities.py: modalities that samples lack",
     "write_report": "topic_quality and proportions of the fit",
     "condition_features": "the counts of pseudobulk",
     "tl.condition_features": "the counts of pseudobulk",

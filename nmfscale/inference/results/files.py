@@ -54,6 +54,7 @@ FORMAT, FORMAT_VERSION = "nmfscale-result", 3
 _CLASSES = {
     "inference.batches.effects_result": ("BatchEffects",),
     "inference.choice.coherence_result": ("TopicCoherence",),
+    "inference.choice.modality_scores_result": ("ModalityScores",),
     "inference.choice.consensus": ("Consensus",),
     "inference.regression.least_squares": ("LeastSquares",),
     "inference.regression.moderation": ("Moderation",),

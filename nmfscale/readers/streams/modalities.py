@@ -266,10 +266,15 @@ def information(counts: CountMatrix) -> float:
     ``sum_ij (m_ij - e_ij)^2 / e_ij``, with m the true means and e those of independence. Counts
     that show nothing beyond noise have the amount that noise may have.
     """
+    return _information(counts)[0]
+
+
+def _information(counts: CountMatrix) -> tuple[float, bool]:
+    """Return the information, and whether it is what noise may have."""
     r, c, total = counts.row_totals, counts.column_totals, counts.total
     n, m = int(np.count_nonzero(r)), int(np.count_nonzero(c))
     if total <= 1 or n < 2 or m < 2:
-        return 0.0
+        return 0.0, False
     inverse = np.divide(1.0, c, out=np.zeros(len(c)), where=c > 0)
     sums = []
     for first, indptr, indices, data in counts.chunks():
@@ -280,7 +285,8 @@ def information(counts: CountMatrix) -> float:
         sums.append(np.divide(of_rows, totals, out=np.zeros(len(of_rows)), where=totals > 0))
     degrees = float(n - 1) * (m - 1)
     excess = total * (math.fsum(np.concatenate(sums)) - 1) - degrees * total / (total - 1)
-    return max(excess, _LEAST * math.sqrt(2 * degrees))
+    least = _LEAST * math.sqrt(2 * degrees)
+    return max(excess, least), excess < least
 
 
 def weights_of_modalities(parts: Mapping[str, CountMatrix], weights: Any) -> dict[str, float]:
@@ -295,9 +301,15 @@ def weights_of_modalities(parts: Mapping[str, CountMatrix], weights: Any) -> dic
             )
         if weights == "counts":
             return dict.fromkeys(labels, 1.0)
-        amounts = [
-            information(part) / max(1, int((part.row_nnz > 0).sum())) for part in parts.values()
-        ]
+        amounts = []
+        for label, part in parts.items():
+            amount, is_noise = _information(part)
+            amounts.append(amount / max(1, int((part.row_nnz > 0).sum())))
+            if is_noise:
+                warn_caller(
+                    f"the counts of {label} show no more than noise, and its weight makes much of "
+                    "it: leave it out, or give modality_weights, such as 'counts'."
+                )
         none = [label for label, amount in zip(labels, amounts, strict=True) if not amount]
         if none:
             raise ValueError(
