@@ -70,13 +70,17 @@ def topics_df(adata: AnnDataLike, key: str = KEY, *, mod: str | None = None) -> 
     return read_table(annotated(adata, mod), key)
 
 
-def components_df(adata: AnnDataLike, key: str = KEY, *, mod: str | None = None) -> Any:
+def components_df(
+    adata: AnnDataLike, key: str = KEY, *, mod: str | None = None, modality: str | None = None
+) -> Any:
     """Return the topics as a table.
 
     Parameters
     ----------
     adata, key, mod
         As in :func:`topics_df`.
+    modality : str, optional
+        Modality whose features are returned, if several were fitted together.
 
     Returns
     -------
@@ -102,6 +106,7 @@ def components_df(adata: AnnDataLike, key: str = KEY, *, mod: str | None = None)
 
     adata = annotated(adata, mod)
     fitted = read_model(adata, key)
+    fitted = fitted if modality is None else fitted.of_modality(modality)
     names = names_of_topics(adata, key, len(fitted.components_))
     return pd.DataFrame(fitted.components_, index=names, columns=fitted.feature_names_in_)
 

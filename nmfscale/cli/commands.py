@@ -171,6 +171,16 @@ def _fit_and_save(model: Any, counts: Any, target: Path, command: str, **how: An
     return 0
 
 
+def _modalities_of(model: Any) -> str:
+    """Return the modalities of a fit, with their features and weights."""
+    labels, weights = model.modalities_.tolist(), getattr(model, "feature_weights_", None)
+    return ", ".join(
+        f"{label} {labels.count(label):,} features"
+        f"{'' if weights is None else f' (weight {weights[labels.index(label)]:g})'}"
+        for label in dict.fromkeys(labels)
+    )
+
+
 def _describe_fit(model: Any) -> None:
     from ..engine.monitor import ENDS
     from ..pl.progress import ends_of_starts, final_objectives, label, objective, residuals
@@ -293,6 +303,8 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
     say(f"factors         {n_topics} topics x {n_features:,} features")
     if getattr(model, "loadings_", None) is not None:
         say(f"loadings        {len(model.loadings_):,} samples, {model.loadings_.dtype}")
+    if getattr(model, "modalities_", None) is not None:
+        say(f"modalities      {_modalities_of(model)}")
     if hasattr(model, "from_table_"):
         say(f"components from {model.from_table_}")
     if getattr(model, "batches_", None) is not None and len(model.batches_):

@@ -29,6 +29,7 @@ from ..models.topics.topics import topic_names_of
 from ..pl.canvas import topic_colors
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
+from .modalities import modality_sections
 
 # Leading features of each topic in the table, and on the map; leading samples of each topic.
 _N_FEATURES_OF_TABLE, _N_WORDS, _N_SAMPLES = 100, 8, 8
@@ -144,11 +145,15 @@ def write_report(
 
     words = topic_words(shown_model)
     names = topic_labels(topic_names_of(model, len(model.components_)), words)
+    results = list(results)
     page_sections, differential = _sections_of(map(shown_with, results), words, len(names))
+    qualities = [result for result in results if getattr(result, "modalities", None) is not None]
     if X is not None and "quality" not in [section.kind for section in page_sections]:
         from ..inference.choice.topic_quality import topic_quality
 
-        page_sections.append(sections.quality_section(shown_with(topic_quality(model, X)), words))
+        qualities = [topic_quality(model, X)]
+        page_sections.append(sections.quality_section(shown_with(qualities[0]), words))
+    page_sections += modality_sections(shown_model, names, qualities)
     if getattr(model, "batches_", None) is not None and samples is not None:
         if "batches" not in [section.kind for section in page_sections]:
             from ..inference.batches.effects import batch_effects

@@ -146,10 +146,11 @@ def topics(
 
     Genes and proteins together:
 
-    >>> import mudata
+    >>> import mudata, warnings
     >>> adt = anndata.AnnData(X.toarray()[:, :8])
     >>> adt.var_names = [f"CD{number}" for number in range(8)]
-    >>> mdata = mudata.MuData({"rna": anndata.AnnData(X.toarray()), "adt": adt})
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     mdata = mudata.MuData({"rna": anndata.AnnData(X.toarray()), "adt": adt})
     >>> nmfscale.tl.topics(mdata, 3, mod=["rna", "adt"], random_state=0)
     >>> mdata.obsm["X_topics"].shape, mdata["adt"].varm["topics"].shape
     ((100, 3), (8, 3))

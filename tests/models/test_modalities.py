@@ -1,10 +1,13 @@
 """Several modalities of the same samples: joined counts, their weights, and fits to them."""
 
+import re
+
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from shell import run
 
 import nmfscale
 from nmfscale.datasets import simulate_topic_counts
@@ -187,6 +190,91 @@ def test_scores_tell_a_modality_of_noise_from_others():
     assert scores.score[0] == pytest.approx((of_rna * logs).sum() / of_rna.sum(), abs=1e-9)
     halves = nmfscale.score_modalities(model, fitted, random_state=0)
     assert halves.total.sum() == pytest.approx(fitted.total / 2, rel=0.02)
+
+
+def test_the_part_of_a_fit_with_one_modality(tmp_path):
+    counts = joined(LATE)
+    model = nmfscale.TopicModel(K, random_state=0, tol=1e-2).fit(counts)
+    adt = model.of_modality("adt")
+    assert (adt.components_ == model.components_[:, GENES:]).all()
+    assert adt.feature_names_in_.tolist() == [*(f"p{j}" for j in range(PROTEINS - 1)), "CD3"]
+    assert not hasattr(adt, "feature_weights_") and adt.measured_ is None
+    adt.save(tmp_path / "adt.h5")
+    assert nmfscale.load(tmp_path / "adt.h5").n_features_in_ == PROTEINS
+    sets = {"odd": [f"p{j}" for j in range(1, 12, 2)]}
+    assert nmfscale.enrichment(adt, sets, n_top=3).sizes.tolist() == [5]
+    quality = nmfscale.topic_quality(model, counts)
+    table, features = (quality.to_frame(what) for what in ("modalities", "features"))
+    sums = features.groupby(counts.modalities)[["total", "deviance", "null_deviance"]].sum()
+    sums = sums.loc[table["modality"]]
+    assert table["total"].to_numpy() == pytest.approx(sums["total"].to_numpy())
+    explained = (1 - sums["deviance"] / sums["null_deviance"]).to_numpy()
+    assert table["explained"].to_numpy() == pytest.approx(explained)
+    for fit, message in ((model, "'atac' is not one of those"), (adt, "was not fitted to joined")):
+        with pytest.raises(ValueError, match=message):
+            fit.of_modality("atac")
+
+
+def test_modalities_from_the_shell_to_a_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    both = mudata.MuData({"rna": annotated(RNA, "g"), "adt": annotated(ADT, "p", LATE)})
+    both.write_h5mu("both.h5mu")
+    names = "--modality", "rna", "--modality", "adt"
+    fit = "-k", 3, "--seed", 0, "-q", "--modality-weights", "1,0.5", "--write-h5ad", "topics"
+    assert run("fit", "both.h5mu", *names, *fit, "-o", "model.h5") == 0
+    capsys.readouterr()
+    assert run("info", "model.h5") == 0
+    said = "modalities      rna 60 features (weight 1), adt 12 features (weight 0.5)"
+    assert said in capsys.readouterr().out
+    read = mudata.read_h5mu("both.h5mu")
+    shown = nmfscale.get.components_df(read, modality="adt")
+    assert shown.columns[-1] == "CD3" and shown.shape == (3, PROTEINS)
+    pytest.importorskip("bokeh")
+    assert run("report", "model.h5", "both.h5mu", *names, "-o", "report.html") == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Modalities</h2>" in page and "adt: leading features" in page
+    row = re.search(r"<td>adt</td>(.*?)</tr>", page.replace('<td class="number">', "<td>"), re.S)
+    assert row is not None and "105" in row[1] and "0.5" in row[1] and "%" in row[1]
+
+
+def test_inference_takes_joined_counts():
+    counts, start = joined(LATE), {"random_state": 0, "tol": 1e-2}
+    model = nmfscale.TopicModel(K, **start).fit(counts)
+    found = nmfscale.stability(model, counts, n_starts=2, random_state=0)
+    assert found.fit_objective >= found.objective.max() - 1
+    groups, units = np.arange(N) % 2, np.arange(N) % 10
+    drawn = nmfscale.bootstrap_fit(model, counts, groups=groups, n_replicates=2, random_state=0)
+    assert np.isfinite(drawn.group_means.estimate).all()
+    chosen = nmfscale.select_k(
+        nmfscale.TopicModel(prior_factors=1.1), counts, [2, K], n_splits=1, random_state=0
+    )
+    assert chosen.score[1] > chosen.score[0]
+    tested = nmfscale.condition_features(model, counts, np.where(units < 5, "a", "b"), units=units)
+    assert len(tested.feature_names) == GENES + PROTEINS
+
+
+def test_concat_keeps_modalities_and_equal_weights():
+    parts = {
+        name: joined(LATE, mask_obs=CELLS[rows].tolist(), modality_weights=[1, 2])
+        for name, rows in (("one", slice(40)), ("two", slice(40, None)))
+    }
+    both = nmfscale.concat(parts)
+    assert both.modalities.tolist() == parts["one"].modalities.tolist()
+    assert both.feature_weights.tolist() == [1] * GENES + [2] * PROTEINS
+    parts["two"] = joined(LATE, mask_obs=CELLS[40:].tolist(), modality_weights="counts")
+    with pytest.raises(ValueError, match="two has other feature_weights than one"):
+        nmfscale.concat(parts)
+
+
+@pytest.mark.slow
+def test_same_bits_on_a_cluster(tmp_path, client):
+    store = nmfscale.write_store(joined(LATE), tmp_path / "both.nmf").path
+    local, remote = (
+        nmfscale.TopicModel(K, **FIT | {"max_iter": 8, "tol": 0}).fit(source, **how)
+        for source, how in ((joined(LATE), {}), (store, {"client": client}))
+    )
+    assert (remote.components_ == local.components_).all()
+    assert (remote.loadings_ == local.loadings_).all()
 
 
 def test_scores_refuse_what_has_no_modalities():

@@ -45,6 +45,7 @@ NAMES = {
         BatchEffects BootstrapFit BootstrapWeights ClusteringScore ConditionFeatures Consensus
         CorrespondenceAnalysis DifferentialFeatures Enrichment Estimates FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
+        ModalityScores
         NoisyPairs Origin PermutationTest
         ProportionRegression Pseudobulk RankedSamples SampleClusters SelectK Stability TopicClusters
         TopicCoherence TopicDescription TopicHierarchy TopicMatch

@@ -98,7 +98,7 @@ def score_modalities(
     >>> parts = {}
     >>> for part in ("fitted", "held out"):
     ...     counts = {"rna": rng.poisson(0.5 * X.toarray()), "adt": rng.poisson(9, (200, 10))}
-    ...     parts[part] = nmfscale.join_modalities(counts)
+    ...     parts[part] = nmfscale.join_modalities(counts, modality_weights="counts")
     >>> model = nmfscale.TopicModel(3, random_state=0, prior_factors=1.1).fit(parts["fitted"])
     >>> scores = nmfscale.score_modalities(model, parts["fitted"], parts["held out"])
     >>> (scores.gain > 2 * scores.gain_error).tolist()

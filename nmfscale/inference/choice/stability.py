@@ -189,6 +189,11 @@ def _of_fit(model: Any, X: Any, counts: CountMatrix) -> tuple[CountMatrix, Array
     """
     counts, arguments = counts_of_fit(model, X, counts)
     further = [name for name in arguments.fixed if name != "batch"]
+    if counts.measured is not None and "measured" in further:
+        # counts that say what was measured, as joined ones, say it to the starts too
+        of_fit = arguments.fixed["measured"], arguments.fixed["panel"]
+        if all(map(np.array_equal, counts.measured, of_fit)):
+            further = [name for name in further if name not in ("measured", "panel")]
     if not (arguments.weights == 1).all():
         further.append("weights")
     if further:

@@ -221,6 +221,7 @@ def _measured(
         np.asarray(counts.row_totals, np.float64), np.asarray(counts.column_totals, np.float64),
         tuple(topic_names_of(model, len(leading))), counts.sample_names,
         feature_names_of(model, counts), n_top, rows is not None,
+        getattr(model, "modalities_", None),
     )  # fmt: skip
 
 

@@ -52,6 +52,8 @@ class TopicQuality(Result):
         Number of leading features that measure a topic.
     of_fit : bool
         Whether `X` are the counts of the fit.
+    modalities : ndarray of shape (n_features,) or None
+        Modality of each feature, if several were joined.
 
     Notes
     -----
@@ -63,6 +65,8 @@ class TopicQuality(Result):
     - "samples" and "features", a row for each sample or feature of `X`: ``sample`` or ``feature``,
       ``total``, ``deviance``, ``null_deviance`` and ``explained``, the share of the null deviance
       that the fit removes.
+    - "modalities", a row for each of several joined modalities: ``modality``, ``n_features``,
+      ``total``, ``deviance``, ``null_deviance`` and ``explained``.
     - "top_features" and "top_samples", leading features or samples of each topic: ``topic``,
       ``rank`` (from 1), and ``feature`` or ``sample``.
     """
@@ -87,6 +91,7 @@ class TopicQuality(Result):
     feature_names: Array | None
     n_top: int
     of_fit: bool
+    modalities: Array | None = None
 
     @property
     def diversity(self) -> float:
@@ -109,6 +114,7 @@ class TopicQuality(Result):
             "topics": self._of_topics,
             "samples": partial(self._of_axis, "sample"),
             "features": partial(self._of_axis, "feature"),
+            **({} if self.modalities is None else {"modalities": self._of_modalities}),
             "top_features": partial(self._leading, "feature"),
             "top_samples": partial(self._leading, "sample"),
         }
@@ -128,6 +134,20 @@ class TopicQuality(Result):
             "null_deviance": null,
             "explained": 1 - np.divide(deviance, null, out=np.ones(len(null)), where=null > 0),
         }  # fmt: skip
+
+    def _of_modalities(self) -> Columns:
+        """Return sums over the features of each modality."""
+        labels, codes = np.unique(name_array(self.modalities), return_inverse=True)
+        first = np.argsort([int(np.argmax(codes == m)) for m in range(len(labels))])
+        of_features = self._of_axis("feature")
+        sums = {
+            name: np.bincount(codes, of_features[name])[first]
+            for name in ("total", "deviance", "null_deviance")
+        }
+        null = sums["null_deviance"]
+        share = np.divide(sums["deviance"], null, out=np.ones(len(null)), where=null > 0)
+        columns = {"modality": labels[first], "n_features": np.bincount(codes)[first], **sums}
+        return columns | {"explained": 1 - share}
 
     def _leading(self, kind: str) -> Columns:
         """Return the leading samples or features of each topic."""

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from ...counts.argument_types import Topic
 from ...counts.names import names_of, shown
 from ...readers.gene_sets import read_gmt
+from .of_modality import ModalityMixin
 
 Array = NDArray[Any]
 
@@ -50,7 +51,7 @@ _OF_THE_FIT = {
 }  # fmt: skip
 
 
-class TopicsMixin:
+class TopicsMixin(ModalityMixin):
     """Methods that return a fitted copy of a model with topics reordered, merged or renamed.
 
     A model implements merging in `merged_arrays`, or says in `why_not_merged` why it cannot.

@@ -74,12 +74,30 @@ class JoinedRows(RowStream):
             "groups": None if any(codes is None for codes in groups) else np.concatenate(groups),
             "obs": partial(_joined_tables, tables, sizes, list(labels)), "of_text": of_text,
             "measured": None if of_text else self._measured(),
+            **{name: self._of_features(name, labels) for name in ("modalities", "feature_weights")},
         }  # fmt: skip
         measured: Any = self.about["measured"]
         if measured is not None:
             n_absent = int(np.count_nonzero(~measured[0].all(axis=0)))
             notes.append(f"{n_absent:,} features are absent from some tables: not measured there")
         self.source = {"files": [_origin(part) for part in parts]}
+
+    def _of_features(self, name: str, labels: Sequence[str]) -> Array | None:
+        """Return the modality or weight of each feature, if tables have them; they must agree."""
+        values: list[Any] = [part.about.get(name) for part in self._parts]
+        if all(of_part is None for of_part in values):
+            return None
+        of_all: dict[int, Any] = {}
+        for of_part, places, label in zip(values, self._places, labels, strict=True):
+            columns = np.arange(self.shape[1]) if places is None else np.asarray(places)
+            own = [None] * len(columns) if of_part is None else np.asarray(of_part).tolist()
+            for column, value in zip(columns.tolist(), own, strict=True):
+                if column >= 0 and of_all.setdefault(column, value) != value:
+                    raise ValueError(
+                        f"{label} has other {name} than {labels[0]}: join the tables of each "
+                        "modality by concat, and the modalities by join_modalities."
+                    )
+        return np.array([of_all[column] for column in range(self.shape[1])])
 
     def _measured(self) -> tuple[Array, Array] | None:
         """Return which features each table has and measured, and the panel of each row."""
