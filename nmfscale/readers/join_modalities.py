@@ -37,8 +37,8 @@ def join_modalities(
     Parameters
     ----------
     sources : dict
-        Counts of each modality by its name: paths of files or packed stores, counts, and AnnData
-        objects, such as ``mdata.mod``; also what :func:`as_counts` made of any other matrix.
+        Counts of each modality by its name: paths of files or packed stores, matrices, DataFrames,
+        counts, and AnnData objects, such as ``mdata.mod``. Samples may be in any order.
     modality_weights : {"information", "counts"}, dict or sequence, default="information"
         Weight of each modality in the log-likelihood of a fit, ``sum_m w_m loglik_m``. A weight of
         2 has the effect of two equal measurements.  "information": the same information from each,
