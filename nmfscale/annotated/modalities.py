@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..counts.base import CountMatrix, IntegerPolicy
+from ..counts.base import CountMatrix
+from ..counts.integers import IntegerPolicy
 from ..counts.names import names_of, shown, such_as
 from ..models.arguments.names import with_modality
 from ..readers.objects import is_mudata
