@@ -42,7 +42,7 @@ def topics_df(adata: AnnDataLike, key: str = KEY, *, mod: str | None = None) -> 
     key : str, default="topics"
         Key of the fit.
     mod : str, optional
-        Modality of a MuData object.
+        Modality of a MuData object; by default the object itself, if it holds a fit of several.
 
     Returns
     -------

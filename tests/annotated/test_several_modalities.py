@@ -122,7 +122,7 @@ def test_a_part_of_each_modality():
     assert getattr(nmfscale.get.model(mdata), "feature_weights_", None) is None
     nmfscale.tl.topic_quality(mdata)
     nmfscale.tl.differential_features(mdata, random_state=0)
-    nmfscale.tl.topics(mdata, 2, mod=["rna", "atac"], **FIT)  # replaces the fit
+    nmfscale.tl.topics(mdata, 2, mod=["rna", "atac"], modality_weights="counts", **FIT)
     assert "topics" not in mdata["adt"].varm
 
 
