@@ -82,4 +82,4 @@ class ModalityMixin:
             there = part.measured_ | ~part.measured_.any(axis=1, keepdims=True)
             part.measured_ = None if there.all() else there
             part.panel_ = None if there.all() else part.panel_
-        return part  # type: ignore[no-any-return]
+        return part
