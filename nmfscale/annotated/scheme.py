@@ -256,6 +256,9 @@ def read_model(adata: Any, key: str, every: bool = False) -> Any:
     known = {"sample_totals_"}
     if "mod" in adata.uns[key]["params"]:  # every observation has its modalities
         known.add("panel_")
+        if not np.asarray(table["sample_totals"])[kept & ~fitted].any():
+            # samples without counts have size 0, and may have any batch
+            known.update(name for name, axes in model._all_axes().items() if axes == "n")
     for name in _of_samples(model):
         if not fitted[kept].all() and name not in known:
             continue  # known for the observations of the fit only

@@ -126,6 +126,19 @@ def test_a_part_of_each_modality():
     assert "topics" not in mdata["adt"].varm
 
 
+def test_batches_of_cells_with_a_similar_ratio_of_modalities():
+    mdata = cells()
+    totals = [pd.Series(mdata[m].X.sum(axis=1), mdata[m].obs_names) for m in BOTH]
+    ratio = (totals[1] / totals[0].loc[totals[1].index]).reindex(mdata.obs_names)
+    mdata.obs["depth"] = np.where(ratio.isna(), "none", np.where(ratio > ratio.median(), "b", "a"))
+    nmfscale.tl.topics(mdata, 2, mod=BOTH, batch="depth", **FIT)
+    nmfscale.tl.topic_quality(mdata)
+    with pytest.warns(UserWarning, match="2 of 92 samples are left out"):
+        nmfscale.tl.batch_effects(mdata)
+    table = nmfscale.get.result(mdata, "batch_effects").to_frame("batches")
+    assert table.set_index("batch")["n_samples"].to_dict() == {"a": 30, "b": 30, "none": 30}
+
+
 def test_a_fit_is_added_to_a_file_as_to_an_object(tmp_path):
     path, mdata = tmp_path / "cells.h5mu", cells()
     mdata.write_h5mu(path)
