@@ -19,6 +19,7 @@ from .inference.choice.topic_quality import topic_quality as topic_quality
 from .inference.features.conditions import condition_features as condition_features
 from .inference.features.differential import differential_features as differential_features
 from .inference.features.enrichment import enrichment as enrichment
+from .inference.features.features_by_group import features_by_group as features_by_group
 from .inference.features.pseudobulk import pseudobulk as pseudobulk
 from .inference.groups.balance import balance as balance
 from .inference.groups.bootstrap import bootstrap_weights as bootstrap_weights

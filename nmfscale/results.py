@@ -23,6 +23,7 @@ from .inference.choice.topic_quality_result import TopicQuality
 from .inference.features.conditions_result import ConditionFeatures
 from .inference.features.differential_result import DifferentialFeatures
 from .inference.features.enrichment_result import Enrichment
+from .inference.features.features_by_group_result import FeaturesByGroup
 from .inference.features.noisy_pairs_result import NoisyPairs
 from .inference.features.pseudobulk_result import Pseudobulk
 from .inference.groups.bootstrap_result import BootstrapWeights
@@ -46,7 +47,7 @@ from .storage.store import StoredCounts
 __all__ = [
     "BatchEffects", "BootstrapFit", "BootstrapWeights", "ClusteringScore", "ConditionFeatures",
     "Consensus", "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts",
-    "DifferentialFeatures", "Enrichment", "Estimates", "FitComparison", "FitSummary",
+    "DifferentialFeatures", "Enrichment", "Estimates", "FeaturesByGroup", "FitComparison", "FitSummary",
     "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
     "LeadingSamples", "ModalityScores", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest",
     "PoissonTruth", "ProportionRegression", "Pseudobulk", "RankedSamples", "SampleClusters",

@@ -162,7 +162,7 @@ def counts_of_units(
     model, X = model_and_input(model, X)
     check_is_fitted(model, "components_")
     counts = counts_of_job(X, memory_limit, client, layer=layer, raw=raw)
-    counts, topics, among, batches = _topics_of(model, X, counts, topic_names, client)
+    counts, topics, among, batches = topics_of_counts(model, X, counts, topic_names, client)
     n, names = counts.shape[0], topics.sample_names
     labels = Labels(np.zeros(n, np.int64), (None,))
     if groups is not None:
@@ -232,7 +232,7 @@ def units_of_pseudobulk(
     return result, design, names
 
 
-def _topics_of(
+def topics_of_counts(
     model: Any, X: Any, counts: CountMatrix, topic_names: Any, client: Any
 ) -> tuple[CountMatrix, SampleTopics, SampleGroups | None, tuple[Any, ...] | None]:
     """Return counts with the features of the fit, and the amounts of topics in its samples.

@@ -70,6 +70,7 @@ _CLASSES = {
     "inference.features.conditions_result": ("ConditionFeatures",),
     "inference.features.differential_result": ("DifferentialFeatures",),
     "inference.features.enrichment_result": ("Enrichment",),
+    "inference.features.features_by_group_result": ("FeaturesByGroup",),
     "inference.regression.effects_result": ("GroupDifferences", "GroupEffects"),
     "inference.replicates.jackknife_result": ("JackknifeEstimates", "JackknifeFit"),
     "inference.features.noisy_pairs_result": ("NoisyPairs",),
