@@ -19,6 +19,7 @@ from .inference.choice.hierarchy_result import TopicHierarchy
 from .inference.choice.modality_scores_result import ModalityScores
 from .inference.choice.select_k_result import SelectK
 from .inference.choice.stability_result import Stability
+from .inference.choice.topic_levels_result import TopicLevels
 from .inference.choice.topic_quality_result import TopicQuality
 from .inference.features.conditions_result import ConditionFeatures
 from .inference.features.differential_result import DifferentialFeatures
@@ -47,10 +48,11 @@ from .storage.store import StoredCounts
 __all__ = [
     "BatchEffects", "BootstrapFit", "BootstrapWeights", "ClusteringScore", "ConditionFeatures",
     "Consensus", "Corpus", "CorrespondenceAnalysis", "CountMatrix", "Counts",
-    "DifferentialFeatures", "Enrichment", "Estimates", "FeaturesByGroup", "FitComparison", "FitSummary",
-    "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates", "JackknifeFit",
-    "LeadingSamples", "ModalityScores", "NoisyPairs", "NoisyTruth", "Origin", "PermutationTest",
-    "PoissonTruth", "ProportionRegression", "Pseudobulk", "RankedSamples", "SampleClusters",
-    "SelectK", "Stability", "StoredCounts", "TopicClusters", "TopicCoherence", "TopicDescription",
-    "TopicHierarchy", "TopicMatch", "TopicParameters", "TopicQuality", "TopicTruth",
+    "DifferentialFeatures", "Enrichment", "Estimates", "FeaturesByGroup", "FitComparison",
+    "FitSummary", "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates",
+    "JackknifeFit", "LeadingSamples", "ModalityScores", "NoisyPairs", "NoisyTruth", "Origin",
+    "PermutationTest", "PoissonTruth", "ProportionRegression", "Pseudobulk", "RankedSamples",
+    "SampleClusters", "SelectK", "Stability", "StoredCounts", "TopicClusters", "TopicCoherence",
+    "TopicDescription", "TopicHierarchy", "TopicLevels", "TopicMatch", "TopicParameters",
+    "TopicQuality", "TopicTruth",
 ]  # fmt: skip

@@ -42,10 +42,11 @@ Array = NDArray[Any]
 # Results that belong to a fit: those of groups are dicts by the column of the groups.
 OF_GROUPS = (
     "permutation_test", "group_effects", "bootstrap_weights", "correspondence_analysis",
-    "condition_features",
+    "condition_features", "features_by_group",
 )  # fmt: skip
 OF_A_FIT = (
-    "batch_effects", "differential_features", "enrichment", "topic_quality", *OF_GROUPS,
+    "batch_effects", "differential_features", "enrichment", "topic_hierarchy", "topic_quality",
+    *OF_GROUPS,
 )  # fmt: skip
 # Attributes with positions of samples, which change with the observations of an object.
 _POSITIONS = {"empty_samples_"}

@@ -20,6 +20,8 @@ from .differential import differential, split_of
 from .enrichment import add_enrichment_options, enrichment
 from .examples import EXAMPLES
 from .export import export
+from .features_by_group import add_features_by_group_options, features_by_group
+from .hierarchy import add_hierarchy_options, hierarchy
 from .in_file import add_restore_options, restore
 from .inference import bootstrap, test
 from .messages import unknown_command
@@ -375,7 +377,7 @@ samples are the units, and the test may find differences that do not exist."""
 # Commands whose options are derived from the library.
 _SLOW = (
     "fit", "test", "bootstrap", "correspondence", "select-k", "stability", "differential",
-    "conditions", "nearest", "cluster-topics",
+    "conditions", "nearest", "cluster-topics", "hierarchy",
 )  # fmt: skip
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
@@ -408,6 +410,7 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
     "search": (search, "samples of a fit that are about some words", add_search_options),
     "nearest": (nearest, "samples of a fit with topics like those of others", add_nearest_options),
     "cluster-topics": (cluster_topics, "topics that many fits share", add_cluster_topics_options),
+    "hierarchy": (hierarchy, "topics of topics, as a tree", add_hierarchy_options),
     "enrichment": (enrichment, "gene sets that are enriched in topics", add_enrichment_options),
     "batch-effects": (batch_effects, "how batches of samples differ", add_batch_options),
     "differential": (differential, "which features make each topic, with tests", _differential),
@@ -420,6 +423,11 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
         conditions,
         "which features differ between groups within topics",
         add_conditions_options,
+    ),
+    "features-by-group": (
+        features_by_group,
+        "features of topics over time, or by source",
+        add_features_by_group_options,
     ),
     "export": (export, "write tables of a model", _export),
     "report": (report, "write a page about a model, one HTML file", add_report_options),

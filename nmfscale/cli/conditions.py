@@ -29,7 +29,7 @@ from .option_groups import (
 from .parameters import add_parameter
 from .symbols import symbols_of
 
-_FORM, _FORMATS = "FILE[:COLUMN]|COLUMN", "in the formats of the command test"
+FORM, FORMATS = "FILE[:COLUMN]|COLUMN", "in the formats of the command test"
 _LEVEL = 0.05
 
 
@@ -45,14 +45,14 @@ def add_pseudobulk_options(command: argparse.ArgumentParser) -> None:
     add_model(command)
     add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT} and for nmfscale conditions; AnnData, .h5ad")
-    what = f"sampling units, such as donors, {_FORMATS} (default: samples)"
-    add("--units", type=PATH, metavar=_FORM, help=what)
+    what = f"sampling units, such as donors, {FORMATS} (default: samples)"
+    add("--units", type=PATH, metavar=FORM, help=what)
     what = "groups, such as conditions: units are split by group; same formats"
-    add("--groups", type=PATH, metavar=_FORM, help=what)
+    add("--groups", type=PATH, metavar=FORM, help=what)
     add("--topic", metavar="TOPIC", help="write only the rows of a topic to tables and .h5ad")
     what = "in .h5ad: round counts to whole numbers, as DESeq2 and pydeseq2 need them"
     add("--rounded", action="store_true", help=what)
-    _add_run(command)
+    add_run(command)
 
 
 def add_conditions_options(command: argparse.ArgumentParser) -> None:
@@ -70,17 +70,17 @@ def add_conditions_options(command: argparse.ArgumentParser) -> None:
     add_input(command, several=True)
     add_outputs(command, f"{TABLE}; {RESULT}; a plot of --topic, .png, .pdf, .svg, .html")
     add_gene_symbols(command, with_counts=True)
-    what = f"groups to compare, {_FORMATS} (default: those of the .h5)"
-    add("--groups", type=PATH, metavar=_FORM, help=what)
+    what = f"groups to compare, {FORMATS} (default: those of the .h5)"
+    add("--groups", type=PATH, metavar=FORM, help=what)
     what = (
         "sampling units, such as donors; of units in several groups, groups are compared within "
         "units; same formats (default: samples, or the units of the .h5)"
     )
-    add("--units", type=PATH, metavar=_FORM, help=what)
+    add("--units", type=PATH, metavar=FORM, help=what)
     what = "groups are compared within strata, such as batches; same formats"
-    add("--strata", type=PATH, metavar=_FORM, help=what)
+    add("--strata", type=PATH, metavar=FORM, help=what)
     what = "numbers or labels by which units differ, such as age; same formats; repeat for several"
-    add("--covariates", type=PATH, metavar=_FORM, action="append", help=what)
+    add("--covariates", type=PATH, metavar=FORM, action="append", help=what)
     what = "group that the others are compared with (default: the first in the alphabet)"
     add("--reference", metavar="GROUP", help=what)
     add_of("normalize")
@@ -91,10 +91,11 @@ def add_conditions_options(command: argparse.ArgumentParser) -> None:
     add("--topic", metavar="TOPIC", help="topic of the plot (default: the first)")
     what = "group of the plot (default: the first that is compared)"
     add("--group", metavar="GROUP", help=what)
-    _add_run(command)
+    add_run(command)
 
 
-def _add_run(command: argparse.ArgumentParser) -> None:
+def add_run(command: argparse.ArgumentParser) -> None:
+    """Add options that say where the work is done."""
     what = "such as 2GB: data that do not fit are read from the file in pieces"
     command.add_argument("--memory-limit", type=size, metavar="SIZE", help=what)
     add_cluster_options(command, "the work")
@@ -104,14 +105,14 @@ def _add_run(command: argparse.ArgumentParser) -> None:
 def pseudobulk(arguments: argparse.Namespace) -> int:
     """Sum the counts of units, topic by topic."""
     endings = (*TEXT_TABLES, *ARRAYS, ANNDATA)
-    job = Job(arguments, _inputs(arguments), endings, draws=False)
+    job = Job(arguments, inputs_of(arguments), endings, draws=False)
     from ..inference.features.pseudobulk import pseudobulk as sum_units
 
-    model, topic = _model(arguments)
+    model, topic = model_and_topic(arguments)
     with cluster_client(arguments) as client:
         counts = read_input(arguments, streamed=client is not None)
         labels = labels_of_samples(arguments, counts.shape[0], counts.sample_names, counts.obs)
-        result = sum_units(model, counts, **labels, **_how(arguments, client))
+        result = sum_units(model, counts, **labels, **how_of(arguments, client))
 
     def columns() -> dict[str, Any]:
         table = result.columns("counts")
@@ -128,11 +129,11 @@ def pseudobulk(arguments: argparse.Namespace) -> int:
 def conditions(arguments: argparse.Namespace) -> int:
     """Test which features differ between groups, topic by topic."""
     endings = (*TEXT_TABLES, *ARRAYS, *PICTURES, PAGE)
-    job = Job(arguments, _inputs(arguments), endings, draws=False)
+    job = Job(arguments, inputs_of(arguments), endings, draws=False)
     from ..inference.features.conditions import condition_features
     from ..models.topics.symbols import with_symbols
 
-    model, topic = _model(arguments)
+    model, topic = model_and_topic(arguments)
     files = input_files(arguments)
     symbols = symbols_of(arguments, model, files)
     with cluster_client(arguments) as client:
@@ -140,7 +141,7 @@ def conditions(arguments: argparse.Namespace) -> int:
         reference, group = _compared(arguments, counts, labels)
         result = condition_features(
             model, counts, **labels, reference=reference, normalize=arguments.normalize,
-            min_count=arguments.min_count, level=arguments.level, **_how(arguments, client),
+            min_count=arguments.min_count, level=arguments.level, **how_of(arguments, client),
         )  # fmt: skip
     if symbols is not None:
         result = with_symbols(result, symbols, with_symbols(model, symbols))
@@ -155,11 +156,12 @@ def conditions(arguments: argparse.Namespace) -> int:
     ))  # fmt: skip
 
 
-def _inputs(arguments: argparse.Namespace) -> list[str]:
+def inputs_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the files that the command reads."""
     return [arguments.model, *input_files(arguments), *label_files(arguments)]
 
 
-def _model(arguments: argparse.Namespace) -> tuple[Any, int | None]:
+def model_and_topic(arguments: argparse.Namespace) -> tuple[Any, int | None]:
     """Return the model, and the number of the topic of the option, checked before any work."""
     from ..inference.design.loadings import number_of_topic
     from ..models.persistence import load_model
@@ -173,7 +175,8 @@ def _model(arguments: argparse.Namespace) -> tuple[Any, int | None]:
     return model, number_of_topic(topic_of(arguments.topic, names), tuple(known), "--topic")
 
 
-def _how(arguments: argparse.Namespace, client: Any) -> dict[str, Any]:
+def how_of(arguments: argparse.Namespace, client: Any) -> dict[str, Any]:
+    """Return where the work is done, as options of functions."""
     return {
         "memory_limit": arguments.memory_limit, "n_threads": arguments.threads, "client": client,
         "verbose": int(not arguments.quiet),

@@ -81,6 +81,9 @@ EXAMPLES = {
   nmfscale cluster-topics donor1.h5 donor2.h5 donor3.h5 -o programs.csv -o programs.png
   nmfscale cluster-topics fits/*.h5 --samples fits.csv:donor --groups fits.csv:disease
   nmfscale cluster-topics fits/*.h5 -o consensus.csv.gz --table consensus --min-similarity 0.6""",
+    "hierarchy": """examples:
+  nmfscale hierarchy model.h5 -o tree.png --n-groups 5
+  nmfscale hierarchy k5.h5 k10.h5 k20.h5 -o levels.csv -o levels.png""",
     "enrichment": """examples:
   nmfscale enrichment model.h5 --gene-sets hallmarks.gmt -o sets.csv -o sets.png
   nmfscale enrichment model.h5 --gene-sets hallmarks.gmt --test rank -o sets.h5
@@ -108,6 +111,10 @@ EXAMPLES = {
   nmfscale conditions model.h5 cells.h5ad --groups condition --units donor -o changes.csv
   nmfscale conditions model.h5 cells.h5ad --groups condition --units donor --reference control
   nmfscale conditions model.h5 donors.h5 --covariates age -o changes.h5 -o topic.png --topic 3""",
+    "features-by-group": """examples:
+  nmfscale features-by-group model.h5 papers.nmf --groups papers.csv:year -o words.csv.gz
+  nmfscale features-by-group model.h5 posts.nmf --groups blog --units author -o words.h5
+  nmfscale features-by-group model.h5 papers.nmf --groups year -o topic.png --topic 3""",
     "export": """examples:
   nmfscale export model.h5 -o proportions.csv
   nmfscale export model.h5 -o genes.tsv.gz --table components

@@ -147,7 +147,8 @@ def _say_that_groups_are_amounts(arguments: argparse.Namespace, groups: Any) -> 
     from ..inference.design.groups import numbers_that_are_amounts
 
     amounts = numbers_that_are_amounts(np.unique(as_numbers(groups)).tolist())
-    if amounts and getattr(arguments, "statistic", None) != "trend":
+    periods = arguments.command == "features-by-group"
+    if amounts and not periods and getattr(arguments, "statistic", None) != "trend":
         log(
             f"warning: {arguments.groups} has {amounts}: each is taken for a group of its own. If "
             "they are amounts, bin them, or test a trend by nmfscale test --statistic trend."

@@ -24,6 +24,7 @@ from .differential import ma_plot, topic_scatter, volcano_plot
 from .embedding import embedding
 from .enrichment import enrichment_plot
 from .features import top_features_plot
+from .features_by_group import features_by_group_plot
 from .hierarchy import hierarchy_plot
 from .inference import forest_plot, null_plot
 from .progress import progress_plot
@@ -42,6 +43,7 @@ __all__ = [
     "correlation_plot",
     "embedding",
     "enrichment_plot",
+    "features_by_group_plot",
     "forest_plot",
     "hierarchy_plot",
     "ma_plot",

@@ -84,7 +84,7 @@ def trend_plot(
         raise ValueError("there is one group: a trend needs two points of time at least.")
     chosen = chosen_panels(whole, panels, max_panels)
     colors = topic_colors(len(whole.panels))
-    times, labels = _points_of_time(whole.rows)
+    times, labels = points_of_time(whole.rows)
     order = np.argsort(times, kind="stable")
     level = getattr(result, "level", None)
     caption = ["means", "intervals" if level is None else f"{level:.0%} intervals"]
@@ -105,11 +105,11 @@ def trend_plot(
         panel.set_ylim(0, 1.08 * high.max() or 1)
         panel.spines["left"].set_visible(True)
         panel.locator_params(axis="y", nbins=3)
-        _label_times(panel, at, labels, order)
+        label_times(panel, at, labels, order)
     return host
 
 
-def _points_of_time(names: Sequence[Any]) -> tuple[np.ndarray, list[str] | None]:
+def points_of_time(names: Sequence[Any]) -> tuple[np.ndarray, list[str] | None]:
     """Return positions on the time axis, and labels for them; None for a numeric axis."""
     labels = [str(name) for name in names]
     try:
@@ -125,7 +125,7 @@ def _points_of_time(names: Sequence[Any]) -> tuple[np.ndarray, list[str] | None]
         return np.arange(len(labels), dtype=np.float64), labels
 
 
-def _label_times(
+def label_times(
     panel: Axes, times: np.ndarray, labels: list[str] | None, order: np.ndarray
 ) -> None:
     """Write labels of some points of time, the first and the last among them."""

@@ -141,6 +141,62 @@ def topic_clusters_chart(result: Any) -> Any:
     return _heat_chart(values, labels, labels, ("topic", "other topic"), "topic clusters chart")
 
 
+def joins_chart(tree: Any) -> Any:
+    """Return the tree of the topics of a fit, with joins at their similarity."""
+    K = len(tree.topic_names)
+    similarity = np.concatenate([np.ones(K), 1 - tree.linkage[:, 2]])
+    columns = tree.columns()
+    lines: list[list[Any]] = [[], []]
+    for node, (one, other) in enumerate(tree.linkage[:, :2].astype(int).tolist(), K):
+        ends = similarity[[one, node, node, other]], tree.heights[[one, one, other, other]]
+        for into, values in zip(lines, ends, strict=True):
+            into.append(values.tolist())
+    chart = _tree_chart(K, lines, similarity, tree.heights, {
+        "name": columns["name"].tolist(), "similarity": similarity,
+        "topics": columns["n_topics"],
+    }, [("", "@name"), ("topics", "@topics"), ("mean similarity", "@similarity{0.00}")])  # fmt: skip
+    chart.xaxis.axis_label = "mean similarity of joined topics"
+    _label(chart.yaxis, [tree.labels[k] for k in tree.order])
+    return chart
+
+
+def levels_chart(tree: Any) -> Any:
+    """Return the tree of the topics of several fits, with a column for each fit."""
+    from bokeh.models import FixedTicker
+
+    there = np.flatnonzero(tree.parents >= 0)
+    lines = [
+        np.stack([values[tree.parents[there]], values[there]], axis=1).tolist()
+        for values in (tree.levels.astype(float), tree.heights)
+    ]
+    chart = _tree_chart(float(tree.heights.max()) + 1, lines, tree.levels, tree.heights, {
+        "name": tree.labels, "similarity": tree.similarity, "share": 100 * tree.shares,
+        "size": 4 + 40 * np.sqrt(tree.shares),
+    }, [("", "@name"), ("share", "@share{0.0} %"), ("similarity", "@similarity{0.00}")])  # fmt: skip
+    chart.xaxis.ticker = FixedTicker(ticks=list(range(len(tree.fit_names))))
+    chart.xaxis.major_label_overrides = {
+        i: shortened(name, _LONGEST) for i, name in enumerate(tree.fit_names)
+    }
+    chart.yaxis.visible = False
+    return chart
+
+
+def _tree_chart(
+    n_places: float, lines: list[list[Any]], x: Array, y: Array, columns: dict[str, Any],
+    tooltips: list[tuple[str, str]],
+) -> Any:  # fmt: skip
+    """Return lines, and nodes with texts."""
+    from bokeh.models import ColumnDataSource, HoverTool
+
+    chart = _figure(int(90 + 20 * n_places), y_range=(n_places - 0.3, -0.7), name="tree chart")
+    chart.multi_line(*lines, line_color=_GREY)
+    source = ColumnDataSource({"x": x, "y": y, "size": np.full(len(x), 7.0)} | columns)
+    nodes = chart.scatter("x", "y", size="size", color=_BLUE, source=source)
+    chart.add_tools(HoverTool(renderers=[nodes], tooltips=tooltips))
+    chart.grid.visible = False
+    return chart
+
+
 def _heat_chart(
     values: Array, a: Sequence[str], b: Sequence[str], axes: tuple[str, str], name: str
 ) -> Any:

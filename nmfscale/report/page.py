@@ -79,7 +79,8 @@ def write_report(
         :func:`nmfscale.bootstrap_weights`,
         :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects`,
         :func:`nmfscale.cluster_topics`, :func:`nmfscale.enrichment`,
-        :func:`nmfscale.condition_features` and :func:`nmfscale.differential_features`. Other
+        :func:`nmfscale.condition_features`, :func:`nmfscale.features_by_group`,
+        :func:`nmfscale.topic_hierarchy` and :func:`nmfscale.differential_features`. Other
         results are shown as tables. A fit with batches always has a section on them.
     gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None
         Names of features to show in place of those of the fit, such as symbols in place of Ensembl

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,11 @@ from ..models.topics.topic_labels import shortened, topic_labels
 from ..pl.canvas import topic_colors
 from ..pl.sample_order import grouping, order_within, thinned
 from . import charts
+from .features_by_group import features_by_group_section
+from .hierarchy import hierarchy_section, levels_section
+from .section import Section, Words, titled
 
 Array = NDArray[Any]
-# Leading features of each topic as text, None if features have no names.
-Words = tuple[str, ...] | None
 # Rows of a result that has no section of its own; groups in a chart of intervals.
 _MOST_ROWS, _MOST_GROUPS = 500, 8
 # Features of each topic and group in the table of changes; q-values up to which they are counted.
@@ -34,28 +34,6 @@ _N_SETS = 10
 _FEATURES = 10
 # Columns of numbers that come first in a table: on a phone, others are off screen.
 _RANKS = {"pvalue": 1, "pvalue_maxt": 1, "qvalue": 1, "lfsr": 1}
-
-
-@dataclass
-class Section:
-    """A part of the page with a heading.
-
-    `kind` is its name in links, which contains nothing of a user's text. `table` maps headings of
-    columns to their cells, one for each row; `charts` are drawn side by side; `legend` has colours
-    and names.
-    """
-
-    kind: str
-    title: str
-    text: list[str] = field(default_factory=list)
-    charts: list[Any] = field(default_factory=list)
-    table: Mapping[str, Sequence[Any]] | None = None
-    legend: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def markup(self) -> str:
-        """Return the table as HTML."""
-        return "" if self.table is None else markup.table(self.table, sortable=True)
 
 
 def numbered(sections: list[Section]) -> list[Section]:
@@ -112,12 +90,6 @@ def _order(shares: Array, labels: list[str], number: Array) -> dict[str, Any]:
         ticks.append((shortened(text, 20), len(order) + len(members) / 2, len(members)))
         order += members[order_within(shares[members])].tolist()
     return {"order": order, "labels": [] if labels == [""] else ticks}
-
-
-def _titled(what: str, result: Any) -> str:
-    """Return the title of a result, with the names of the columns that it was made from."""
-    origin = result.origin
-    return f"{what}: {origin}" if origin.groups else f"{what} {origin}".rstrip()
 
 
 def similarity_section(match: Any) -> Section:
@@ -215,7 +187,7 @@ def permutation_section(result: Any, words: Words) -> Section:
         f"{result.overall.null.size:,} labellings). The smallest possible p is "
         f"{result.overall.smallest_pvalue:.2g}."
     )
-    return Section("test", _titled("Permutation test", result), [text], [], table)
+    return Section("test", titled("Permutation test", result), [text], [], table)
 
 
 def _pair(test: Any) -> str:
@@ -241,7 +213,7 @@ def effects_section(result: Any, words: Words) -> Section:
         + (f", which compare groups within {within}." if within else ".")
     )
     return _with_intervals(
-        Section("groups", _titled("Groups", result), [text], [], table), names, groups,
+        Section("groups", titled("Groups", result), [text], [], table), names, groups,
         (result.means, result.lower, result.upper), "mean proportion",
     )  # fmt: skip
 
@@ -260,7 +232,7 @@ def weights_section(result: Any, words: Words) -> Section:
         f"differences between groups all weights are {result.neutral:.2f}."
     )
     return _with_intervals(
-        Section("weights", _titled("Weights in groups", result), [text], [], table), names, groups,
+        Section("weights", titled("Weights in groups", result), [text], [], table), names, groups,
         (result.weights, result.lower, result.upper), "balanced weight", result.neutral,
     )  # fmt: skip
 
@@ -318,7 +290,7 @@ def conditions_section(result: Any, words: Words) -> Section:
         f"{int(result.tested.sum()):,} tests have q <= {_LEVEL:g}. The table has the "
         f"{_N_CHANGES} features of each topic and group with the smallest p."
     )
-    return Section("conditions", _titled("Changes within topics", result), [text], [], table)
+    return Section("conditions", titled("Changes within topics", result), [text], [], table)
 
 
 def enrichment_section(result: Any, words: Words) -> Section:
@@ -394,14 +366,14 @@ def batches_section(result: Any, words: Words) -> Section:
     names, colors = topic_labels(result.topic_names, words), topic_colors(result.shares.shape[1])
     chart = charts.shares_chart(table["batch"], names, result.shares, colors)
     legend = list(zip(colors, names, strict=True))
-    return Section("batches", _titled("Batches", result), text, [chart], table, legend)
+    return Section("batches", titled("Batches", result), text, [chart], table, legend)
 
 
 def table_section(result: Any) -> Section:
     """Return a result of any kind as a table."""
     table, more = first_rows(result, _MOST_ROWS)
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__)
-    title = _titled(kind.capitalize(), result) if hasattr(result, "origin") else kind.capitalize()
+    title = titled(kind.capitalize(), result) if hasattr(result, "origin") else kind.capitalize()
     text = [repr(result).strip("<>")]
     in_order = sorted(table, key=lambda name: _RANKS.get(name, 3 if _is_number(table[name]) else 0))
     return Section(
@@ -435,4 +407,7 @@ OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "BatchEffects": batches_section,
     "Enrichment": enrichment_section,
     "TopicClusters": topic_clusters_section,
+    "FeaturesByGroup": features_by_group_section,
+    "TopicHierarchy": hierarchy_section,
+    "TopicLevels": levels_section,
 }

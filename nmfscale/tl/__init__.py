@@ -9,8 +9,8 @@ them, and the functions of ``nmfscale.pl`` draw them.
 from typing import Any
 
 from .batches import batch_effects
-from .choice import select_k, topic_quality
-from .conditions import condition_features, pseudobulk
+from .choice import select_k, topic_hierarchy, topic_quality
+from .conditions import condition_features, features_by_group, pseudobulk
 from .differential import differential_features
 from .enrichment import enrichment
 from .groups import (
@@ -26,9 +26,9 @@ from .transform import transform
 
 __all__ = [
     "batch_effects", "bootstrap_weights", "condition_features", "correspondence_analysis",
-    "differential_features", "enrichment", "group_effects", "label_topics", "permutation_test",
+    "differential_features", "enrichment", "features_by_group", "group_effects", "label_topics", "permutation_test",
     "pseudobulk",
-    "rename_topics", "restore_h5ad", "select_k", "topic_quality", "topics", "transform",
+    "rename_topics", "restore_h5ad", "select_k", "topic_hierarchy", "topic_quality", "topics", "transform",
     "write_h5ad",
 ]  # fmt: skip
 

@@ -14,6 +14,7 @@ from ..annotated.modalities import chosen_counts, keep_of_features, mask_of_obse
 from ..annotated.places import column, given_modalities, writable
 from ..annotated.scheme import entry_of, keep_result, read_model
 from ..counts.argument_types import AnnDataLike, MaskLike, PipelineLike
+from ..inference.choice.hierarchy import topic_hierarchy as joined
 from ..inference.choice.select_k import select_k as compare_numbers
 from ..inference.choice.topic_quality import topic_quality as measure_quality
 from ..models.base import CountModel
@@ -83,6 +84,63 @@ def topic_quality(
     adata.obs[place] = result.to_frame("samples")["explained"].to_numpy()
     of_features = result.to_frame("features").set_index("feature")["explained"]
     keep_of_features(adata, place, of_features[~of_features.index.duplicated()], chosen.get("mod"))
+    return returned
+
+
+def topic_hierarchy(
+    adata: AnnDataLike,
+    *,
+    key: str | Sequence[str] = KEY,
+    key_added: str = "topic_levels",
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Join similar topics to a tree: :func:`nmfscale.topic_hierarchy`.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Object with fits by :func:`topics`.
+    key : str or sequence of str, default="topics"
+        Key of the fit; or keys of several fits with rising numbers of topics, for a tree of them.
+    key_added : str, default="topic_levels"
+        Key of the result of several fits.
+    mod, copy
+        As in :func:`topics`.
+    **options
+        Further arguments of :func:`nmfscale.topic_hierarchy`: ``metric="cosine"``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        None; with `copy`, the copy. ``adata.uns["topics"]["topic_hierarchy"]`` is set, which
+        ``nmfscale.get.result(adata, "topic_hierarchy")`` reads; of several fits,
+        ``adata.uns["topic_levels"]``. :func:`nmfscale.pl.hierarchy_plot` draws both.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit, or as :func:`nmfscale.topic_hierarchy`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import nmfscale
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(100, 50, 4, random_state=0)
+    >>> adata = anndata.AnnData(X.toarray())
+    >>> nmfscale.tl.topics(adata, 2, key_added="two", random_state=0)
+    >>> nmfscale.tl.topics(adata, 4, key_added="four", random_state=0)
+    >>> nmfscale.tl.topic_hierarchy(adata, key=["two", "four"])
+    >>> nmfscale.get.result(adata, "topic_levels").fit_names
+    ('two', 'four')
+    """
+    adata, returned = writable(adata, mod, copy)
+    if isinstance(key, str):
+        keep_result(adata, key, joined(read_model(adata, key), **options), "topic_hierarchy")
+        return returned
+    checked_result_key(adata, key_added)
+    keep_result(adata, key_added, joined({k: read_model(adata, k) for k in key}, **options))
     return returned
 
 

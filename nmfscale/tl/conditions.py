@@ -15,6 +15,7 @@ from ..annotated.places import annotated, writable
 from ..annotated.scheme import entry_of, read_model
 from ..counts.argument_types import AnnDataLike, Topic
 from ..inference.features.conditions import condition_features as compare_groups
+from ..inference.features.features_by_group import features_by_group as of_groups
 from ..inference.features.pseudobulk import pseudobulk as sum_units
 from .groups import check_groupby, columns_of, keep_with_names, some_of, table_of, topics_of
 
@@ -144,6 +145,66 @@ def condition_features(
     arguments, options = _of_fit(adata, whole, key, layer, raw, labels, options, covariates)
     result = compare_groups(**arguments, **options)
     keep_with_names(adata, key, result, "condition_features", labels)
+    return returned
+
+
+def features_by_group(
+    adata: AnnDataLike,
+    groupby: str,
+    *,
+    units: ArrayLike | None = None,
+    layer: str | None = None,
+    raw: bool | None = None,
+    key: str = KEY,
+    mod: str | None = None,
+    copy: bool = False,
+    **options: Any,
+) -> Any:
+    """Estimate features of topics in groups, such as periods: :func:`nmfscale.features_by_group`.
+
+    Parameters
+    ----------
+    adata : AnnData or MuData
+        Object with a fit by :func:`topics` or loadings by :func:`transform`.
+    groupby, units
+        As in :func:`permutation_test`.
+    layer, raw
+        As in :func:`differential_features`.
+    key, mod, copy
+        As in :func:`permutation_test`.
+    **options
+        Further arguments of :func:`nmfscale.features_by_group`, such as ``against="others"``.
+
+    Returns
+    -------
+    AnnData, MuData or None
+        None; with `copy`, the copy. ``adata.uns["topics"]["features_by_group"][groupby]`` is set,
+        which :func:`nmfscale.get.result` reads and :func:`nmfscale.pl.features_by_group_plot`
+        draws.
+
+    Raises
+    ------
+    ValueError
+        If there is no such fit or column, or as :func:`nmfscale.features_by_group`.
+
+    Examples
+    --------
+    >>> import anndata
+    >>> import numpy as np
+    >>> import nmfscale
+    >>> X, truth = nmfscale.datasets.simulate_topic_counts(120, 50, 3, random_state=0)
+    >>> adata = anndata.AnnData(X.toarray())
+    >>> adata.obs["week"] = np.repeat([1, 2, 4], 40)
+    >>> nmfscale.tl.topics(adata, 3, random_state=0)
+    >>> nmfscale.tl.features_by_group(adata, "week")
+    >>> nmfscale.get.result(adata, "features_by_group").groups
+    (1, 2, 4)
+    """
+    check_groupby(groupby)
+    whole, (adata, returned) = adata, writable(adata, mod, copy)
+    labels = {"groups": groupby, "units": units}
+    arguments, options = _of_fit(adata, whole, key, layer, raw, labels, options)
+    keep_with_names(adata, key, of_groups(**arguments, **options), "features_by_group", labels)
     return returned
 
 

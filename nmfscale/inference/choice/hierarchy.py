@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,43 +16,67 @@ from ...models.pipelines import FittedModel, model_and_input, refuse_swapped
 from ...models.topics.topic_labels import leading_words
 from ..design.loadings import shares_of_topics, topics_of_samples
 from .hierarchy_result import TopicHierarchy
+from .topic_levels import fits_in, levels_of
+from .topic_levels_result import TopicLevels
 
 Array = NDArray[Any]
 
 
+@overload
 def topic_hierarchy(
-    model: FittedModel | ArrayLike, *, metric: Metric = "bhattacharyya"
-) -> TopicHierarchy:
+    model: Sequence[FittedModel] | Mapping[str, FittedModel | ArrayLike], *, metric: Metric = ...
+) -> TopicLevels: ...
+
+
+@overload
+def topic_hierarchy(
+    model: FittedModel | ArrayLike, *, metric: Metric = ...
+) -> TopicHierarchy: ...
+
+
+def topic_hierarchy(
+    model: Any, *, metric: Metric = "bhattacharyya"
+) -> TopicHierarchy | TopicLevels:
     """Join similar topics of a fit step by step: a tree of topics of topics.
 
     The two groups of topics with the largest mean similarity are joined, until all topics are in
     one group. The tree can be cut at any number of groups, which have names of their leading
     features, and whose topics can be merged.
 
+    Several fits with rising numbers of topics are the levels of a tree: the parent of a topic is
+    the most similar topic of the fit before it.
+
     Parameters
     ----------
     model : fitted model, or array-like or DataFrame of shape (K, n_features)
-        A model, a pipeline that ends with one, or components.
+        A model, a pipeline that ends with one, or components. For a tree of several fits, a list of
+        them, or a dict by name, in the order of their numbers of topics.
     metric : {"lift", "cosine", "bhattacharyya"}, default="bhattacharyya"
         Similarity of two topics, as in :func:`match_topics`. Lifts of the topics of one fit are
         hardly correlated, so that "lift" finds few joins.
 
     Returns
     -------
-    TopicHierarchy
-        The tree; ``cut(n_groups)`` returns groups, ``to_frame()`` its nodes, and
-        :func:`nmfscale.pl.hierarchy_plot` draws it.
+    TopicHierarchy or TopicLevels
+        The tree of one fit, or of several; ``cut(n_groups)`` returns groups, ``to_frame()`` its
+        nodes, and :func:`nmfscale.pl.hierarchy_plot` draws it.
 
     Raises
     ------
     NotFittedError
         If the model is not fitted.
     ValueError
-        If there are fewer than two topics, or as :func:`match_topics`.
+        If there are fewer than two topics, numbers of topics do not rise from fit to fit, or as
+        :func:`match_topics`.
+
+    Warns
+    -----
+    UserWarning
+        As :func:`match_topics`.
 
     Notes
     -----
-    This is average linkage of ``1 - similarity``. The words of a node are the leading features
+    The tree of one fit is average linkage of ``1 - similarity``. The words of a node are the leading features
     of the mean of its topics, weighted by their shares in the counts of the fit, by relevance
     relative to all nodes.
 
@@ -62,8 +87,22 @@ def topic_hierarchy(
     >>> tree = nmfscale.topic_hierarchy(components)
     >>> tree.cut(2)
     {'group 0': [0, 1], 'group 1': [2, 3]}
+
+    A tree of two fits, of which the second one has twice as many topics:
+
+    >>> import numpy as np
+    >>> coarse = np.array([[15, 4, 0, 0, 1], [0, 0, 9, 9, 2]])
+    >>> print(nmfscale.topic_hierarchy({"two": coarse, "four": np.array(components)}))
+    topic 0 (50.0%)
+      0.99  topic 0 (25.0%)
+      0.97  topic 1 (25.0%)
+    topic 1 (50.0%)
+      1.00  topic 2 (25.0%)
+      1.00  topic 3 (25.0%)
     """
     refuse_swapped(model, metric, "the metric")
+    if (fits := fits_in(model)) is not None:
+        return levels_of(fits, metric)
     fitted, _ = model_and_input(model, None)
     match = match_topics(fitted, fitted, metric=metric)
     K = len(match.names_a)

@@ -52,6 +52,24 @@ class TopicHierarchy(Result):
         return members
 
     @property
+    def order(self) -> Array:
+        """Topics in the order of drawings (K,), so that no lines cross."""
+        from scipy.cluster.hierarchy import leaves_list
+
+        order: Array = leaves_list(self.linkage)
+        return order
+
+    @property
+    def heights(self) -> Array:
+        """Places (2 K - 1,) of the nodes in drawings: topics are 1 apart, from 0."""
+        K = len(self.topic_names)
+        heights = np.zeros(2 * K - 1)
+        heights[self.order] = np.arange(K)
+        for node, children in enumerate(self.linkage[:, :2].astype(int), K):
+            heights[node] = heights[children].mean()
+        return heights
+
+    @property
     def labels(self) -> list[str]:
         """Labels of the topics: their names, or numbers and leading features."""
         words = None if self.words is None else self.words[: len(self.topic_names)]

@@ -82,6 +82,7 @@ _CLASSES = {
     "inference.choice.hierarchy_result": ("TopicHierarchy",),
     "inference.choice.select_k_result": ("SelectK",),
     "inference.choice.stability_result": ("Stability",),
+    "inference.choice.topic_levels_result": ("TopicLevels",),
     "inference.choice.topic_quality_result": ("TopicQuality",),
     "inference.several_fits.cluster_topics_result": ("TopicClusters",),
     "models.comparison": ("TopicMatch",),
