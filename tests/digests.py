@@ -244,6 +244,9 @@ def _results():
     within = given | {"units": UNITS % 9, "min_count": 1.0}
     yield nmfscale.condition_features, (model, X, GROUPS), within
     yield nmfscale.condition_features, (model, X, UNITS % 9 % 2), within | {"normalize": "total"}
+    yield nmfscale.features_by_group, (model, X, GROUPS), given
+    of_units = given | {"units": UNITS, "shape": "auto", "against": "others"}
+    yield nmfscale.features_by_group, (model, X, GROUPS), of_units
     short = nmfscale.TopicModel(3, max_iter=3, n_threads=1)
     yield nmfscale.select_k, (short, X, range(2, 4)), drawn | {"n_splits": 2}
     noisy = nmfscale.NoisyTopicModel(3, **FEW).fit(X, loadings=THREE["loadings"])

@@ -120,11 +120,12 @@ def _draw_levels(tree: Any, ax: Axes | None) -> Axes:
     height, n_levels = tree.heights, len(tree.fit_names)
     n_places = float(height.max()) + 1
     ax = axes_or_new(ax, *size_of_tree(tree))
+    least = float(tree.similarity.min())
     for node in np.flatnonzero(tree.parents >= 0).tolist():
         parent = tree.parents[node]
         ends = [tree.levels[parent], tree.levels[node]]
-        shade = float(np.clip(0.92 - 0.8 * tree.similarity[node], 0.1, 0.92))
-        ax.plot(ends, [height[parent], height[node]], color=str(shade), linewidth=1.2, zorder=1)
+        shade = 0.85 - 0.7 * (tree.similarity[node] - least) / max(1 - least, 1e-9)
+        ax.plot(ends, [height[parent], height[node]], color=str(float(shade)), linewidth=1.2, zorder=1)
     areas = 1200 * tree.shares / n_levels
     ax.scatter(tree.levels, height, s=areas, color=topic_colors(1)[0], linewidth=0, zorder=2)
     labels = tree.labels
@@ -133,6 +134,7 @@ def _draw_levels(tree: Any, ax: Axes | None) -> Axes:
         ax.annotate(
             shortened(labels[node], _WORDS), (tree.levels[node], height[node]),
             (beside, 0), textcoords="offset points", size=6, va="center", parse_math=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3,
         )  # fmt: skip
     sizes = np.bincount(tree.levels)
     names = [

@@ -8,7 +8,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from small_fits import X as SMALL
 
 import nmfscale
-from nmfscale import PoissonNMF, TopicModel, condition_features, pseudobulk, write_store
+from nmfscale import (
+    PoissonNMF,
+    TopicModel,
+    condition_features,
+    features_by_group,
+    pseudobulk,
+    write_store,
+)
 
 N, M = SMALL.shape
 K = 3
@@ -123,11 +130,20 @@ def test_the_same_bits_with_any_threads_and_from_files(model, small_blocks, monk
 @pytest.mark.slow
 def test_a_cluster_gives_the_same_bits(model, small_blocks, monkeypatch):
     result = pseudobulk(model, SMALL, units=DONORS)
+    periods = np.arange(SMALL.shape[0]) % 3
+    wells = [f"{donor} {i % 5}" for i, donor in enumerate(DONORS)]
+    of_periods = [features_by_group(model, SMALL, periods, units=u) for u in (None, wells)]
     internals.small_panels(monkeypatch, 600)
     with cluster_of(2) as client:
         again = pseudobulk(model, SMALL, units=DONORS, client=client)
+        on_cluster = [
+            features_by_group(model, SMALL, periods, units=u, client=client) for u in (None, wells)
+        ]
     assert again.counts.tobytes() == result.counts.tobytes()
     assert again.confusion.tobytes() == result.confusion.tobytes()
+    for one, other in zip(of_periods, on_cluster, strict=True):
+        assert one.lower.tobytes() == other.lower.tobytes()
+        assert one.lfc_upper.tobytes() == other.lfc_upper.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ OTHER_NAMES = set(
 # What to ask for beside the tables by name.
 ROWS_OF = {
     "ConditionFeatures": (None, "blue"), "DifferentialFeatures": (None, "red"),
-    "Enrichment": (None, "red"),
+    "Enrichment": (None, "red"), "FeaturesByGroup": (None, "red"),
     "NoisyPairs": (None, 1), "ProportionRegression": (None, "age", "covariates"),
 }  # fmt: skip
 GROUPS = pd.Series([f"type {i % 10 // 5}" for i in range(N)])
@@ -76,7 +76,9 @@ def results():
         nmfscale.condition_features(named, X, GROUPS, units=UNITS),
         nmfscale.enrichment(named, {"odd": [str(("gene", j)) for j in range(1, 20, 2)]}, n_top=5),
         nmfscale.coherence(named, X, measure="u_mass", n_top=3),
+        nmfscale.features_by_group(named, X, GROUPS, units=UNITS),
         nmfscale.topic_hierarchy(named),
+        nmfscale.topic_hierarchy([named.merge_topics([[0, 1]]), named]),
         nmfscale.nearest_samples(named, samples=[0, 1], n_neighbors=3),
         nmfscale.differential_features(named, X, reference="blue", split=None),
     ]

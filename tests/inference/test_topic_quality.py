@@ -9,7 +9,16 @@ import pytest
 from scipy.special import xlogy
 from shell import run
 
-from nmfscale import LDA, AnchorNMF, PoissonNMF, TopicModel, as_counts, topic_quality, write_store
+from nmfscale import (
+    LDA,
+    AnchorNMF,
+    PoissonNMF,
+    TopicModel,
+    as_counts,
+    coherence,
+    topic_quality,
+    write_store,
+)
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.get import top_features
 from nmfscale.likelihood import deviance_poisson
@@ -161,6 +170,17 @@ def test_workers_share_the_ranges(X, model, client, tmp_path, monkeypatch):
     for kind in ("topics", "samples", "features"):
         table = found.to_frame(kind)
         pd.testing.assert_frame_equal(table, expected.to_frame(kind), check_exact=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("measure", ["c_npmi", "u_mass", "c_v"])
+def test_workers_count_pairs_of_words(X, model, client, tmp_path, monkeypatch, measure):
+    expected = coherence(model, X, measure=measure, n_top=5)
+    internals.small_ranges(monkeypatch, 13)
+    for source in (X, write_store(X, tmp_path / "counts.nmf")):
+        found = coherence(model, source, measure=measure, n_top=5, client=client)
+        assert found.words == expected.words and found.n_windows == len(X)
+        np.testing.assert_array_equal(found.coherence, expected.coherence)
 
 
 def test_other_samples_and_models(X, model):

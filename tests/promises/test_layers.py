@@ -109,6 +109,7 @@ WAYS_IN = {
         "differential",
         "differential_tests",
         "enrichment",
+        "features_by_group",
         "noisy_pairs",
         "pseudobulk",
         "pyldavis",

@@ -21,9 +21,9 @@ NAMES = {
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features
-        enrichment find_samples fit_each group_effects label_topics nearest_samples
-        permutation_test pseudobulk regress_proportions score_modalities search_samples select_k
-        stability topic_hierarchy topic_quality
+        enrichment features_by_group find_samples fit_each group_effects label_topics
+        nearest_samples permutation_test pseudobulk regress_proportions score_modalities
+        search_samples select_k stability topic_hierarchy topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -43,12 +43,12 @@ NAMES = {
     "nmfscale.results": """
         Corpus CountMatrix Counts StoredCounts
         BatchEffects BootstrapFit BootstrapWeights ClusteringScore ConditionFeatures Consensus
-        CorrespondenceAnalysis DifferentialFeatures Enrichment Estimates FitComparison FitSummary
+        CorrespondenceAnalysis DifferentialFeatures Enrichment Estimates FeaturesByGroup FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         ModalityScores
         NoisyPairs Origin PermutationTest
         ProportionRegression Pseudobulk RankedSamples SampleClusters SelectK Stability TopicClusters
-        TopicCoherence TopicDescription TopicHierarchy TopicMatch
+        TopicCoherence TopicDescription TopicHierarchy TopicLevels TopicMatch
         TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth
     """,
@@ -58,6 +58,7 @@ NAMES = {
     """,
     "nmfscale.pl": """
         batch_plot biplot bootstrap_plot class_heatmap correlation_plot embedding enrichment_plot
+        features_by_group_plot
         forest_plot hierarchy_plot ma_plot null_plot progress_plot scree_plot select_k_plot
         similarity_plot stability_plot structure_plot top_features_plot topic_colors topic_scatter
         trend_plot
@@ -65,8 +66,9 @@ NAMES = {
     """,
     "nmfscale.tl": """
         batch_effects bootstrap_weights condition_features correspondence_analysis
-        differential_features enrichment group_effects label_topics permutation_test pseudobulk
-        rename_topics restore_h5ad select_k topic_quality topics transform write_h5ad
+        differential_features enrichment features_by_group group_effects label_topics
+        permutation_test pseudobulk rename_topics restore_h5ad select_k topic_hierarchy
+        topic_quality topics transform write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",
     "nmfscale.testing": "check_model model_checks",  # needs pytest: not loaded by nmfscale

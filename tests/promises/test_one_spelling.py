@@ -55,7 +55,7 @@ def test_the_model_comes_first(name):
         swapped = {first: counts, second: model}
         if name == "write_report":
             swapped = {first: counts, "path": "report.html", "X": model}
-        if name == "condition_features":
+        if name in ("condition_features", "features_by_group"):
             swapped["groups"] = np.arange(len(X)) % 2
         kind = "models is (ndarray|AnnData|an AnnData)"
         message = kind if first == "models" else "swapped: the TopicModel comes first"

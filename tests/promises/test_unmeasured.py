@@ -189,6 +189,11 @@ QUESTIONS = {
         lambda form: nmfscale.condition_features(form.model, form.X, CONDITION, units=PATIENTS).lfc,
         0.5,
     ),
+    "features_by_group": (
+        ALL,
+        lambda form: nmfscale.features_by_group(form.model, form.X, CONDITION, units=PATIENTS).lfc,
+        0.5,
+    ),
     "pseudobulk": (
         ALL, lambda form: frequencies(nmfscale.pseudobulk(form.model, form.X, units=UNITS)), 0.04
     ),
@@ -274,6 +279,13 @@ QUESTIONS = {
         ).lfc,
         0.5,
     ),
+    "tl.features_by_group": (
+        ANNOTATED,
+        lambda form: nmfscale.get.result(
+            form.annotated(tl.features_by_group, "condition", units=PATIENTS), "features_by_group"
+        ).lfc,
+        0.5,
+    ),
     "tl.pseudobulk": (
         ANNOTATED,
         lambda form: tl.pseudobulk(form.annotated(lambda adata: None), units=UNITS)
@@ -292,8 +304,9 @@ QUESTIONS = {
 REFUSED = {
     *((name, "data_weights") for name in (
         "TopicModel.transform", "TopicModel.score", "TopicModel.perplexity", "bootstrap_fit",
-        "compare_fits", "condition_features", "differential_features", "find_samples",
-        "pseudobulk", "topic_quality", "tl.condition_features",
+        "compare_fits", "condition_features", "differential_features", "features_by_group",
+        "find_samples",
+        "pseudobulk", "topic_quality", "tl.condition_features", "tl.features_by_group",
         "experimental.to_pyldavis", "tl.transform", "tl.differential_features", "tl.pseudobulk",
         "tl.topic_quality",
     )),
@@ -358,6 +371,7 @@ NOT_ASKED = {
     "write_report": "topic_quality and proportions of the fit",
     "condition_features": "the counts of pseudobulk",
     "tl.condition_features": "the counts of pseudobulk",
+    "tl.topic_hierarchy": "no counts: topics of the fit",
     "tl.select_k": "select_k of an AnnData object, which does not say what was measured",
     **{
         f"tl.{name}": "no counts: loadings of the fit"
