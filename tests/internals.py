@@ -66,6 +66,11 @@ def small_panels(patch, n_entries):
     _set(patch, "engine.local._SLICES_A_THREAD", 0)
 
 
+def few_features_together(patch, n_entries):
+    """Fit frequencies in groups for features with this many entries at a time."""
+    _set(patch, "methods.topics.group_frequencies._ENTRIES", n_entries)
+
+
 def around_column_steps(patch, function):
     """Wrap the work on one panel of columns, in this process."""
     _around(patch, "engine.local.run_column_step", function)

@@ -125,7 +125,9 @@ def _draw_levels(tree: Any, ax: Axes | None) -> Axes:
         parent = tree.parents[node]
         ends = [tree.levels[parent], tree.levels[node]]
         shade = 0.85 - 0.7 * (tree.similarity[node] - least) / max(1 - least, 1e-9)
-        ax.plot(ends, [height[parent], height[node]], color=str(float(shade)), linewidth=1.2, zorder=1)
+        ax.plot(
+            ends, [height[parent], height[node]], color=str(float(shade)), linewidth=1.2, zorder=1
+        )
     areas = 1200 * tree.shares / n_levels
     ax.scatter(tree.levels, height, s=areas, color=topic_colors(1)[0], linewidth=0, zorder=2)
     labels = tree.labels
@@ -138,8 +140,7 @@ def _draw_levels(tree: Any, ax: Axes | None) -> Axes:
         )  # fmt: skip
     sizes = np.bincount(tree.levels)
     names = [
-        f"{shortened(name, 18)}\n{K} topics"
-        for name, K in zip(tree.fit_names, sizes, strict=True)
+        f"{shortened(name, 18)}\n{K} topics" for name, K in zip(tree.fit_names, sizes, strict=True)
     ]
     ax.set_xticks(range(n_levels), names, size=8, parse_math=False)
     ax.set(yticks=[], xlim=(-0.15, n_levels - 0.1), ylim=(n_places - 0.3, -0.7))

@@ -151,10 +151,9 @@ def joins_chart(tree: Any) -> Any:
         ends = similarity[[one, node, node, other]], tree.heights[[one, one, other, other]]
         for into, values in zip(lines, ends, strict=True):
             into.append(values.tolist())
-    chart = _tree_chart(K, lines, similarity, tree.heights, {
-        "name": columns["name"].tolist(), "similarity": similarity,
-        "topics": columns["n_topics"],
-    }, [("", "@name"), ("topics", "@topics"), ("mean similarity", "@similarity{0.00}")])  # fmt: skip
+    texts = {"name": columns["name"].tolist(), "n": columns["n_topics"], "similarity": similarity}
+    tooltips = [("", "@name"), ("topics", "@n"), ("mean similarity", "@similarity{0.00}")]
+    chart = _tree_chart(K, lines, similarity, tree.heights, texts, tooltips)
     chart.xaxis.axis_label = "mean similarity of joined topics"
     _label(chart.yaxis, [tree.labels[k] for k in tree.order])
     return chart
@@ -169,10 +168,13 @@ def levels_chart(tree: Any) -> Any:
         np.stack([values[tree.parents[there]], values[there]], axis=1).tolist()
         for values in (tree.levels.astype(float), tree.heights)
     ]
-    chart = _tree_chart(float(tree.heights.max()) + 1, lines, tree.levels, tree.heights, {
+    columns = {
         "name": tree.labels, "similarity": tree.similarity, "share": 100 * tree.shares,
         "size": 4 + 40 * np.sqrt(tree.shares),
-    }, [("", "@name"), ("share", "@share{0.0} %"), ("similarity", "@similarity{0.00}")])  # fmt: skip
+    }  # fmt: skip
+    tooltips = [("", "@name"), ("share", "@share{0.0} %"), ("similarity", "@similarity{0.00}")]
+    n_places = float(tree.heights.max()) + 1
+    chart = _tree_chart(n_places, lines, tree.levels, tree.heights, columns, tooltips)
     chart.xaxis.ticker = FixedTicker(ticks=list(range(len(tree.fit_names))))
     chart.xaxis.major_label_overrides = {
         i: shortened(name, _LONGEST) for i, name in enumerate(tree.fit_names)

@@ -38,7 +38,7 @@ def features_by_group_section(result: Any, words: Words) -> Section:
     text = (
         f"Features whose frequency within a topic differs between {len(result.groups)} groups, "
         f"relative to {against}. The table has at most {_N_FEATURES} of each topic, which change "
-        "most, and the group in which the change is largest. Shares of topics in the groups have no "
-        "part in these frequencies."
+        "most, and the group in which the change is largest. How frequent topics are in the groups "
+        "has no part in these frequencies."
     )
     return Section("features-by-group", titled("Features by group", result), [text], [], table)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import markup
 from ..inference.design.loadings import SampleTopics
 from ..models.tables import first_rows
 from ..models.topics.topic_labels import shortened, topic_labels

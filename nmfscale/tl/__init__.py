@@ -26,10 +26,9 @@ from .transform import transform
 
 __all__ = [
     "batch_effects", "bootstrap_weights", "condition_features", "correspondence_analysis",
-    "differential_features", "enrichment", "features_by_group", "group_effects", "label_topics", "permutation_test",
-    "pseudobulk",
-    "rename_topics", "restore_h5ad", "select_k", "topic_hierarchy", "topic_quality", "topics", "transform",
-    "write_h5ad",
+    "differential_features", "enrichment", "features_by_group", "group_effects", "label_topics",
+    "permutation_test", "pseudobulk", "rename_topics", "restore_h5ad", "select_k",
+    "topic_hierarchy", "topic_quality", "topics", "transform", "write_h5ad",
 ]  # fmt: skip
 
 # Names that were here, and what to use now.

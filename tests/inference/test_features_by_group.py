@@ -130,7 +130,7 @@ def test_the_same_bits_from_files_and_with_threads_in_any_order(drift, tmp_path,
     X, years, _, model = drift
     found = features_by_group(model, X, years, against="others", n_threads=1)
     nmfscale.write_store(X, tmp_path / "texts.nmf")
-    monkeypatch.setattr("nmfscale.methods.topics.group_frequencies._ENTRIES", 500)
+    internals.few_features_together(monkeypatch, 500)
     internals.small_panels(monkeypatch, 600)
     again = features_by_group(
         model, tmp_path / "texts.nmf", years, against="others", n_threads=2, memory_limit="400MB"
@@ -151,7 +151,8 @@ def test_changes_of_units_with_samples_in_all_groups_are_those_within_them():
     model = TopicModel(K, random_state=0).fit(X)
     model = model.reorder_topics(match_topics(truth[0], model.components_).order)
     within = features_by_group(model, X, years, units=authors)
-    apart = features_by_group(model, X, years, units=[f"{a} {y}" for a, y in zip(authors, years)])
+    cells = [f"{author} {year}" for author, year in zip(authors, years, strict=True)]
+    apart = features_by_group(model, X, years, units=cells)
     assert_allclose(within.lower, apart.lower, rtol=1e-12)
     width = [(of.lfc_upper - of.lfc_lower)[1:, 0, :15].mean() for of in (within, apart)]
     assert width[0] < 0.9 * width[1]
@@ -173,7 +174,9 @@ def test_changes_against_others_and_the_strength_of_the_prior(drift):
     dates = np.array(["2001-03", "2001-10", "2002-01"])[years - 2001]
     assert features_by_group(model, X, dates).reference == "2001-03"
     # amounts of the topics in the sources
-    sizes = np.array([model.loadings_[years == y].T @ X.sum(axis=1)[years == y] for y in (2001, 2002, 2003)])
+    sizes = np.array(
+        [model.loadings_[years == y].T @ X.sum(axis=1)[years == y] for y in (2001, 2002, 2003)]
+    )
     others = found.frequencies[:2] * sizes[:2, :, None]
     right = found.frequencies[2] / (others.sum(axis=0) / sizes[:2].sum(axis=0)[:, None])
     assert_allclose(found.lfc[2], np.log2(right), atol=1e-6)

@@ -107,7 +107,11 @@ def test_the_parents_of_topics_of_a_larger_fit_are_the_simulated_ones(tmp_path):
 
 def test_levels_without_descendants_and_wrong_orders():
     # the second topic of the first fit has no child, and its place in a drawing is its own
-    fits = [np.eye(3)[:2], [[8, 1, 1], [5, 1, 3], [1, 0, 9]], [[9, 1, 1], [1, 0, 8], [1, 1, 7], [0, 0, 5]]]
+    fits = [
+        np.eye(3)[:2],
+        [[8, 1, 1], [5, 1, 3], [1, 0, 9]],
+        [[9, 1, 1], [1, 0, 8], [1, 1, 7], [0, 0, 5]],
+    ]
     tree = topic_hierarchy(fits)
     assert tree.parents.tolist() == [-1, -1, 0, 0, 0, 2, 4, 4, 4]
     assert tree.cut(2) == {"topic 0": [0, 1, 2, 3]}
@@ -134,7 +138,10 @@ def test_what_is_drawn_of_levels():
     heights = {line.get_ydata()[0] for line in ax.lines}
     assert heights == set(tree.heights[:3])
     assert [text.get_text() for text in ax.texts] == tree.labels
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["fit 0\n3 topics", "fit 1\n7 topics"]
+    assert [text.get_text() for text in ax.get_xticklabels()] == [
+        "fit 0\n3 topics",
+        "fit 1\n7 topics",
+    ]
     with pytest.raises(ValueError, match="n_groups=3: it cuts trees of one fit only"):
         nmfscale.pl.hierarchy_plot(tree, 3)
 

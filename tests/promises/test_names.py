@@ -43,7 +43,8 @@ NAMES = {
     "nmfscale.results": """
         Corpus CountMatrix Counts StoredCounts
         BatchEffects BootstrapFit BootstrapWeights ClusteringScore ConditionFeatures Consensus
-        CorrespondenceAnalysis DifferentialFeatures Enrichment Estimates FeaturesByGroup FitComparison FitSummary
+        CorrespondenceAnalysis DifferentialFeatures Enrichment Estimates FeaturesByGroup
+        FitComparison FitSummary
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         ModalityScores
         NoisyPairs Origin PermutationTest

@@ -128,7 +128,7 @@ def test_page_on_model_files(tmp_path, monkeypatch):
     ("name", "n_pictures"),
     [
         ("grouped_topics", 2), ("number_of_topics", 1), ("differential_features", 1),
-        ("topic_quality", 2), ("local_optima", 1), ("anndata", 1), ("text", 3),
+        ("topic_quality", 3), ("local_optima", 1), ("anndata", 1), ("text", 4),
         ("semi_supervised", 1), ("batches", 2), ("your_design", 6),
         ("programs", 2), ("seeds_and_programs", 1),
     ],

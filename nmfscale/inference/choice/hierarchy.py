@@ -29,9 +29,7 @@ def topic_hierarchy(
 
 
 @overload
-def topic_hierarchy(
-    model: FittedModel | ArrayLike, *, metric: Metric = ...
-) -> TopicHierarchy: ...
+def topic_hierarchy(model: FittedModel | ArrayLike, *, metric: Metric = ...) -> TopicHierarchy: ...
 
 
 def topic_hierarchy(
@@ -76,9 +74,9 @@ def topic_hierarchy(
 
     Notes
     -----
-    The tree of one fit is average linkage of ``1 - similarity``. The words of a node are the leading features
-    of the mean of its topics, weighted by their shares in the counts of the fit, by relevance
-    relative to all nodes.
+    The tree of one fit is average linkage of ``1 - similarity``. The words of a node are the
+    leading features of the mean of its topics, weighted by their shares in the counts of the fit,
+    by relevance relative to all nodes.
 
     Examples
     --------

@@ -34,7 +34,7 @@ def _is_fit(fit: Any) -> bool:
 
 
 def levels_of(fits: Mapping[str, Any], metric: Metric) -> TopicLevels:
-    """Return the tree in which each topic has its most similar topic of the fit before as parent."""
+    """Return the tree in which the parent of a topic is the most similar one of the fit before."""
     names, models = list(fits), [model_of(fit) for fit in fits.values()]
     if len(models) < 2:
         raise ValueError(f"model has {len(models)} fits: a tree of fits needs two at least.")

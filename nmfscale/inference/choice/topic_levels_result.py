@@ -1,4 +1,4 @@
-"""The result of topic_hierarchy for several fits: levels of topics, and the parent of each topic."""
+"""The result of topic_hierarchy for several fits: levels of topics, and their parents."""
 
 from __future__ import annotations
 

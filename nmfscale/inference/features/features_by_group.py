@@ -233,8 +233,8 @@ def _check_groups(design: Design, labels: Labels) -> None:
     small = np.flatnonzero(n_units < _FEW)
     if small.size:
         warn_caller(
-            f"groups with fewer than {_FEW} {what}: {such_as([names[g] for g in small])}. Intervals "
-            f"depend on {what} being alike."
+            f"groups with fewer than {_FEW} {what}: {such_as([names[g] for g in small])}. Their "
+            f"intervals depend on {what} being alike."
         )
 
 

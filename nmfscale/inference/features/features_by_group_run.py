@@ -116,7 +116,7 @@ def _group_sums(
     amounts: Array, labels: Labels, design: Design, batches: Array, n_batches: int
 ) -> GroupSums:
     """Return the sums of amounts over the samples of groups and units."""
-    (n, K), G = amounts.shape, len(labels.names)
+    K, G = amounts.shape[1], len(labels.names)
     cells = batches * G + labels.codes
     groups = _sums(amounts, cells, n_batches * G).reshape(n_batches, G, K)
     gram = np.zeros((n_batches * G, K, K))

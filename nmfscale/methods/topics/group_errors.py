@@ -136,9 +136,7 @@ class Errors:
         out: Array = squares * (n / np.maximum(n - 1, 1))[:, None, None]
         return out
 
-    def variances(
-        self, squares: Array, moves: list[Array] | None, rest: bool
-    ) -> dict[str, Array]:
+    def variances(self, squares: Array, moves: list[Array] | None, rest: bool) -> dict[str, Array]:
         """Return variances of log ratios, and of their changes: (p, G, K) each."""
         V = self.V.reshape(-1, *self.V.shape[2:])
         of_units = dense.products(dense.products(V, squares.reshape(V.shape)), V)
