@@ -6,6 +6,7 @@ import signal
 
 import h5py
 import internals
+import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
@@ -530,6 +531,43 @@ def test_counts_of_units_and_what_changes_in_them(folder, tmp_path, capsys):
         (["pseudobulk", model, counts, "--groups", f"{folder / 'cells.csv'}:some"], "by --samples"),
     ):
         assert complaint in failure(capsys, *arguments)
+
+
+def test_features_by_group_and_trees_of_topics(folder, tmp_path, capsys):
+    model, counts, labels = folder / "model.h5", folder / "counts.npz", tmp_path / "cells.csv"
+    years, labs = 2001 + np.arange(N) % 3, [f"lab {i % 30:02}" for i in range(N)]
+    table = {"cell": [f"cell {i}" for i in range(N)], "year": years, "lab": labs}
+    pd.DataFrame(table).to_csv(labels, index=False)
+    outputs = [tmp_path / f"words.{ending}" for ending in ("csv", "h5", "png")]
+    to = [word for path in outputs for word in ("-o", path)]
+    of = ["--groups", f"{labels}:year", "--units", f"{labels}:lab", "--shape", 3, "--topic", 1]
+    assert run("features-by-group", model, counts, "-q", *of, *to) == 0
+    out = capsys.readouterr().out
+    assert "2001 10, 2002 10, 2003 10" in out and "relative to 2001" in out
+    fit = nmfscale.load(model)
+    expected = nmfscale.features_by_group(fit, counts, years, units=labs, shape=3)
+    result = nmfscale.load_result(outputs[1])
+    assert result.groups == (2001, 2002, 2003)
+    assert_array_equal(result.lfc_upper, expected.lfc_upper)
+    assert len(rows_of(outputs[0])) == expected.frequencies.size
+    assert run("features-by-group", model, counts, "-q", *of[:2], "--against", "others") == 0
+    assert "relative to all others" in capsys.readouterr().out
+    small = tmp_path / "small.h5"
+    fit.merge_topics([[0, 1]]).save(small)
+    for models, tree in (
+        ([model], nmfscale.topic_hierarchy(fit)),
+        ([small, model], nmfscale.topic_hierarchy({"small": nmfscale.load(small), "model": fit})),
+    ):
+        outputs = [tmp_path / f"tree{len(models)}.{ending}" for ending in ("csv", "h5", "png")]
+        to = [word for path in outputs for word in ("-o", path)]
+        assert run("hierarchy", *models, "--n-groups", 2, *to) == 0
+        out = capsys.readouterr().out
+        assert repr(tree) in out
+        name, topics = next(iter(tree.cut(2).items()))
+        assert f"{name}: {' '.join(map(str, topics))}" in out
+        assert repr(nmfscale.load_result(outputs[1])) == repr(tree)
+        assert all(path.stat().st_size > 0 for path in outputs)
+    assert "which rise" in failure(capsys, "hierarchy", model, small)
 
 
 @pytest.mark.usefixtures("without_pandas")

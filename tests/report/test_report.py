@@ -112,6 +112,24 @@ def test_changes_within_topics_have_a_section(fit, tmp_path):
     assert cells[: len(rows)] == list(rows.feature)
 
 
+def test_features_in_groups_and_trees_have_sections(fit, tmp_path):
+    counts, model = fit
+    found = nmfscale.features_by_group(model, counts, np.arange(120) % 2 + 2001, shape=1)
+    trees = nmfscale.topic_hierarchy(model), nmfscale.topic_hierarchy([model.components_[:2], model])
+    page = written(tmp_path, model, results=[found, *trees])
+    part = page.text[page.text.index("Features by group</h2>") :]
+    n_rows = sum(len(found.leading(k, 10)) for k in range(3))
+    assert n_rows > 0
+    part = part[: part.index("Topics of topics</h2>")]
+    assert len(re.findall(r"<td[^>]*>gene \d+</td>", part)) == n_rows
+    assert "relative to 2001" in part and "% in 2002" in part
+    tree = page.text[page.text.index("Topics of topics</h2>") :]
+    assert f"<td>{1 - trees[0].linkage[-1, 2]:.2f}</td>" in re.sub(r"<td[^>]*>", "<td>", tree)
+    levels = tree[tree.index("Topics of several fits</h2>") :]
+    assert f"{trees[1].similarity[2]:.2f}" in levels
+    assert page.text.count("tree chart") >= 2
+
+
 def test_groups_are_matched_by_name(fit, tmp_path):
     import pandas as pd
 
