@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.pipeline import make_pipeline
 
 import nmfscale
 from nmfscale import TopicModel, features_by_group, match_topics
@@ -73,6 +74,19 @@ def test_a_word_drifts_within_a_topic_that_becomes_more_frequent(drift):
     assert (row.frequency, row.lfc) == (found.frequencies[2, 0, RISING], found.lfc[2, 0, RISING])
     counts = np.asarray(X)[years == 2003].sum(axis=0)
     assert_allclose(found.counts[2].sum(axis=0), counts, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["PoissonNMF", "LDA", "GammaPoisson", "pipeline"])
+def test_any_model_with_loadings(name, drift):
+    X, years, truth, _ = drift
+    if name == "pipeline":
+        model = make_pipeline("passthrough", TopicModel(K, random_state=0)).fit(X)
+    else:
+        model = getattr(nmfscale, name)(K, random_state=0).fit(X)
+    found = features_by_group(model, X, years)
+    topic = int(match_topics(truth[0], model[-1] if name == "pipeline" else model).order[0])
+    assert found.leading(topic, 1).tolist() == [RISING]
+    assert found.lfc_lower[2, topic, RISING] > 0.5
 
 
 def penalised_modes(X, L, F, a, e=1.0):

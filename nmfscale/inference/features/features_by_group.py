@@ -170,7 +170,7 @@ def features_by_group(
     """
     check_interval(level, "t", RobustInterval)
     check_option("against", against, Against)
-    shape = _checked_shape(shape)
+    of_prior = _checked_shape(shape)
     refuse_swapped(model, X, "the counts")
     if groups is None:
         raise ValueError("groups is needed: a label for each sample, such as its year or source.")
@@ -188,7 +188,7 @@ def features_by_group(
     first = against == "first" or (against == "auto" and in_order(labels))
     result = fit_groups(
         counts, topics.rows, np.asarray(model.components_, np.float64), labels, design, among,
-        shape=shape, rest=not first, level=float(level), memory_limit=memory_limit,
+        shape=of_prior, rest=not first, level=float(level), memory_limit=memory_limit,
         n_threads=n_threads, client=client, verbose=job["verbose"],
     )  # fmt: skip
     return replace(

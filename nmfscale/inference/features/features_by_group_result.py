@@ -117,8 +117,9 @@ class FeaturesByGroup(Result):
         k = self.topic_number(topic)
         apart = self.lower[:, k].max(axis=0) - self.upper[:, k].min(axis=0)
         differs = (self.lfc_lower[:, k] > 0) | (self.lfc_upper[:, k] < 0)
+        kept = np.asarray(differs.any(axis=0))
         order = np.argsort(-apart, kind="stable")
-        leading: Array = order[differs.any(axis=0)[order]][:n_top]
+        leading: Array = order[kept[order]][:n_top]
         return leading
 
     def _table(self, what: Topic | None) -> Columns:
