@@ -147,7 +147,7 @@ def test_the_same_bits_from_files_and_with_threads_in_any_order(drift, tmp_path,
     internals.few_features_together(monkeypatch, 500)
     internals.small_panels(monkeypatch, 600)
     again = features_by_group(
-        model, tmp_path / "texts.nmf", years, against="others", n_threads=2, memory_limit="400MB"
+        model, tmp_path / "texts.nmf", years, against="others", n_threads=2, memory_limit="8GB"
     )
     for name in ("frequencies", "lower", "lfc", "lfc_upper", "counts", "dispersions"):
         assert_array_equal(getattr(found, name), getattr(again, name))
