@@ -115,7 +115,10 @@ def test_changes_within_topics_have_a_section(fit, tmp_path):
 def test_features_in_groups_and_trees_have_sections(fit, tmp_path):
     counts, model = fit
     found = nmfscale.features_by_group(model, counts, np.arange(120) % 2 + 2001, shape=1)
-    trees = nmfscale.topic_hierarchy(model), nmfscale.topic_hierarchy([model.components_[:2], model])
+    trees = (
+        nmfscale.topic_hierarchy(model),
+        nmfscale.topic_hierarchy([model.components_[:2], model]),
+    )
     page = written(tmp_path, model, results=[found, *trees])
     part = page.text[page.text.index("Features by group</h2>") :]
     n_rows = sum(len(found.leading(k, 10)) for k in range(3))
