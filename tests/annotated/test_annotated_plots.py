@@ -24,7 +24,8 @@ pytestmark = [
 def no_display(monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     yield
-    sys.modules["matplotlib.pyplot"].close("all")
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        pyplot.close("all")
 
 
 @pytest.fixture(scope="module")
