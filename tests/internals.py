@@ -387,6 +387,11 @@ def around_work(patch, kind, function):
     _around(patch, "engine.worker.TaskContext.run", work)
 
 
+def open_session_by(patch, function):
+    """Replace the function that opens the session of a fit on a cluster."""
+    _set(patch, "engine.session.open_session", function)
+
+
 def around_slices(patch, function):
     """Wrap the counts of a block on a worker: `function(original, context, order)`."""
     _around(patch, "engine.worker.TaskContext.counts", function)
@@ -399,7 +404,7 @@ def columns_in_whole_blocks(patch):
 
 
 def note_divisions(patch, order):
-    """Return a list that records the division of every run, None for whole blocks."""
+    """Return a list that records every division of a run."""
     found = []
 
     def note(divide, *args):

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..counts.sell import LANES
-from .lineage import Partition, Ref, StepRun
+from .lineage import Output, Partition, Ref, StepRun
 from .protocol import Array, Outcome, Step, Values
-from .runner import combine
+from .runner import combine, joined_parts
 from .shares import LONGER, MOST_BLOCKS, units_of
 from .worker import Found, Work
 
@@ -51,27 +51,51 @@ class Division:
         self._loadings_bytes = loadings_bytes
         self._work: dict[str, list[Array]] = {}
 
-    def rows(
-        self, steps: Sequence[Step], runs: list[list[StepRun]], longest: int,
-        slots: Mapping[str, int],
-    ) -> DividedRun | None:  # fmt: skip
-        """Divide rows, unless the `longest` share of whole blocks is hardly longer for it.
+    def divides_rows(self, steps: Sequence[Step], longest: int, slots: Mapping[str, int]) -> bool:
+        """Whether to divide rows: not if the `longest` share of whole blocks is hardly longer."""
+        if self._are_even(longest, units_of(slots)[1]) or not _divides(steps, "rows"):
+            return False
+        return len(self._partitions) == len(self._layout.blocks)
 
-        All row arrays that steps make of parts are saved.
+    def divides_columns(
+        self, steps: Sequence[Step], longest: int, slots: Mapping[str, int]
+    ) -> bool:
+        """Whether to divide columns: not if loadings are much larger than sums.
+
+        `longest` is as in `divides_rows`.
         """
-        n_blocks, n_units = len(self._layout.blocks), units_of(slots)[1]
-        if self._are_even(longest, n_units) or not _divides(steps, "rows"):
-            return None
-        if len(self._partitions) < n_blocks:
-            return None
-        makes = {
-            name: i for i, step in enumerate(steps) if step.reads for name in step.arrays.makes
-        }
-        parts = self._parts_of_rows(n_units)
-        works = [
-            tuple(self._work_on(block, runs, makes, slices) for block, slices in of_task)
-            for of_task in parts
+        n_units = units_of(slots)[1]
+        most = MOST_LOADINGS if self._are_even(longest, n_units) else MOST_IF_UNEVEN
+        n_bytes = sum(array.nbytes for step in steps for array in step.empty_sums())
+        if n_units == 1 or self._loadings_bytes > most * n_bytes:
+            return False
+        return _divides(steps, "columns")
+
+    def rows(
+        self, steps: Sequence[Step], runs: list[list[StepRun]], saves: list[dict[str, Output]],
+        slots: Mapping[str, int],
+    ) -> DividedRun:  # fmt: skip
+        """Divide rows; all row arrays that steps make of parts are saved."""
+        makes = [
+            {
+                name: Output(run, name)
+                for run in own
+                if run.step.reads
+                for name in run.step.arrays.makes
+            }
+            for own in runs
         ]
+        parts = self._parts_of_rows(units_of(slots)[1])
+        works = [
+            tuple(
+                Work(
+                    self._partitions[block], tuple(runs[block]), makes[block], slices,
+                    owns=slices.start == 0,
+                )
+                for block, slices in of_task
+            )
+            for of_task in parts
+        ]  # fmt: skip
 
         labels = [
             f"rows {of_task[0].partition.blocks[0].start}:{of_task[-1].partition.blocks[-1].stop}"
@@ -80,7 +104,7 @@ class Division:
 
         def join(found: list[Found]) -> tuple[list[Outcome], Saved]:
             values: list[list[list[Values]]] = [[] for _ in runs]
-            saved: Saved = [{name: [] for name in makes} for _ in runs]
+            saved: Saved = [{name: [] for name in of_block} for of_block in makes]
             for of_task, result in zip(parts, found, strict=True):
                 for i, (block, _) in enumerate(of_task):
                     values[block].append([of_step[i] for of_step in result.values])
@@ -88,42 +112,36 @@ class Division:
                         saved[block][name].append(ref)  # type: ignore[arg-type]
             outcomes = []
             for at, step in enumerate(steps):
-                of_blocks = [_joined(step, [part[at] for part in parts]) for parts in values]
+                of_blocks = [joined_parts(step, [part[at] for part in parts]) for parts in values]
                 outcomes.append(Outcome(combine(of_blocks), []))
             return outcomes, saved
 
         return DividedRun(labels, works, join)
 
     def columns(
-        self, steps: Sequence[Step], runs: list[list[StepRun]], saves: dict[str, int],
-        longest: int, slots: Mapping[str, int],
-    ) -> DividedRun | None:  # fmt: skip
-        """Divide columns, unless loadings are much larger than sums; the first task saves.
-
-        `longest` is as in `rows`.
-        """
+        self, steps: Sequence[Step], runs: list[list[StepRun]], saves: list[dict[str, Output]],
+        slots: Mapping[str, int],
+    ) -> DividedRun:  # fmt: skip
+        """Divide columns; the first task saves."""
         n_blocks, n_units = len(self._layout.blocks), units_of(slots)[1]
-        most = MOST_LOADINGS if self._are_even(longest, n_units) else MOST_IF_UNEVEN
-        n_bytes = sum(array.nbytes for step in steps for array in step.empty_sums())
-        if n_units == 1 or self._loadings_bytes > most * n_bytes:
-            return None
-        if not _divides(steps, "columns"):
-            return None
         work = np.sum(self._work_of("columns"), axis=0)
         ranges = cut_evenly(work, n_units * -(-n_blocks // (n_units * MOST_BLOCKS)))
         works = [
             tuple(
-                self._work_on(i, runs, {} if number else saves, slices)
-                for i in range(len(self._partitions))
+                Work(
+                    partition, tuple(runs[i]), {} if number else saves[i], slices,
+                    owns=i % len(ranges) == number,
+                )
+                for i, partition in enumerate(self._partitions)
             )
             for number, slices in enumerate(ranges)
-        ]
+        ]  # fmt: skip
 
         def join(found: list[Found]) -> tuple[list[Outcome], Saved]:
             outcomes = []
             for i, step in enumerate(steps):
                 parts = zip(*(of_task.values[i] for of_task in found), strict=True)
-                values = [_joined(step, of_block) for of_block in parts]
+                values = [joined_parts(step, of_block) for of_block in parts]
                 ranges = [of_task.sums[i][0].sums for of_task in found] if step.reads else []
                 sums = [np.concatenate(arrays) for arrays in zip(*ranges, strict=True)]
                 outcomes.append(Outcome(combine(values), sums))
@@ -140,13 +158,6 @@ class Division:
         """Whether the longest share of whole blocks is hardly longer than equal shares."""
         n_blocks, n_partitions = len(self._layout.blocks), len(self._partitions)
         return longest * (n_blocks / n_partitions) <= LONGER * n_blocks / n_units
-
-    def _work_on(
-        self, partition: int, runs: list[list[StepRun]], saves: dict[str, int], slices: slice
-    ) -> Work:
-        own = runs[partition]
-        saved = {array: own[i] for array, i in saves.items()}
-        return Work(self._partitions[partition], tuple(own), saved, slices)
 
     def _parts_of_rows(self, n_tasks: int) -> list[list[tuple[int, slice]]]:
         """Return the blocks of each task, with some slices of each."""
@@ -186,12 +197,18 @@ def _divides(steps: Sequence[Step], order: str) -> bool:
     return not made & uses and not any(step.empty_sums() for step in steps)
 
 
-def _joined(step: Step, parts: Sequence[Values]) -> Values:
-    """Return the values of a step on a block, given those of its parts.
+def first_stage(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return the first steps that read counts in one order.
 
-    A step that reads no counts ran on the whole block with every part.
+    The next step reads the other order, or uses row arrays that they make.
     """
-    return parts[0] if step.reads is None else step.joined(list(parts))
+    order, made = None, set[str]()
+    for i, step in enumerate(steps):
+        if order is not None and (step.reads not in (None, order) or made & {*step.arrays.uses}):
+            return steps[:i]
+        if step.reads is not None:
+            order, made = step.reads, made | {*step.arrays.makes}
+    return steps
 
 
 def cut_evenly(work: Array, n_parts: int) -> list[slice]:

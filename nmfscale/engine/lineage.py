@@ -6,6 +6,7 @@ recompute it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..cluster.tasks import ClusterError
 from ..counts.aligned import aligned_empty
+from ..counts.cached import cached_property
 from ..storage.arrays import Arrays, DamagedFileError, load_arrays
 from ..storage.store_blocks import StoredBlock
 from .protocol import Array, Step
@@ -40,12 +42,19 @@ class Saved:
 class StepRun:
     """One run of a step on a partition, with its inputs; shared arrays of `step` are references.
 
-    Its name is unique in a fit.
+    Its name is unique in a fit. Its outputs can be recomputed from saved arrays by at most `depth`
+    runs one after the other of steps that have arrays to save.
     """
 
     name: str
     step: Step
     inputs: dict[str, ArrayRef]
+
+    @cached_property
+    def depth(self) -> int:
+        """Length of the longest chain of runs, this one included, of steps with arrays to save."""
+        own = int(bool(self.step.arrays.saves))
+        return own + max((_depth(array) for array in self.inputs.values()), default=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +64,37 @@ class Output:
     run: StepRun
     name: str
 
+    @property
+    def file_name(self) -> str:
+        """The name of its file, without the number of the partition."""
+        return f"{self.run.name}-{self.name}"
+
 
 ArrayRef = Saved | Output
+
+
+def _depth(array: ArrayRef) -> int:
+    return array.run.depth if isinstance(array, Output) else 0
+
+
+def outputs_to_save(runs: Sequence[StepRun]) -> dict[str, Output]:
+    """Return the row arrays that steps save, by their names."""
+    return {name: Output(run, name) for run in runs for name in run.step.arrays.saves}
+
+
+def unsaved_inputs(runs: Sequence[StepRun], deepest: int) -> dict[str, Output]:
+    """Return the inputs of runs that are not saved, if one has a lineage of `deepest` runs.
+
+    All of them are: otherwise the lineage of their outputs would be as long.
+    """
+    readers = [run for run in runs if run.step.arrays.saves]
+    inputs = {
+        name: array
+        for run in readers
+        for name, array in run.inputs.items()
+        if isinstance(array, Output) and array.run not in runs
+    }
+    return inputs if max(map(_depth, inputs.values()), default=0) >= deepest else {}
 
 
 @dataclass(frozen=True)
@@ -107,3 +145,17 @@ def read_arrays(path: str) -> Arrays:
         return load_arrays(path)
     except DamagedFileError as error:
         raise ClusterError(f"{error}. Start again, or resume a fit from a checkpoint.") from error
+
+
+def fetch(layout: Any, name: str) -> Any:
+    """Return the object that a pool sends under a name: counts, or arrays from a driver's file.
+
+    Names of counts are those of `counts_name` and `panel_name`; names of arrays are paths of their
+    files.
+    """
+    if name.startswith("counts-panel-"):
+        return layout.panel(slice(*map(int, name.split("-")[2:])))
+    if name.startswith("counts-"):
+        _, number, order = name.split("-")
+        return layout.file.read(layout.blocks[int(number)], order)
+    return read_arrays(name)

@@ -11,6 +11,7 @@ import numpy as np
 from ..counts.aligned import aligned_empty
 from ..counts.panels import panel_slices
 from ..counts.sell import LANES, SellBlock, lanes_of
+from .checks import check_step, check_steps
 from .protocol import (
     Array,
     ColumnStep,
@@ -21,8 +22,6 @@ from .protocol import (
     Panel,
     RowArrays,
     Step,
-    check_step,
-    check_steps,
 )
 from .runner import StepRunner, TreeSum, combine, join_panels, run_column_step, run_step
 

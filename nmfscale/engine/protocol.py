@@ -16,17 +16,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.aligned import aligned_empty
 from ..counts.sell import SellBlock
 
 Array = NDArray[Any]
-Values = dict[str, Any]
+Values = dict[str, Any]  # numbers, arrays, or `OverLanes`
 Sums = list[Array]
 KnownPanel = Callable[[slice], dict[str, Array] | None]
 NotePanel = Callable[[slice, dict[str, Array]], None]
+
+
+class OverLanes(NamedTuple):
+    """A value of a block that ``reduce`` computes from an array with an entry for each lane.
+
+    If a cluster divides the slices that a step reads, each task returns its `lanes`, and `reduce`,
+    a function of a module, gets those of all slices.
+    """
+
+    lanes: Array
+    reduce: Callable[[Array], Any]
 
 
 class Block(Protocol):
@@ -85,11 +95,14 @@ class Step(ABC):
     ----------
     reads : {"rows", "columns"} or None
         Order of the counts that `run` needs.
+    divides : bool
+        Whether the slices that it reads can be in several tasks: see `of_slices`.
     shared : tuple of str
         Fields that hold large arrays: a cluster gets each of them once.
     """
 
     reads: ClassVar[str | None] = None
+    divides: ClassVar[bool] = False
     shared: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -116,14 +129,10 @@ class Step(ABC):
         """Return this step for some slices of every block, None if it needs whole blocks.
 
         A cluster with few blocks divides them. Counts are then those of the slices; if the step
-        reads rows, so are row arrays with an entry for each lane. Sums, if there are any, are
-        concatenated. Values are combined by `joined`.
+        reads rows, so are row arrays with an entry for each lane, or with a field ``lane``. Sums,
+        if there are any, are concatenated. Values must be `OverLanes`, or maxima.
         """
-        return None
-
-    def joined(self, parts: list[Values]) -> Values:
-        """Return the values of a block, given those of `of_slices` for all its slices in order."""
-        return parts[0]
+        return self if self.divides else None
 
 
 class Panel(NamedTuple):
@@ -394,51 +403,3 @@ class Method(ABC):
     @abstractmethod
     def restore(self, numbers: dict[str, Any], arrays: dict[str, Array]) -> None:
         """Restore the state saved by `snapshot`, in a method that has not been started."""
-
-
-def check_step(step: Step, way: str = "run") -> None:
-    """Refuse a step whose declarations contradict each other, or that cannot be run this way.
-
-    `way` is the method of the executor that runs the step: "run", "apply" or "stream".
-    """
-    name, arrays = type(step).__name__, step.arrays
-    if step.reads not in (None, "rows", "columns"):
-        raise ValueError(f"{name} reads {step.reads!r}: a step reads 'rows', 'columns' or None.")
-    for field in step.shared:
-        value = getattr(step, field)
-        if not (value is None or isinstance(value, np.ndarray)):
-            raise ValueError(
-                f"{name} shares {field!r}, which is a {type(value).__name__}: a cluster gets "
-                "arrays once, so that fields in `shared` are arrays of NumPy, or None."
-            )
-    if arrays.saves and (lost := set(arrays.saves) - set(arrays.makes)):
-        raise ValueError(f"{name} saves {min(lost)!r}, which it does not make.")
-    for alias, source in arrays.aliases:
-        if alias not in arrays.makes or source not in (*arrays.uses, *arrays.makes):
-            raise ValueError(
-                f"{name} has the alias {alias!r} of {source!r}: a step makes the alias, and makes "
-                "or uses what it equals."
-            )
-    if way == "run":
-        return
-    if step.empty_sums():
-        raise ValueError(f"{name} adds to sums, which {way} does not return: use run.")
-    if way == "apply" and step.reads is not None:
-        raise ValueError(f"{name} reads the {step.reads} of the counts: use run, not apply.")
-    if not arrays.makes:
-        raise ValueError(f"{name} makes no row array, so that {way} has no effect: use run.")
-
-
-def check_steps(steps: Sequence[Step], way: str = "run") -> None:
-    """Refuse steps that cannot be run together: each as `check_step`, and arrays made twice."""
-    for i, step in enumerate(steps):
-        check_step(step, way)
-        if i + 1 == len(steps):
-            return
-        later = {name for other in steps[i + 1 :] for name in other.arrays.makes}
-        needed = {*step.arrays.makes, *(source for _, source in step.arrays.aliases)}
-        if later & needed:
-            raise ValueError(
-                f"{type(step).__name__} needs its row array {min(later & needed)!r} to stay, but a "
-                "later step of the same run makes it again: run the steps one after the other."
-            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,8 @@ from ..storage.arrays import Arrays
 from ..storage.store import StoredCounts
 from ..storage.store_blocks import StoredBlock
 from . import progress
-from .division import DividedRun, Division
+from .checks import check_step, check_steps
+from .division import DividedRun, Division, first_stage
 from .fit_files import FitFiles, remove
 from .lineage import (
     ArrayRef,
@@ -31,8 +31,10 @@ from .lineage import (
     in_order,
     joined_parts,
     numbered,
+    outputs_to_save,
     panel_name,
     read_arrays,
+    unsaved_inputs,
 )
 from .protocol import (
     Array,
@@ -42,8 +44,6 @@ from .protocol import (
     NotePanel,
     Outcome,
     Step,
-    check_step,
-    check_steps,
 )
 from .runner import FAN_IN, branches, combine, join_panels
 from .shares import Shares, shares_of
@@ -61,9 +61,10 @@ class DaskExecutor(Executor):
 
     A partition has `partition_size` blocks, and shares begin at multiples of `least_branch`
     partitions: see `shares`. The pool calls `fetch` for objects that it sends. `folder` is the
-    driver's folder for all files of the fit. Of every `save_every` runs of a step, the row arrays
-    of the first two are saved: an array that is computed from two consecutive ones then needs no
-    earlier runs. All loadings have `loadings_bytes`. `n_threads` is for this process.
+    driver's folder for all files of the fit. Row arrays that can be recomputed by less than
+    `save_every` runs are not saved; from there on, the inputs of a run are. These are about two
+    loadings of as many runs, because loadings are extrapolated from the two before. All loadings
+    have `loadings_bytes`. `n_threads` is for this process.
     """
 
     one_block = False  # whole columns are never in this process
@@ -86,7 +87,6 @@ class DaskExecutor(Executor):
         self._arrays: dict[str, list[ArrayRef]] = {}
         self._files = FitFiles(folder, pool)
         self._places: Ref | None = None  # of the columns of all blocks
-        self._n_saves: Counter[type[Step]] = Counter()
 
     # Row arrays ---------------------------------------------------------------------------------
 
@@ -172,38 +172,51 @@ class DaskExecutor(Executor):
         the processor time of every iteration.
         """
         check_steps(steps)
+        shares = self._shares()
+        first = first_stage(steps)
+        if len(first) < len(steps) and self._order(first, shares) == "rows":
+            return [*self._run(first, shares), *self.run(*steps[len(first) :])]
+        return self._run(steps, shares)
+
+    def _run(self, steps: Sequence[Step], shares: Shares) -> list[Outcome]:
         published, shared = zip(*(self._publish(step) for step in steps), strict=True)
         names = [self._files.new_name("step") for _ in steps]
         runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
-        saves = {array: i for i, step in enumerate(steps) for array in self._to_save(step)}
-        shares = self._shares()
+        if self.save_every == 1:
+            saves = [outputs_to_save(own) for own in runs]
+        else:
+            saves = [unsaved_inputs(own, self.save_every - 1) for own in runs]
         config = replace(self.config, n_threads=shares.n_slots * self.config.n_threads)
-        divided = self._divided(steps, runs, saves, shares)
-        if divided is not None:
+        order = self._order(steps, shares)
+        if order is not None:
+            divide = getattr(self._division, order)
+            divided = divide(steps, runs, saves, self.pool.ready())
             outcomes, saved = divided.join(self._run_parts(steps, divided, config))
         else:
             refs = [ref for of_step in shared for ref in of_step]
-            outcomes, saved = self._run_whole(
-                steps, refs, shares.ranges, self._works(runs, saves), config
-            )
+            works = self._works(runs, saves)
+            outcomes, saved = self._run_whole(steps, refs, shares.ranges, works, config)
+            if self.save_every > 1 and any(saves):
+                self._end_lineages(saves, saved)
+                # the same runs, of saved inputs
+                runs = [self._runs(list(published), names, i) for i in range(len(runs))]
+                saved = [{} for _ in runs]
         self._keep(steps, runs, saved)
         return outcomes
 
-    def _divided(
-        self, steps: Sequence[Step], runs: list[list[StepRun]], saves: dict[str, int],
-        shares: Shares,
-    ) -> DividedRun | None:  # fmt: skip
-        """Return the run on parts of blocks, None if whole blocks are better.
+    def _order(self, steps: Sequence[Step], shares: Shares) -> str | None:
+        """Return the order in which blocks are better divided, None if whole blocks are better.
 
         Workers need files: parts of counts, and the rows that other workers made.
         """
         if self.config.store is None or self.config.folder is None:
             return None
         slots, longest = self.pool.ready(), max(map(len, shares.ranges))
-        divided = self._division.rows(steps, runs, longest, slots)
-        if divided is None and self.save_every == 1:
-            divided = self._division.columns(steps, runs, saves, longest, slots)
-        return divided
+        if self._division.divides_rows(steps, longest, slots):
+            return "rows"
+        if self.save_every == 1 and self._division.divides_columns(steps, longest, slots):
+            return "columns"
+        return None
 
     def _run_parts(
         self, steps: Sequence[Step], divided: DividedRun, config: RunConfig
@@ -241,18 +254,15 @@ class DaskExecutor(Executor):
         ]
         return outcomes, [
             {
-                name: [self._ref(work.saves[name].name, i, arrays)]
+                name: [self._ref(work.saves[name].file_name, i, arrays)]
                 for name, arrays in found.saved[i].items()
             }
             for i, work in enumerate(works)
         ]
 
-    def _works(self, runs: list[list[StepRun]], saves: dict[str, int]) -> list[Work]:
-        """Return the work on each partition; `saves` has the number of the step of each array."""
-        return [
-            Work(partition, tuple(own), {array: own[at] for array, at in saves.items()})
-            for partition, own in zip(self.partitions, runs, strict=True)
-        ]
+    def _works(self, runs: list[list[StepRun]], saves: list[dict[str, Output]]) -> list[Work]:
+        """Return the work on each partition."""
+        return list(map(Work, self.partitions, map(tuple, runs), saves))
 
     def _shares(self) -> Shares:
         """Return the shares of the workers that are here now."""
@@ -320,7 +330,7 @@ class DaskExecutor(Executor):
         names = [self._files.new_name("step") for _ in steps]
         runs = [self._runs(list(published), names, i) for i in range(len(self.partitions))]
         makes = max(i for i, step in enumerate(steps) if output in step.arrays.makes)
-        works = self._works(runs, {output: makes})
+        works = self._works(runs, [{output: Output(own[makes], output)} for own in runs])
         tasks = self._tasks(
             steps, [ref for refs in shared for ref in refs], self._singles(),
             lambda here: (self.config, len(self.layout.blocks), (works[here.start],)),
@@ -329,7 +339,9 @@ class DaskExecutor(Executor):
         while first < len(tasks):
             n_together = _STREAMED * sum(self.pool.wait_for_workers().values())
             here = self.partitions[first : first + n_together]
-            refs = self._streamed(label, output, names[makes], here, tasks)
+            refs = self._streamed(
+                label, output, Output(runs[0][makes], output).file_name, here, tasks
+            )
             for partition, ref in zip(here, refs, strict=True):
                 yield from zip(partition.blocks, in_order(read_arrays(ref.path)), strict=True)
                 remove(ref.path)
@@ -352,12 +364,16 @@ class DaskExecutor(Executor):
             batch.results(note)
         return [refs[i] for i in range(len(partitions))]
 
-    def _to_save(self, step: Step) -> tuple[str, ...]:
-        """Return which arrays of a step to save this time."""
-        if not step.arrays.saves:
-            return ()
-        self._n_saves[type(step)] += 1
-        return step.arrays.saves if (self._n_saves[type(step)] - 1) % self.save_every < 2 else ()
+    def _end_lineages(
+        self, outputs: list[dict[str, Output]], saved: list[dict[str, list[Ref]]]
+    ) -> None:
+        """Replace outputs of earlier runs by their files, under all names that refer to them."""
+        for i, of_partition in enumerate(outputs):
+            for name, output in of_partition.items():
+                file = self._files.saved(saved[i][name])
+                for arrays in self._arrays.values():
+                    if arrays[i] is output:
+                        arrays[i] = file
 
     def _keep(
         self, steps: Sequence[Step], runs: list[list[StepRun]],
@@ -418,17 +434,3 @@ class DaskExecutor(Executor):
 def _label(steps: Sequence[Step]) -> str:
     """Return the name of a batch that runs steps."""
     return "-".join(type(step).__name__ for step in steps)
-
-
-def fetch(layout: Any, name: str) -> Any:
-    """Return the object that a pool sends under a name: counts, or arrays from a driver's file.
-
-    Names of counts are those of `counts_name` and `panel_name`; names of arrays are paths of their
-    files.
-    """
-    if name.startswith("counts-panel-"):
-        return layout.panel(slice(*map(int, name.split("-")[2:])))
-    if name.startswith("counts-"):
-        _, number, order = name.split("-")
-        return layout.file.read(layout.blocks[int(number)], order)
-    return read_arrays(name)

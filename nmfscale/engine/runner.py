@@ -12,19 +12,56 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .protocol import Array, Block, ColumnStep, Panel, Step, Sums, Values
+from .protocol import Array, Block, ColumnStep, OverLanes, Panel, Step, Sums, Values
 
 # Number of neighbours that a node of the tree adds.
 FAN_IN = 4
 
 
-def run_step(step: Step, block: Block, sums: Sums, n_threads: int) -> Values:
-    """Run a step on one block, and check what it made and what it returns."""
+def run_step(
+    step: Step, block: Block, sums: Sums, n_threads: int, *, of_part: bool = False
+) -> Values:
+    """Run a step on one block, and check what it made and what it returns.
+
+    Given part of a block, values over lanes are not reduced: see `joined_parts`.
+    """
     values, name = step.run(block, sums, n_threads), type(step).__name__
     for made in step.arrays.makes:
         if made not in block.made:
             raise ValueError(f"{name} did not make its row array {made!r} in every block.")
-    return {key: _number_or_array(name, key, value) for key, value in values.items()}
+    if not of_part or step.reads is None:
+        return _reduced(name, values)
+    for key, value in values.items():
+        if not (isinstance(value, OverLanes) or key.startswith("max_")):
+            raise TypeError(
+                f"{name} returns {key!r} of a part of a block: return OverLanes or a maximum, or "
+                "let the step need whole blocks."
+            )
+    return values
+
+
+def joined_parts(step: Step, parts: Sequence[Values]) -> Values:
+    """Return the values of a block, given those of parts of its rows or columns in their order.
+
+    A step that reads no counts ran on the whole block in one of the tasks at least.
+    """
+    if step.reads is None:
+        return next(filter(None, parts), {})
+    values = combine([{n: v for n, v in part.items() if n[:4] == "max_"} for part in parts])
+    for name, value in parts[0].items():
+        if isinstance(value, OverLanes):
+            lanes = np.concatenate([part[name].lanes for part in parts])
+            values[name] = OverLanes(lanes, value.reduce)
+    return _reduced(type(step).__name__, values)
+
+
+def _reduced(step: str, values: Values) -> Values:
+    return {
+        name: _number_or_array(
+            step, name, value.reduce(value.lanes) if isinstance(value, OverLanes) else value
+        )
+        for name, value in values.items()
+    }
 
 
 def _number_or_array(step: str, name: str, value: Any) -> Any:
@@ -145,11 +182,16 @@ def branches(n_blocks: int, size: int) -> Iterator[range]:
 class StepRunner:
     """Runs steps on consecutive blocks, one after the other, and adds up their results.
 
-    `trees`, one for each step, may hold the sums of earlier blocks.
+    `trees`, one for each step, may hold the sums of earlier blocks. `of_parts`: the blocks are
+    parts, see `joined_parts`.
     """
 
-    def __init__(self, steps: Sequence[Step], n_threads: int, trees: Sequence[TreeSum]):
+    def __init__(
+        self, steps: Sequence[Step], n_threads: int, trees: Sequence[TreeSum], *,
+        of_parts: bool = False,
+    ):  # fmt: skip
         self.steps, self.n_threads, self.trees = steps, n_threads, trees
+        self._of_parts = of_parts
         self.values: list[list[Values]] = [[] for _ in steps]
 
     def add(self, blocks: Sequence[Block]) -> None:
@@ -157,5 +199,6 @@ class StepRunner:
         for i, (step, block) in enumerate(zip(self.steps, blocks, strict=True)):
             number = block.number
             branch = self.trees[i].take(number) or Branch(number, number, step.empty_sums())
-            self.values[i].append(run_step(step, block, branch.sums, self.n_threads))
+            values = run_step(step, block, branch.sums, self.n_threads, of_part=self._of_parts)
+            self.values[i].append(values)
             self.trees[i].add(Branch(branch.first, number + 1, branch.sums))

@@ -24,9 +24,10 @@ from ..storage.version import package_version
 from ..terminal import print_message
 from .caches import forget_run
 from .checkpoint import folder_in_use, recorded_level
+from .lineage import fetch
 from .partition import TaskSizes, task_sizes_within
 from .protocol import Needs
-from .remote import DaskExecutor, fetch
+from .remote import DaskExecutor
 from .threads import resolve_threads
 from .worker import RunConfig, take_level
 from .workers import WorkerInfo, common_level, preflight, threads_of_task

@@ -15,6 +15,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import kernels
 from ..cluster.tasks import MissingArraysError, UnfitWorkerError
 from ..counts.aligned import aligned_copy
@@ -28,6 +30,7 @@ from .block_reader import BlockReader, Read
 from .caches import COUNTS, RECENT, WHOLE, block_file
 from .lineage import (
     ArrayRef,
+    Output,
     Partition,
     Ref,
     Saved,
@@ -200,7 +203,7 @@ class TaskContext:
             step = step.of_slices(self.slices)
             part = self.slices if step.reads == "rows" else None
         inputs = {name: self.resolve(array) for name, array in run.inputs.items()}
-        runner = StepRunner([step], self.config.n_threads, [tree])
+        runner = StepRunner([step], self.config.n_threads, [tree], of_parts=self.slices is not None)
         arrays: dict[str, list[Array]] = {}
         counts = repeat(None) if step.reads is None else self.counts(step.reads)
         for i, (place, of_block) in enumerate(zip(self.partition.blocks, counts, strict=False)):
@@ -256,8 +259,17 @@ class TaskContext:
 
 
 def _lanes_of_part(array: Array, place: StoredBlock, part: slice) -> Array:
-    """Return the entries of some slices of a row array that has an entry for each lane."""
-    return array[lanes_of(part)] if len(array) == place.last - place.first else array
+    """Return the entries of some slices of a row array with an entry for each lane.
+
+    An array with a field ``lane``, in the order of lanes, may have any number of entries for each.
+    """
+    lanes = lanes_of(part)
+    if "lane" in (array.dtype.names or ()):
+        first, last = np.searchsorted(array["lane"], [lanes.start, lanes.stop])
+        here = array[first:last].copy()
+        here["lane"] -= lanes.start
+        return here
+    return array[lanes] if len(array) == place.last - place.first else array
 
 
 @dataclass(frozen=True)
@@ -303,15 +315,18 @@ class Found:
 
 @dataclass(frozen=True)
 class Work:
-    """What a task does on one partition: runs of steps, and row arrays of these to save.
+    """What a task does on one partition: runs of steps, and row arrays to save.
 
     Steps that read counts run on some `slices` of the rows or columns of each block, if given.
+    Other tasks may have other slices; steps that read nothing and make no arrays then run in the
+    one that `owns` the partition.
     """
 
     partition: Partition
     runs: tuple[StepRun, ...]
-    saves: dict[str, StepRun]
+    saves: dict[str, Output]
     slices: slice | None = None
+    owns: bool = True
 
     def reads(self) -> Iterator[Read]:
         """Yield the counts that the steps read."""
@@ -335,10 +350,13 @@ def run_steps(
         for work in works:
             context = TaskContext(config, work.partition, sent, reader, work.slices)
             for run, tree, of_blocks in zip(work.runs, trees, values, strict=True):
-                of_blocks += context.run(run, tree)
+                if work.owns or run.step.reads is not None or run.step.arrays.makes:
+                    of_blocks += context.run(run, tree)
+                else:
+                    of_blocks += [{} for _ in work.partition.blocks]
             saved.append({
-                array: context.save(run.name, numbered(context.outputs(run)[array]))
-                for array, run in work.saves.items()
+                name: context.save(output.file_name, numbered(context.resolve(output)))
+                for name, output in work.saves.items()
             })  # fmt: skip
     return Found(n_blocks, values, [tree.branches for tree in trees], saved)
 

@@ -30,13 +30,13 @@ from ...counts.base import CountMatrix
 from ...counts.blocks import cut_blocks
 from ...counts.sell import LANES
 from ...engine.monitor import FEWEST, left
-from ...engine.protocol import Executor, Needs, Step
+from ...engine.protocol import Executor, Needs, Step, Sums, Values
 from ...kernels import dense
 from ..declared import PointMethod
 from ..factors import Array, per_lane, rows_of_sums, sum_lanes, to_lanes
 from ..rows_pass import RowsPass
 from ..weights.weighting import Weights
-from .steps import DescendRows, ScaleRows, SumColumns, extrapolated, problem_of
+from .steps import DescendRows, ScaleRows, SumColumns, SumRows, extrapolated, problem_of
 
 # Sweeps of an iteration; at most for the loadings at the end, and of new samples, which end when a
 # row's decrease of the loss is this share of the mean sum of squares that the fit explains, or the
@@ -129,9 +129,7 @@ class Hals(PointMethod):
         if momentum:
             ahead = aligned_empty(F.shape, F.dtype)
             extrapolated(F, self._F("before"), momentum, self.counts.shape[1], ahead, n_threads)
-        (_, (of_rows, sums)) = self.executor.run(
-            self._rows_step(ahead, SWEEPS, momentum=momentum), SumColumns(len(F) // LANES, K)
-        )
+        of_rows, sums = self._moved(self._rows_step(ahead, SWEEPS, momentum=momentum))
         explained = np.zeros(len(F))
         problem = problem_of(
             ahead, _raised(of_rows["gram"], penalties.l2_F), _linear(penalties.l1_F, K), SWEEPS
@@ -173,6 +171,12 @@ class Hals(PointMethod):
             return 0.0
         return 1.0 if len(self.losses) <= FEWEST else min(left(self.losses) / now, 1.0)
 
+    def _moved(self, rows: DescendRows) -> tuple[Values, Sums]:
+        """Move the loadings; return the sums of these and of features."""
+        K, n_slices = self.n_components, len(self.executor.layout.column_order) // LANES
+        _, (of_rows, _), (_, sums) = self.executor.run(rows, SumRows(K), SumColumns(n_slices, K))
+        return of_rows, sums
+
     def _rows_step(self, F: Array, n_sweeps: int, **how: Any) -> DescendRows:
         K, n_threads = self.n_components, self.executor.n_threads
         gram = dense.cross(F, n_threads=n_threads)[:K, :K]
@@ -194,7 +198,7 @@ class Hals(PointMethod):
         little = max(_LITTLE, (_ROUNDINGS * float(np.finfo(self.dtype).eps)) ** 2)
         tolerance = little * self.square / self.counts.shape[0]
         step = self._rows_step(F, _SWEEPS_END, tolerance=tolerance)
-        _, (of_rows, sums) = self.executor.run(step, SumColumns(len(F) // LANES, K))
+        of_rows, sums = self._moved(step)
         self.executor.copy("next", "L")
         self.executor.drop("next")
         if any(self.penalties):  # a topic that no sample has

@@ -7,7 +7,7 @@ the row array ``scales``, multiply the sums of a row, and the loadings that feat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,7 @@ class ScaleRows(Step):
     squared: Any
 
     reads = "rows"
+    divides = True
     shared = ("order", "squared")
     arrays = RowArrays((), ("scales",), ("scales",))
 
@@ -105,6 +106,7 @@ class DescendRows(Step):
     explained: bool = False
 
     reads = "rows"
+    divides = True
     shared = ("design",)
 
     @cached_property
@@ -143,11 +145,24 @@ class DescendRows(Step):
 
 
 @dataclass(frozen=True)
-class SumColumns(Step):
-    """Sums ``sum_i x_ij s_i l_ik`` for every feature, with L the row array `source`.
+class SumRows(Step):
+    """Computes the Gram matrix of loadings ``next``, and the sums of their columns."""
 
-    Also returns the Gram matrix of L and the sums of its columns.
-    """
+    n_components: int
+    arrays = RowArrays(("next",))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the rows of a block."""
+        rows = block["next"][: block.n_rows, : self.n_components]
+        return {
+            "gram": dense.cross(rows, n_threads=n_threads),
+            "total": rows.sum(axis=0, dtype=np.float64),
+        }
+
+
+@dataclass(frozen=True)
+class SumColumns(Step):
+    """Sums ``sum_i x_ij s_i l_ik`` for every feature, with L the row array `source`."""
 
     n_slices: int
     n_components: int
@@ -173,8 +188,8 @@ class SumColumns(Step):
             problem_of(held, np.eye(self.n_components), None, 0), None, sums[0],
             wanted=kernels.SUM_GRADIENT, first=0, last=self.n_slices, n_threads=n_threads,
         )  # fmt: skip
-        rows = L[: block.n_rows, : self.n_components]
-        return {
-            "gram": dense.cross(rows, n_threads=n_threads),
-            "total": rows.sum(axis=0, dtype=np.float64),
-        }
+        return {}
+
+    def of_slices(self, slices: slice) -> SumColumns:
+        """Return the step for some slices of columns."""
+        return replace(self, n_slices=slices.stop - slices.start)

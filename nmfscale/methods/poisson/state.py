@@ -125,7 +125,6 @@ class PoissonState:
         update = UpdateRows(
             self.F.values, self.total_of_rows(), self.n_components, how, source, target, reports,
             self._correlation("L", how), self.F.n_rows, self._of_entries(),
-            divides=self.constraints.entries is None,
         )  # fmt: skip
         terms = [self.sample_terms(source)] if "loglik_start" in reports else []
         (of_rows, _), *of_samples = self.executor.run(update, *terms)

@@ -20,7 +20,7 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.cached import cached_property
 from ...counts.sell import LANES, SellBlock, lanes_of
-from ...engine.protocol import Block, ColumnStep, Panel, RowArrays, Step, Sums, Values
+from ...engine.protocol import Block, ColumnStep, OverLanes, Panel, RowArrays, Step, Sums, Values
 from ...kernels import dense
 from ..factors import LEAST, MINVAL, Array, Factor, at_floor, sum_lanes, weighted_sum
 from ..slices import sliced_counts
@@ -48,8 +48,7 @@ class UpdateRows(Step):
     features of each group of rows (n_groups, stride). Without a `target`, only the `reports`,
     "loglik_start" or "kkt_start", are computed. `correlation` (K, K) holds shared correlations, if
     rows share them. The first `n_features` lanes of F are rows. If groups have efficiencies and
-    entries have weights, `e` (m, n_groups) are the efficiencies. Entries with weights need whole
-    blocks, as do correlations; otherwise `divides` may be true. `slices` are those of the rows of
+    entries have weights, `e` (m, n_groups) are the efficiencies. `slices` are those of the rows of
     a block that this step updates, None for all.
     """
 
@@ -63,7 +62,6 @@ class UpdateRows(Step):
     correlation: Array | None = None
     n_features: int = 0
     e: Array | None = None
-    divides: bool = False
     slices: slice | None = None
 
     reads = "rows"
@@ -112,23 +110,14 @@ class UpdateRows(Step):
         if "loglik_start" in seen:
             log_mu, weights = seen["loglik_start"], block.get("weights")
             log_mu = log_mu if weights is None else log_mu * weights
-            of_block["log_mu"] = log_mu if self.slices is not None else sum_lanes(log_mu)
+            of_block["log_mu"] = OverLanes(log_mu, sum_lanes)
         if "kkt_start" in seen:
             of_block["max_kkt"] = rows.largest(seen["kkt_start"])
         return of_block
 
     def of_slices(self, slices: slice) -> UpdateRows | None:
         """Return the step for some slices of rows, unless it sums over those of a whole block."""
-        return replace(self, slices=slices) if self.divides and not self.how.refresh else None
-
-    def joined(self, parts: list[Values]) -> Values:
-        """Sum over all lanes of a block in their order."""
-        values: Values = {}
-        if "log_mu" in parts[0]:
-            values["log_mu"] = sum_lanes(np.concatenate([part["log_mu"] for part in parts]))
-        if "max_kkt" in parts[0]:
-            values["max_kkt"] = max(part["max_kkt"] for part in parts)
-        return values
+        return None if self.how.refresh else replace(self, slices=slices)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from ..weights import entries
 from ..weights.entries import EntryWeights
 from . import labels
 from .labels import Supervision
-from .steps import FLOOR, Clean, Losses, MoveRows, SumSamples, gram
+from .steps import FLOOR, Clean, Losses, MoveRows, SumColumns, SumSamples, gram
 
 # Keep floor values if zeroing them raises the loss by more than this (relative).
 _FELL = 1e-9
@@ -137,8 +137,12 @@ class SemiSupervised(PointMethod):
     def look(self) -> dict[str, Any]:
         """Sum the statistics by which A and B move; return the record of the current point."""
         (A, design, G), B = self._held(), self.points["S"]["B"]
-        step = SumSamples(design, A, B, self.losses, self.weights is not None, self.curvature)
-        ((values, sums),) = self.executor.run(step)
+        weighted, curvature = self.weights is not None, self.curvature
+        step = SumColumns(design, A, self.losses.data, weighted, curvature)
+        (values, _), (of_columns, sums) = self.executor.run(
+            SumSamples(B, self.losses, curvature), step
+        )
+        values |= of_columns
         if step.sums_numerators:
             sums[0] = rows_of_sums(sums[0], len(A))
         self._found = values, sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +12,9 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...counts.cached import cached_property
-from ...counts.sell import LANES
+from ...counts.sell import LANES, lanes_of
 from ...engine import progress
-from ...engine.protocol import Block, Needs, RowArrays, Step, Sums, Values
+from ...engine.protocol import Block, Needs, OverLanes, RowArrays, Step, Sums, Values
 from ...kernels import dense
 from ...kernels.functions import log
 from ..factors import LEAST, Array, aligned_copy, rows_of_sums, sum_lanes, to_lanes
@@ -72,28 +72,49 @@ def rows_in_float64(block: Block, n_components: int) -> Array:
 
 @dataclass(frozen=True)
 class SumSamples(Step):
-    """Sums the statistics by which A and B move, and the loss at the current point.
+    """Sums the statistics of S by which B moves, and the loss of the labels.
+
+    It returns ``gram``, the Gram matrix of S, or ``total``, its sums, by the loss of the data. With
+    `curvature`, the curvature of B is summed, too.
+    """
+
+    B: Array
+    losses: Losses
+    curvature: bool = False
+
+    arrays = RowArrays(("S", *labels.ROWS))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the rows of a block."""
+        S = rows_in_float64(block, self.B.shape[1])
+        of_data = {"gram": gram(S)} if self.losses.data == "frobenius" else {"total": S.sum(axis=0)}
+        of_labels = labels.sums(block, S, self.B, self.losses.labels, n_threads, self.curvature)
+        return {**of_data, **of_labels}
+
+
+@dataclass(frozen=True)
+class SumColumns(Step):
+    """Sums the statistics by which A moves, and the loss of the data at the current point.
 
     `design` (lanes, stride) is A in lane order, `A` (m, K) the same in float64. With `curvature`,
-    the curvature of A and B is summed, too; with a divergence as the loss of the data it takes the
-    place of numerators.
+    the curvature of A is summed, too; with a divergence as the loss it takes the place of
+    numerators.
     """
 
     design: Any
     A: Array
-    B: Array
-    losses: Losses
+    loss: str
     weighs_entries: bool = False
     curvature: bool = False
 
     reads = "columns"
     shared = ("design", "A")
-    arrays = RowArrays(("S", *labels.ROWS, *entries.ROWS))
+    arrays = RowArrays(("S", *entries.ROWS))
 
     @property
     def sums_numerators(self) -> bool:
         """Whether numerators are summed."""
-        return not (self.curvature and self.losses.data == "kl")
+        return not (self.curvature and self.loss == "kl")
 
     def empty_sums(self) -> Sums:
         """Return zero arrays for numerators or curvature, and for corrections by entry weights."""
@@ -109,33 +130,31 @@ class SumSamples(Step):
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Add the contribution of a block."""
         K, S, how = self.A.shape[1], block["S"], {}
-        sliced, plain = sliced_counts(block.counts, len(S)), rows_in_float64(block, K)
-        if self.losses.data == "frobenius":
-            of_block: Values = {"gram": gram(plain)}
-        else:
+        if self.loss == "kl":
             how["loglik"] = np.zeros(len(self.design))
-            of_block = {"total": plain.sum(axis=0)}
-        problem = problem_of(S, K, self.losses.data, of_block.get("gram"), np.ones(K))
+        problem = problem_of(S, K, self.loss, np.eye(K), np.ones(K))
         wanted = kernels.SUM_GRADIENT if self.sums_numerators else kernels.SUM_FULL
         kernels.sums(
-            sliced, problem, self.design, sums[0], wanted=wanted, first=0, last=len(sums[0]),
-            n_threads=n_threads, **how,
+            sliced_counts(block.counts, len(S)), problem, self.design, sums[0], wanted=wanted,
+            first=0, last=len(sums[0]), n_threads=n_threads, **how,
         )  # fmt: skip
-        of_block |= labels.sums(block, plain, self.B, self.losses.labels, n_threads, self.curvature)
-        if how:
-            of_block["log_mu"] = sum_lanes(how["loglik"])
+        of_block: Values = {"log_mu": OverLanes(how["loglik"], sum_lanes)} if how else {}
         if self.weighs_entries:
-            here = BlockEntries(block["entries"], plain, self.A, self.losses.data)
+            here = BlockEntries(block["entries"], rows_in_float64(block, K), self.A, self.loss)
             sums[1] += here.of_columns()
             if len(sums) > 2:
                 sums[2] += here.curvature_of_columns()
             of_block["loss_entries"] = here.loss
         return of_block
 
+    def of_slices(self, slices: slice) -> SumColumns | None:
+        """Return the step for some slices of columns, unless it sums over entries of all."""
+        return None if self.weighs_entries else replace(self, design=self.design[lanes_of(slices)])
+
 
 @dataclass(frozen=True)
 class MoveRows(Step):
-    """Moves S by a multiplicative update; for `design` and `A` see `SumSamples`.
+    """Moves S by a multiplicative update; for `design` and `A` see `SumColumns`.
 
     `gram` is A^T A, zeros if the loss of the data is a divergence.
     """
@@ -148,6 +167,7 @@ class MoveRows(Step):
     scale: float
 
     reads = "rows"
+    divides = True
     shared = ("design", "A")
     arrays = RowArrays(("S", labels.TARGETS, labels.WEIGHTS, *entries.ROWS), ("S",), ("S",))
 

@@ -29,23 +29,20 @@ From the second iteration on, logarithms of the sums are extrapolated, as in `me
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import kernels
-from ...counts.aligned import aligned_copy, aligned_empty
+from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
-from ...counts.cached import cached_property
-from ...counts.sell import LANES, lanes_of
-from ...engine import progress
-from ...engine.protocol import Block, Executor, RowArrays, Step, Sums, Values
+from ...engine.protocol import Executor
 from ...kernels.functions import digamma, log
 from ..declared import PointMethod, Shared
-from ..factors import Array, in_lane_order, rows_of_sums, sum_lanes, to_lanes
+from ..factors import Array, in_lane_order, rows_of_sums, to_lanes
 from ..rows_pass import RowsPass
-from ..slices import pieces, sliced_counts
+from .collapsed_steps import Priors, ShareColumns, ShareRows, SumChanges, mean_digamma
 from .dirichlet import LEAST_ALPHA, MOST_ALPHA
 from .mean_field import FRESH_STEPS, FRESH_TOLERANCE, ExtrapolateLog, Start
 from .posteriors import PIECE, Inference, inference_needs, topics_in_lanes
@@ -57,172 +54,12 @@ START_ETA, LEAST_ETA, MOST_ETA = 0.01, 1e-4, 0.1
 START_ITERATIONS = 20
 # With more momentum iterations are not fewer.
 MOST_MOMENTUM = 0.9
-# A divisor: the probability that a sum of counts is not 0.
-_LEAST = 1e-12
-
-
-@dataclass(frozen=True)
-class Priors:
-    """Numbers of the topics that rows and columns need: alpha (K,), eta, and 1 / (N_k + m eta).
-
-    With known topics, eta is None and the scale is 1.
-    """
-
-    alpha: Array
-    eta: float | None
-    scale: Array
-
-    def problem(self, design: Array, own: Array, held: Array | None, **how: Any) -> Any:
-        """Return the row problem, with priors of the rows and of the held factor."""
-        stride = design.shape[1]
-        alpha, total = (_padded(parameter, stride, design.dtype) for parameter in (own, self.scale))
-        return kernels.RowProblem(
-            design, total, len(self.alpha), step=kernels.COLLAPSED, alpha=alpha,
-            held_prior=None if held is None else _padded(held, stride, design.dtype), **how,
-        )  # fmt: skip
-
-    def of_features(self) -> Array | None:
-        """Return eta for each topic, None for known topics."""
-        return None if self.eta is None else np.full(len(self.alpha), self.eta)
-
-
-def _padded(values: Array, stride: int, dtype: Any) -> Array:
-    padded = np.zeros(stride, dtype)
-    padded[: len(values)] = values
-    return padded
-
-
-@dataclass(frozen=True)
-class ShareRows(Step):
-    """Shares the counts of every sample among the topics: `source` to `target`.
-
-    Attributes
-    ----------
-    design : ndarray (lanes, stride)
-        Expected counts of topics in features, or probabilities of features, in lane order.
-    priors : Priors
-    n_steps, tolerance : int and float
-        Maximum number of passes over each sample, and the mean change at which they end.
-    source, target : str
-        Names of expected counts before and after; 0 if there are none before. Without a target the
-        step makes only a row array ``bound``: the log-probability of the counts of each sample, up
-        to ``-N_i log(N_i - 1 + sum alpha)``.
-    learns : bool
-        Whether to sum the terms of samples in the estimate of alpha.
-    """
-
-    design: Any
-    priors: Priors
-    n_steps: int = 1
-    tolerance: float = 0.0
-    source: str = "gamma"
-    target: str | None = "next"
-    learns: bool = False
-
-    reads = "rows"
-    shared = ("design",)
-
-    @cached_property
-    def arrays(self) -> RowArrays:
-        """Makes `target`, or only the bound."""
-        if self.target is None:
-            return RowArrays((self.source,), ("bound",))
-        return RowArrays((self.source,), (self.target,), (self.target,))
-
-    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Share out the counts of a block."""
-        start, n_rows = block.get(self.source), block.n_rows
-        K, n_lanes = len(self.priors.alpha), LANES * (len(block.counts.offset) - 1)
-        if start is None:
-            start = aligned_copy(np.zeros((n_lanes, self.design.shape[1])), self.design.dtype)
-        made = {"loglik_start": np.zeros(n_lanes)}
-        if self.learns:
-            made["squares"] = aligned_empty(start.shape, start.dtype)
-        end = None if self.target is None else block.empty(self.target, start)
-        problem = self.priors.problem(
-            self.design, self.priors.alpha, self.priors.of_features(), inner_steps=self.n_steps,
-            tolerance=self.tolerance,
-        )  # fmt: skip
-        for piece in pieces(block.counts, K, n_threads, whole=self.n_steps == 1):
-            lanes = lanes_of(piece)
-            kernels.update_rows(
-                sliced_counts(block.counts.slices(piece), len(self.design)), problem, start[lanes],
-                None if end is None else end[lanes], n_threads=n_threads,
-                **{name: array[lanes] for name, array in made.items()},
-            )  # fmt: skip
-            if end is not None:
-                progress.advance(max(0, min(lanes.stop, n_rows) - lanes.start))
-        if end is None:
-            block.put("bound", made["loglik_start"])
-            return {}
-        change, excess = np.zeros(K), np.zeros(K)
-        for first in range(0, n_rows, PIECE):
-            rows = slice(first, min(first + PIECE, n_rows)), slice(K)
-            after = end[rows].astype(np.float64)
-            change += np.abs(after - start[rows]).sum(axis=0)
-            if self.learns:
-                squares = made["squares"][rows].astype(np.float64)
-                excess += mean_digamma(after, squares, self.priors.alpha, n_threads).sum(axis=0)
-        return {"bound": sum_lanes(made["loglik_start"]), "change": change, "excess": excess}
-
-
-@dataclass(frozen=True)
-class ShareColumns(Step):
-    """Sums the shares of the topics in the counts of every feature, and their squares.
-
-    `F` (lanes, stride) are the expected counts of topics in features, in lane order.
-    """
-
-    F: Any
-    priors: Priors
-    source: str = "gamma"
-
-    reads = "columns"
-    shared = ("F",)
-
-    @cached_property
-    def arrays(self) -> RowArrays:
-        """Uses the expected counts `source`."""
-        return RowArrays((self.source,))
-
-    def empty_sums(self) -> Sums:
-        """Return zeros for the shares, then for their squares."""
-        return [np.zeros((len(self.F) // LANES, 2 * len(self.priors.alpha), LANES))]
-
-    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
-        """Add the contribution of a block."""
-        N, eta = block[self.source], self.priors.of_features()
-        assert eta is not None
-        kernels.sums(
-            sliced_counts(block.counts, len(N)), self.priors.problem(N, eta, self.priors.alpha),
-            self.F, sums[0], wanted=kernels.SUM_DIAGONAL, first=0, last=len(sums[0]),
-            n_threads=n_threads,
-        )  # fmt: skip
-        return {}
-
-
-def mean_digamma(counts: Array, squares: Array, prior: Any, n_threads: int) -> Array:
-    """Return E[psi(N + a) - psi(a)] of sums N of independent counts that are 0 or 1.
-
-    `counts` and `squares` are the sums of their probabilities and of the squares of these. The
-    probability of N = 0 is that of a binomial number with the same sums. Given N > 0, psi is taken
-    at the mean.
-    """
-    some = np.empty_like(counts)
-    kernels.nonzero(counts, squares, some, n_threads=n_threads)
-    np.maximum(some, _LEAST, out=some)
-    digammas: Array = counts / some
-    digammas += prior
-    kernels.digamma(digammas, digammas, n_threads=n_threads)
-    digammas -= digamma(prior)
-    digammas *= some
-    return digammas
 
 
 class CollapsedLDA(PointMethod):
     """CVB0; a point is ``topics`` (m, K) in lane order, N_kj, and ``alpha`` (K,), ``eta`` (1,).
 
-    Its row array has N_ik. Row arrays: ``gamma``, ``next``, ``before``.
+    Its row array has N_ik. Row arrays: ``gamma``, ``next``, ``before``, ``squares``.
 
     Parameters
     ----------
@@ -281,7 +118,7 @@ class CollapsedLDA(PointMethod):
         self.points["gamma"] = shared
         if gamma is None:
             step = self._rows(shared, FRESH_STEPS, FRESH_TOLERANCE)
-            self.executor.run(replace(step, target="gamma", source="none"))
+            self.executor.run(replace(step, target="gamma", source="none", learns=False))
         else:
             self.put_rows("gamma", np.maximum(gamma - self._alpha.astype(gamma.dtype), 0), empty=0)
         self.copy("gamma", "before")
@@ -313,12 +150,14 @@ class CollapsedLDA(PointMethod):
         shared = self.points["gamma"]
         rows = self._rows(shared)
         columns = ShareColumns(rows.design, rows.priors)
-        (of_rows, _), (_, (sums,)) = self.executor.run(rows, columns)
+        (of_rows, _), (changes, _), (_, (sums,)) = self.executor.run(
+            rows, SumChanges(shared["alpha"]), columns
+        )
         both = rows_of_sums(sums, self.counts.shape[1])
         topics, squares = (both[:, at : at + self.n_components] for at in (0, self.n_components))
         self.points["next"] = after = {
             "topics": np.ascontiguousarray(topics),
-            "alpha": self._next_alpha(shared["alpha"], of_rows["excess"]),
+            "alpha": self._next_alpha(shared["alpha"], changes.get("excess")),
             "eta": self._next_eta(shared["eta"], topics, squares),
         }
         moved = self._shares(after) - self._shares(shared)
@@ -328,7 +167,7 @@ class CollapsedLDA(PointMethod):
         return {
             "leave_one_out": of_rows["bound"] + self._of_sizes(shared["alpha"]),
             "change_components": float(np.abs(moved).sum(axis=0).max()) / 2,
-            "change_loadings": float(of_rows["change"].sum()) / 2 / (self.counts.total or 1.0),
+            "change_loadings": float(changes["change"].sum()) / 2 / (self.counts.total or 1.0),
             "change_prior": change,
             "momentum": self.beta,
             "bytes_read": self.executor.bytes_read,
@@ -338,11 +177,11 @@ class CollapsedLDA(PointMethod):
         """Return -sum_i N_i log(N_i - 1 + sum alpha)."""
         return of_sizes(self._sizes, self._n_of_size, alpha)
 
-    def _next_alpha(self, alpha: Array, excess: Array) -> Array:
+    def _next_alpha(self, alpha: Array, excess: Array | None) -> Array:
         total = float(alpha.sum())
         sizes = digamma(self._sizes + total) - digamma(total)
         below = float((self._n_of_size * sizes).sum())
-        if self.estimate == "none" or self.n_components == 1 or below <= 0:
+        if excess is None or below <= 0:
             return alpha
         if self.estimate == "symmetric":
             excess = np.full_like(excess, excess.mean())
@@ -391,7 +230,7 @@ class CollapsedLDA(PointMethod):
         """Return the record of the last point."""
         self.executor.drop("before")
         numbers = self._look()
-        self.executor.drop("next")
+        self.executor.drop("next", "squares")
         return numbers
 
     def result(self) -> dict[str, Array]:

@@ -39,6 +39,7 @@ from ..poisson import solvers
 from ..poisson.newton import shares_correlations
 from ..poisson.steps import Part, SumColumns
 from . import point_topics
+from .posteriors import InferRows, SumTerms
 
 MOST_MOMENTUM = 0.99
 # A relative decrease of the ELBO up to this is rounding, not a fall.
@@ -73,7 +74,7 @@ class ExtrapolateLog(Step):
 class MeanField(PointMethod):
     """Mean-field fit; points and row arrays ``gamma``, ``next``, ``before``, ``best``: see above.
 
-    A step may make another row array, ``theta``.
+    A step may make other row arrays, ``theta`` and ``log_mu``.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ class MeanField(PointMethod):
         if seen["elbo"] < self.best["elbo"]:
             self.copy("best", "gamma")
             seen = self.best | {"bytes_read": seen["bytes_read"]}
-        self.executor.drop("next", "theta", "best")
+        self.executor.drop("next", "theta", "log_mu", "best")
         return seen
 
     def saved_points(self) -> tuple[str, ...]:
@@ -271,11 +272,8 @@ class MeanFieldTopics(MeanField):
         """Return the shared arrays of a point with these topics."""
 
     @abstractmethod
-    def hold(self, shared: Shared, n_steps: int) -> tuple[Held, Step]:
-        """Return the topics of a point in the form for rows, and the step of the rows.
-
-        The step makes row arrays ``next`` and ``theta``, and returns ``bound`` and ``change``.
-        """
+    def hold(self, shared: Shared, n_steps: int) -> tuple[Held, InferRows]:
+        """Return the topics of a point in the form for rows, and the step of the rows."""
 
     @abstractmethod
     def arrive(self, shared: Shared, of_rows: Values, expected: Array) -> Shared:
@@ -326,7 +324,7 @@ class MeanFieldTopics(MeanField):
         newton = self.newton and self.count > 0
         wanted = kernels.SUM_FULL if newton else kernels.SUM_GRADIENT
         add = self.sum_counts(held.design, "theta", wanted)
-        (of_rows, _), (_, sums) = self.executor.run(infer, add)
+        _, (of_rows, _), (_, sums) = self.executor.run(infer, SumTerms.after(infer), add)
         topics, curvature = shared["topics"], sums[0]
         elbo = of_rows["bound"] + (self._totals * held.shift).sum() + held.bound
         elbo += self.more_of_bound(shared) + self.constant
@@ -398,7 +396,7 @@ def mean_field_needs(
     itemsize, stride = np.dtype(dtype).itemsize, kernels.row_stride(n_components)
     lanes = -(-counts.shape[1] // LANES) * LANES
     own = Needs(
-        row=stride * itemsize * rows + 4 * 8,
+        row=stride * itemsize * rows + 5 * 8,
         shared=lanes * stride * 8 * topics + scratch,
         sums=lanes * kernels.statistics_size(n_components, wanted) * 8,
         task_row=task * stride * 8,

@@ -27,7 +27,10 @@ _COPIES_BLOCK, _COPIES_HELD = 5, 6
 
 @dataclass(frozen=True)
 class InferRows(Step):
-    """Updates the posterior of every sample with fixed topics; reports the bound before the update.
+    """Updates the posterior of every sample with fixed topics.
+
+    `SumTerms` then finds the bound before the update from ``log_mu``, the sum over the counts of
+    each sample.
 
     Attributes
     ----------
@@ -51,15 +54,16 @@ class InferRows(Step):
     target: str | None = "next"
 
     reads = "rows"
+    divides = True
     shared = ("design",)
     kind: ClassVar[int]
 
     @cached_property
     def arrays(self) -> RowArrays:
-        """Makes `target` and `theta`, or only the bound."""
+        """Makes `target`, `theta` and `log_mu`, or only the bound."""
         if self.target is None:
             return RowArrays((self.source,), ("bound",))
-        return RowArrays((self.source,), (self.target, "theta"), (self.target,))
+        return RowArrays((self.source,), (self.target, "theta", "log_mu"), (self.target,))
 
     def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
         """Move the rows of a block."""
@@ -80,13 +84,11 @@ class InferRows(Step):
             )  # fmt: skip
             if after is not None:
                 progress.advance(n_here)
-        bounds, terms = self.terms(block, gamma, after, n_threads)
-        seen = made["loglik_start"]
+        log_mu = made["loglik_start"]
         if after is None:
-            seen[: block.n_rows] += bounds
-            block.put("bound", seen)
-            return {}
-        return terms | {"bound": sum_lanes(seen) + math.fsum(bounds)}
+            log_mu[:n_rows] += self.terms(block, gamma, None, n_threads)[0]
+        block.put("bound" if after is None else "log_mu", log_mu)
+        return {}
 
     def rates_of_lanes(self, block: Block, gamma: Array) -> dict[str, Array]:
         """Return ``rate`` in the shape of `gamma` if rates differ between samples."""
@@ -121,6 +123,45 @@ class InferRows(Step):
 
         Without `after`, return only the former.
         """
+
+
+@dataclass(frozen=True)
+class SumTerms(Step):
+    """Sums the terms of samples in the bound before an update, and what the update changed.
+
+    `infer` is the step of the update, without its design.
+    """
+
+    infer: InferRows
+
+    @classmethod
+    def after(cls, infer: InferRows) -> SumTerms:
+        """Return the step that follows an update."""
+        return cls(replace(infer, design=None))
+
+    @cached_property
+    def arrays(self) -> RowArrays:
+        """Uses posteriors before and after the update."""
+        arrays = self.infer.arrays
+        return RowArrays((*arrays.uses, *arrays.saves, "log_mu"))
+
+    def run(self, block: Block, sums: Sums, n_threads: int) -> Values:
+        """Add the rows of a block."""
+        assert self.infer.target is not None
+        gamma, after = block[self.infer.source], block[self.infer.target]
+        bounds, terms = self.infer.terms(block, gamma, after, n_threads)
+        return terms | {"bound": sum_lanes(block["log_mu"]) + math.fsum(bounds)}
+
+
+def change_of(before: Array, after: Array, n_rows: int, n_components: int) -> Array:
+    """Return the absolute changes (K,) of row arrays, summed over rows."""
+    change = np.zeros(n_components)
+    for first in range(0, n_rows, PIECE):
+        here = slice(first, min(first + PIECE, n_rows)), slice(n_components)
+        moved = after[here].astype(np.float64)
+        moved -= before[here]
+        change += np.abs(moved, out=moved).sum(axis=0)
+    return change
 
 
 class Inference(NamedTuple):
