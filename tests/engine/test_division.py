@@ -129,7 +129,10 @@ MODELS = {
     "em": (nmfscale.PoissonNMF(3, solver="em"), {}, "UpdateRows", ""),
     "joint-em": (nmfscale.PoissonNMF(3, solver="joint-em"), {}, "UpdateRows", "SumColumns"),
     "entries": (nmfscale.PoissonNMF(3), {"data_weights": WEIGHTS}, "UpdateRows", "SumColumns"),
-    "batches": (nmfscale.PoissonNMF(3), START | {"batch": LABELS}, "UpdateRows", "SumColumns"),
+    "batches": (
+        nmfscale.PoissonNMF(3, batch_shape=10.0), START | {"batch": np.arange(N) // 3 % 2},
+        "UpdateRows", "SumColumns",
+    ),
     "lda": (nmfscale.LDA(3), START, "InferDirichlet", "SumTerms-SumColumns"),
     "collapsed": (
         nmfscale.LDA(3, inference="collapsed"), {}, "ShareRows", "SumChanges-ShareColumns",
