@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,3 +64,7 @@ class BatchTotals(Step):
             last=len(sums[0]), n_threads=n_threads,
         )  # fmt: skip
         return {}
+
+    def of_slices(self, slices: slice) -> BatchTotals:
+        """Return the step for some slices of columns."""
+        return replace(self, n_lanes=(slices.stop - slices.start) * LANES)
