@@ -75,8 +75,8 @@ NAMES = {
     "nmfscale.testing": "check_model model_checks",  # needs pytest: not loaded by nmfscale
     "nmfscale.extensions": """
         LANES LEAST MINVAL SUM_GRADIENT Block ColumnStep CountMatrix CountModel DeclaredMethod
-        Executor FitKeywords FitOptions Fitted LaneBlocks LocalExecutor LogMu LogShares Method
-        Needs OverLanes Panel Part RowArrays RowProblem RowsPass SellBlock Step SumColumns Sums Values
+        Executor FitKeywords FitOptions Fitted LaneBlocks LocalExecutor LogMu LogShares Method Needs
+        OverLanes Panel Part RowArrays RowProblem RowsPass SellBlock Step SumColumns Sums Values
         aligned_copy aligned_empty cached_property checked_array count_constants decompositions
         dense estimator from_lanes functions lanes_of merged_factors of_features of_samples per_lane
         projection projection_needs row_stride rows_of_sums sliced_counts solve_rows sum_lanes
