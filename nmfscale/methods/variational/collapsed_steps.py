@@ -140,8 +140,11 @@ class SumChanges(Step):
             of_block["excess"] = excess = np.zeros(K)
             for first in range(0, block.n_rows, PIECE):
                 rows = slice(first, min(first + PIECE, block.n_rows)), slice(K)
-                here = (array[rows].astype(np.float64) for array in (after, squares))
-                excess += mean_digamma(*here, self.alpha, n_threads).sum(axis=0)
+                counts, of_squares = (
+                    after[rows].astype(np.float64),
+                    squares[rows].astype(np.float64),
+                )
+                excess += mean_digamma(counts, of_squares, self.alpha, n_threads).sum(axis=0)
         return of_block
 
 
