@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from nmfscale.engine.local import LocalExecutor
 from nmfscale.engine.loop import fit
 from nmfscale.engine.monitor import Monitor
 from nmfscale.engine.partition import TaskSizes
+from nmfscale.engine.protocol import RowArrays, Step
 from nmfscale.engine.remote import DaskExecutor
 from nmfscale.engine.session import ClusterSession
 from nmfscale.engine.worker import RunConfig, run_steps
@@ -184,6 +186,28 @@ def test_every_model_keeps_all_workers_busy(tmp_path, monkeypatch, name, n_block
         n_tasks = [n for name, n in pool.n_tasks.items() if name.startswith(steps)]
         if steps:
             assert n_tasks and set().union(*n_tasks) <= {*range(least, n_workers + 1)}
+
+
+@dataclass(frozen=True)
+class CountRows(Step):
+    """Returns the number of lanes of a block, which is not that of the rows of a part."""
+
+    reads = "rows"
+    divides = True
+    arrays = RowArrays()
+
+    def run(self, block, sums, n_threads):
+        return {"lanes": 16 * (len(block.counts.offset) - 1)}
+
+
+def test_a_value_of_a_part_alone_is_refused(tmp_path, monkeypatch):
+    internals.small_blocks(monkeypatch, MANY.nnz // 2)
+    stored = nmfscale.write_store(MANY, tmp_path / "counts.nmf")
+    pool, config = PoolOfThisProcess(8), config_of(stored.layout(), tmp_path)
+    executor = DaskExecutor(stored, pool, config, tmp_path, 1)
+    with pytest.raises(TypeError, match="CountRows returns 'lanes' of a part of a block"):
+        executor.run(CountRows())
+    forget_run("fit")
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=99), st.integers(1, 20))
