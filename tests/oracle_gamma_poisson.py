@@ -71,16 +71,18 @@ def expected_rate(values, sums, goal, rate):
 def posterior_of(values, sums, shape, prior):
     """Return rates of q(theta) and (shape, rates) of q(xi), both at their optimum."""
     s, t = prior
-    goal = s + np.sum(np.broadcast_to(shape, values.shape[1]))
-    u = np.array([expected_rate(row, sums, goal, t) for row in values])
-    return u[:, None] + sums, (np.full(len(u), goal), goal / u)
+    goals = s + np.broadcast_to(shape, values.shape).sum(axis=1)
+    u = np.array(
+        [expected_rate(row, sums, goal, t) for row, goal in zip(values, goals, strict=True)]
+    )
+    return u[:, None] + sums, (goals, goals / u)
 
 
-def step_plain(X, gamma, W, shape, rate):
-    """Return gamma and W after a step, both from the same phi."""
+def step_plain(X, gamma, W, shape, rate, pseudo=0.0):
+    """Return gamma and W after a step, both from the same phi; W has pseudo-counts."""
     log_theta = psi(gamma) - np.log(1 + rate)
     expected = X[:, :, None] * shares(log_theta, np.log(np.maximum(W, 1e-300)))
-    W = expected.sum(axis=0)
+    W = expected.sum(axis=0) + pseudo
     return shape + expected.sum(axis=1), W / W.sum(axis=0)
 
 
@@ -96,11 +98,11 @@ def step_deep(X, gamma, values, totals, a, c, of_xi, of_eta):
 
 
 def priors_of(model):
-    """Return a, c and the priors of xi and eta of a hierarchical fit."""
+    """Return a, c, which may be (m, K), and the priors of xi and eta of a hierarchical fit."""
     rates = model.shape_rates_ / model.mean_rates_
     return (
         model.shape_loadings_,
-        model.shape_factors_,
+        np.transpose(model.shape_factors_),
         *zip(model.shape_rates_, rates, strict=True),
     )
 
@@ -114,9 +116,10 @@ def elbo_of(model, counts):
     rates = model.sample_rates_[:, None] + model.components_.sum(axis=1)
     rates_beta = model.feature_rates_[:, None] + model.loadings_totals_
     q_xi, q_eta = (
-        (np.full(len(means), s + np.sum(shape)), (s + np.sum(shape)) / means)
-        for means, (s, _), shape in (
-            (model.sample_rates_, of_xi, a), (model.feature_rates_, of_eta, np.full(len(a), c))
+        (goals, goals / means)
+        for means, goals in (
+            (model.sample_rates_, of_xi[0] + np.broadcast_to(a, gamma.shape).sum(axis=1)),
+            (model.feature_rates_, of_eta[0] + np.broadcast_to(c, shapes.shape).sum(axis=1)),
         )
     )  # fmt: skip
     return elbo_deep(counts, (gamma, rates), (shapes, rates_beta), q_xi, q_eta, a, c, of_xi, of_eta)

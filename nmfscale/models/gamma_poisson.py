@@ -26,6 +26,7 @@ from ..methods.variational.gamma_poisson import (
 from .arguments.batches import batches_of, groups_of
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
+from .arguments.seeds import OF_SEEDS, SeededTopics, Seeds, seeds_of_fit
 from .arguments.validation import (
     LEAST_PRIOR,
     MOST_PRIOR,
@@ -80,6 +81,9 @@ class GammaPoisson(GammaPosteriors):
     mean_rates : float or array-like of shape (2,), default=None
         Means of the priors of xi_i and of eta_j, if hierarchical; None means, as in [4]_, the
         variance of the totals (of samples and of features) divided by their mean, at least 1.
+    seeds, seed_weight
+        As in :class:`PoissonNMF`: pseudo-counts of the seeds of a component add to the shapes of
+        the prior of its factors; if not hierarchical, they are a Dirichlet prior of the factors.
     init : {"poisson", "random"}, default="poisson"
         Start: a fit of a :class:`PoissonNMF`, or random factors, from which the ELBO ends lower.
     max_iter : int, default=2000
@@ -134,19 +138,23 @@ class GammaPoisson(GammaPosteriors):
     components_rates_ : ndarray of shape (n_components, n_features), float64, or None
         With batches or panels, if hierarchical: the same sums for each feature, of loadings times
         its efficiencies.
-    shape_factors_, shape_rates_, mean_rates_ : float and ndarray of shape (2,)
-        c, and shapes and means of the priors of xi and eta, if hierarchical; otherwise None.
+    shape_factors_ : float, or ndarray of shape (n_components, n_features), or None
+        c if hierarchical, an array with seeds.
+    shape_rates_, mean_rates_ : ndarray of shape (2,), or None
+        Shapes and means of the priors of xi and eta, if hierarchical.
     measured_, panel_, batches_, batch_, batch_efficiencies_, batch_shape_
         As in :class:`PoissonNMF`.
     elbo_ : float
         Evidence lower bound of the log-probability of all counts. `score` is the bound for samples
-        alone, with fixed factors, per count.
+        alone, with fixed factors, per count. With seeds, if not hierarchical, it has the log prior
+        of factors in addition, without its constant.
     history_ : structured ndarray
         One record for each iteration: ``iteration``, ``seconds`` since the start of the fit,
         ``elbo`` (the best so far), ``change_components``, ``change_loadings``, ``change_totals``
         (see `tol`), ``momentum``, and ``bytes_read`` from files so far.
     converged_, interrupted_, stop_reason_, n_iter_, n_features_in_, feature_names_in_, \
-sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_
+sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, warnings_, \
+topic_names_
         As in :class:`PoissonNMF`.
 
     Notes
@@ -197,6 +205,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
     shape_factors: float = SHAPE
     shape_rates: ArrayLike = 1.0
     mean_rates: ArrayLike | None = None
+    seeds: Seeds | None = None
+    seed_weight: float = 0.1
     init: GammaPoissonStart = "poisson"
     max_iter: int = 2000
     tol: float = 1e-5
@@ -217,6 +227,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "shape_factors": [Interval(Real, 0, None, closed="neither")],
         "shape_rates": [Interval(Real, 0, None, closed="neither"), "array-like"],
         "mean_rates": [Interval(Real, 0, None, closed="neither"), "array-like", None],
+        **OF_SEEDS,
         "init": [StrOptions(set(get_args(GammaPoissonStart)))],
         "inner_iter": [Interval(Integral, 1, None, closed="left"), None],
         "max_sample_update_iter": [Interval(Integral, 1, None, closed="left")],
@@ -231,6 +242,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         "shape_loadings_": "k",
         "rate_loadings_": "k",
         "loadings_totals_": "k",
+        "shape_factors_": "km",
         "components_rates_": "km",
         "sample_rates_": "n",
         "feature_rates_": "m",
@@ -310,7 +322,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         priors = self.shape_loadings, self.rate_loadings
         return gamma_priors(self.n_components, *priors, self.hierarchical)
 
-    def _priors(self, counts: CountMatrix) -> tuple[GammaPrior, GammaPrior | None]:
+    def _priors(
+        self, counts: CountMatrix, seeded: SeededTopics | None
+    ) -> tuple[GammaPrior, GammaPrior | None]:
         """Return the priors of loadings and of factors."""
         shape, rate = self._check_priors()
         if not self.hierarchical:
@@ -324,7 +338,9 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             means = np.array([dispersion(counts.row_totals), dispersion(counts.column_totals)])
         else:
             means = checked_prior(self.mean_rates, (2,), "mean_rates")
-        return drawn_priors(shape, float(self.shape_factors), shapes, means)
+        of_factors: float | Array = float(self.shape_factors)
+        of_factors = of_factors if seeded is None else of_factors + seeded.pseudo
+        return drawn_priors(shape, of_factors, shapes, means)
 
     def fit_counts(
         self,
@@ -344,10 +360,14 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
         if seen is not None:
             seen.check(counts)
         batches = batches_of(counts, batch, self.batch_shape)
-        constraints = Constraints(**groups_of(seen, batches))
-        of_rows, of_columns = self._priors(counts)
+        seeded = seeds_of_fit(self, counts)
+        constraints = Constraints(
+            prior_factors=None if seeded is None else seeded.prior(), **groups_of(seen, batches)
+        )
+        of_rows, of_columns = self._priors(counts, seeded)
+        pseudo = None if seeded is None or deep else seeded.pseudo
         factors, gamma = checked_posteriors(counts, K, deep, loadings, components)
-        eta = float(self.shape_factors) if deep else 0.0
+        eta = 0.0 if of_columns is None else of_columns.shape
 
         def make(counts: CountMatrix, executor: Executor, rng: Any) -> VariationalGammaPoisson:
             start = partial(
@@ -358,8 +378,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             if constraints.groups is not None:
                 made = partial(GroupedGammaPoisson, constraints=constraints)
             method: VariationalGammaPoisson = made(
-                counts, executor, start, of_rows, of_columns, dtype, n_steps=self.inner_iter,
-                tolerance=self.mean_change_tol, momentum=self.extrapolate,
+                counts, executor, start, of_rows, of_columns, dtype, pseudo=pseudo,
+                n_steps=self.inner_iter, tolerance=self.mean_change_tol, momentum=self.extrapolate,
             )  # fmt: skip
             return method
 
@@ -375,6 +395,7 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
                 "constraints": [
                     *(part for p in priors for part in (p.shape, p.rate, p.drawn)),
                     *(constraints.parts() if constraints.groups is not None else ()),
+                    *(() if pseudo is None else (pseudo,)),
                 ],
                 "start": (factors, gamma, self.init),
             },
@@ -382,6 +403,8 @@ sample_names_, obs_, sample_totals_, feature_totals_, unseen_features_, seed_, w
             mean_change_tol=self.mean_change_tol, **about,
         )  # fmt: skip
         self._keep(fitted, of_rows, of_columns, dtype)
+        if seeded is not None:
+            self.topic_names_ = seeded.names
         self.measured_ = None if seen is None else seen.features
         self.panel_ = None if seen is None else seen.groups
         self._keep_batches(batches, fitted)

@@ -33,7 +33,6 @@ Array = NDArray[Any]
 class GammaPosteriors(KnownEntries, CountModel):
     """Base of :class:`GammaPoisson`: its posterior after a fit, and new samples."""
 
-    shape_factors: float
     max_sample_update_iter: int
     mean_change_tol: float
 
@@ -144,7 +143,7 @@ class GammaPosteriors(KnownEntries, CountModel):
         )
         self.shape_loadings_, self.rate_loadings_ = np.array(of_rows.shape), of_rows.rate
         # None if not hierarchical
-        self.shape_factors_: float | None = None
+        self.shape_factors_: float | Array | None = None
         self.shape_rates_: Any = None
         self.mean_rates_: Any = None
         self.sample_rates_: Any = None
@@ -153,7 +152,8 @@ class GammaPosteriors(KnownEntries, CountModel):
         self.components_rates_: Any = None
         if of_rows.drawn is not None and of_columns is not None and of_columns.drawn is not None:
             self.sample_rates_, self.feature_rates_ = arrays["xi"], arrays["eta"][:, 0]
-            self.shape_factors_, totals = float(self.shape_factors), arrays["totals"]
+            c, totals = of_columns.shape, arrays["totals"]
+            self.shape_factors_ = float(c[0]) if c.ndim == 1 else np.ascontiguousarray(c.T)
             if totals.ndim == 2:
                 self.components_rates_ = np.ascontiguousarray(totals.T)
                 totals = self.loadings_.sum(axis=0, dtype=np.float64)
@@ -173,8 +173,12 @@ class GammaPosteriors(KnownEntries, CountModel):
         self.check_memory(counts, inference_needs(counts, self.n_components_), gathered=gathered)
         priors: Any = GammaPrior(self.shape_loadings_, self.rate_loadings_), None
         if self.shape_factors_ is not None:
-            shapes = self.shape_loadings_, self.shape_factors_
-            priors = drawn_priors(*shapes, self.shape_rates_, self.mean_rates_)
+            of_factors: Any = self.shape_factors_
+            if isinstance(of_factors, np.ndarray):
+                of_factors = of_factors.T
+            priors = drawn_priors(
+                self.shape_loadings_, of_factors, self.shape_rates_, self.mean_rates_
+            )
         observed: Any = self._measured
         groups: dict[str, Any] = {}
         if isinstance(observed, SampleGroups):

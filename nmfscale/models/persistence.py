@@ -60,6 +60,8 @@ from .topics.topics import AXES
 FORMAT = "nmfscale-model"
 FORMAT_VERSION = 2
 
+# Attributes that are a number, unless topics and features have numbers of their own.
+_NUMBERS_OR_ARRAYS = {"topic_word_prior_", "shape_factors_"}
 # Attributes with a value for each topic that are not numeric results of a fit.
 _LABELS = {"topic_names_", "anchors_", "anchor_names_", "fixed_topics_"}
 _WORDS = "model", "nmfscale_version", "created"
@@ -311,7 +313,7 @@ def _check_shapes(file: Any, fitted: dict[str, Any], all_axes: dict[str, str]) -
         if fitted.get(name) is None:
             continue
         value = np.asarray(fitted[name])
-        if name == "topic_word_prior_" and value.ndim == 0:  # one number for all
+        if name in _NUMBERS_OR_ARRAYS and value.ndim == 0:  # one number for all
             continue
         for axis, size in zip(axes, value.shape, strict=False):
             sizes.setdefault(axis, size)

@@ -83,6 +83,30 @@ def test_same_bits(client, store, dtype):
     assert bits(fit(store, client, **options)) == bits(fit(X, **options))
 
 
+@pytest.mark.parametrize(
+    "seeded",
+    [
+        nmfscale.TopicModel(3),
+        nmfscale.LDA(3),
+        nmfscale.LDA(3, inference="collapsed"),
+        nmfscale.GammaPoisson(3),
+        nmfscale.GammaPoisson(3, hierarchical=True),
+    ],
+    ids=lambda model: repr(model).replace(" ", ""),
+)
+def test_same_bits_with_seeds(client, tmp_path, opened, seeded):
+    """And other ones with another weight."""
+    words = np.array([f"w{j}" for j in range(X.shape[1])])
+    pack(as_counts(X, feature_names=words), tmp_path / "counts.nmf")
+    seeds = {"one": ["w30", "w2"], "two": ["w7"]}
+    options = {"seeds": seeds, "max_iter": 3, "tol": 0, "random_state": 0, "n_threads": 1}
+    seeded.set_params(**options)
+    here = bits(seeded.fit(X, feature_names=words))
+    assert bits(fit(tmp_path / "counts.nmf", client, fitted=seeded)) == here
+    assert len(opened) == 1 and seeded.topic_names_.tolist() == ["one", "two", "topic 2"]
+    assert bits(seeded.set_params(seed_weight=0.5).fit(X, feature_names=words)) != here
+
+
 @slow
 @pytest.mark.parametrize("init", ["topic-score", *at_night("random", "nndsvd")])
 def test_same_bits_from_several_starts(client, store, init):

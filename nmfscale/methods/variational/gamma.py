@@ -16,7 +16,7 @@ state of a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,17 @@ _MOST_STEPS, _REACHED = 200, 1e-14
 class GammaPrior:
     """Prior of rows of a factor: shapes (K,), and rates (K,) or the hyperprior of the rate.
 
-    `drawn` holds shape s and rate t of the hyperprior.
+    `drawn` holds shape s and rate t of the hyperprior. With it, shapes may differ between rows,
+    (rows, K), and methods then take the values of all rows.
     """
 
     shape: Array
     rate: Array | None = None
     drawn: tuple[float, float] | None = None
+
+    def taken(self, rows: Array) -> GammaPrior:
+        """Return the prior of these rows."""
+        return self if self.shape.ndim == 1 else replace(self, shape=self.shape[rows])
 
     def own_rates(self, values: Array, sums: Array) -> Array:
         """Return the part of rows in the rates of q: expected rates (n, 1), or fixed rates (K,)."""
@@ -54,7 +59,7 @@ class GammaPrior:
             assert self.rate is not None
             return self.rate
         s, t = self.drawn
-        goal = s + self.shape.sum()
+        goal = s + self.shape.sum(axis=-1)
         most = np.maximum((goal - values.sum(axis=1)) / t, 0)  # no share is more than all of gamma
         u = np.maximum(goal / (t + (values / sums).sum(axis=1)), most)
         for _ in range(_MOST_STEPS):
@@ -83,7 +88,7 @@ class GammaPrior:
         if self.drawn is None:
             return bounds + float((a * log(own)).sum())
         (s, t), u = self.drawn, own[:, 0]
-        after = s + a.sum()
+        after = s + a.sum(axis=-1)
         constant = s * log(t) - log_gamma(s) + log_gamma(after) - after * log(after) + after
         return bounds + constant + after * log(u) - t * u
 

@@ -110,12 +110,12 @@ class GroupedGammaPoisson(VariationalGammaPoisson):
         return u
 
     def more_of_bound(self, shared: Shared) -> float:
-        """Return the terms of efficiencies."""
-        e = self.efficiencies
+        """Return the terms of efficiencies, and the prior of points."""
+        e, of_points = self.efficiencies, super().more_of_bound(shared)
         if not isinstance(e, BatchEfficiencies):
-            return 0.0
+            return of_points
         self._of_rows(shared)
-        return e.bound()
+        return of_points + e.bound()
 
     def _means(self, shared: Shared) -> Array:
         """Return expected factors (m, K)."""
@@ -158,6 +158,8 @@ class GroupedGammaPoisson(VariationalGammaPoisson):
 
     def _arrive_at_points(self, arrived: Shared, totals: Array, expected: Array) -> Factor:
         """Move factors, and the sums of loadings (G, K)."""
+        if self.pseudo is not None:
+            expected += self.pseudo
         rate, F = self.of_rows.rate, self._at(arrived["topics"], totals)
         amounts = totals * (self._of_rows(arrived) + rate)
         F = self._at(arrived["topics"], totals)
@@ -191,7 +193,7 @@ class GroupedGammaPoisson(VariationalGammaPoisson):
         c = self._of_columns(self._factor(arrived["topics"]))
         linear = c + point_topics.multipliers(expected, c)
         topics = point_topics.newton_step(
-            shared["topics"], curvature, expected, self.executor.n_threads, linear
+            shared["topics"], curvature, expected, self.executor.n_threads, linear, self.pseudo
         )
         self.efficiencies.moved()
         return {"topics": topics} | self._after(self._factor(topics), False)
@@ -216,6 +218,7 @@ class GroupedGammaPoisson(VariationalGammaPoisson):
         arrays = {"sums": self._of_rows(shared)}
         if columns is not None:
             of_columns = self.plain_columns(shared["of_columns"])
+            columns = columns.taken(np.argsort(self.feature_order))
             arrays["eta"] = columns.own_rates(topics, of_columns)
             arrays["beta"] = topics / (arrays["eta"] + of_columns)
             arrays["totals"] = of_columns

@@ -24,6 +24,10 @@ A point is gamma, the shapes lambda of q(beta), and T: rates are at their optimu
 2. Columns, from the same phi: ``lambda'_jk = c + sum_i x_ij phi_ijk``, then new rates from T'; W'
    is the same without c, normalised.
 
+The shapes c may differ between factors, c_jk, where features are seeds of a component. Points then
+have a Dirichlet prior with pseudo-counts p_jk: W' is ``p_jk + sum_i x_ij phi_ijk``, normalised, and
+the bound has ``sum_jk p_jk log W_jk`` in addition.
+
 With momentum, W takes Newton steps instead: see `point_topics`.
 """
 
@@ -40,7 +44,7 @@ from ... import kernels
 from ...counts.aligned import aligned_empty
 from ...counts.base import CountMatrix
 from ...engine.protocol import Executor, Values
-from ...kernels.functions import log
+from ...kernels.functions import log, xlogy
 from ..factors import LEAST, Array, in_lane_order, per_lane, to_lanes
 from ..poisson.objective import count_constants
 from .gamma import GROUPS, GammaPrior, InferGamma
@@ -53,12 +57,16 @@ _ROUNDS = 200
 
 
 def drawn_priors(
-    of_loadings: Array, of_factors: float, shapes: Array, means: Array
+    of_loadings: Array, of_factors: float | Array, shapes: Array, means: Array
 ) -> tuple[GammaPrior, GammaPrior]:
-    """Return priors of loadings and factors with random rates, from these shapes and means."""
+    """Return priors of loadings and factors with random rates, from these shapes and means.
+
+    The shapes of factors are a number or (m, K).
+    """
     rows, columns = ((float(s), float(s / mean)) for s, mean in zip(shapes, means, strict=True))
-    of_columns = np.full(len(of_loadings), of_factors)
-    return GammaPrior(of_loadings, drawn=rows), GammaPrior(of_columns, drawn=columns)
+    if not isinstance(of_factors, np.ndarray):
+        of_factors = np.full(len(of_loadings), of_factors)
+    return GammaPrior(of_loadings, drawn=rows), GammaPrior(of_factors, drawn=columns)
 
 
 def dispersion(totals: Array) -> float:
@@ -131,6 +139,8 @@ class VariationalGammaPoisson(MeanFieldTopics):
     of_rows : GammaPrior
     of_columns : GammaPrior or None
         Without a prior, factors are point estimates.
+    pseudo : ndarray (m, K), default=None
+        Pseudo-counts of factors that are point estimates.
     """
 
     record = ("elbo", "change_components", "change_loadings", "change_totals", "momentum",
@@ -139,13 +149,16 @@ class VariationalGammaPoisson(MeanFieldTopics):
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
-        of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any, **options: Any,
+        of_rows: GammaPrior, of_columns: GammaPrior | None, dtype: Any,
+        pseudo: Array | None = None, **options: Any,
     ):  # fmt: skip
         points = of_columns is None
         super().__init__(
             counts, executor, start, len(of_rows.shape), dtype, points=points, **options
         )
-        self.of_rows, self.of_columns = of_rows, of_columns
+        order = self.feature_order
+        self.of_rows, self.of_columns = of_rows, of_columns and of_columns.taken(order)
+        self.pseudo = None if pseudo is None else pseudo[order]
         self.constant = -count_constants(counts, executor.layout, None)[0]
 
     def begin(self, topics: Array) -> Shared:
@@ -154,12 +167,15 @@ class VariationalGammaPoisson(MeanFieldTopics):
         if columns is None:
             return {"topics": topics, "totals": np.ones(K)}
         # T S is the expected count, and T / S the ratio that the priors expect
-        (n, m), counts = self.counts.shape, topics.sum(axis=0) - columns.shape * len(topics)
+        (n, m), shapes, usual = self.counts.shape, columns.shape * len(topics), columns.shape
+        if usual.ndim == 2:  # the shapes of seeds are not those of most features
+            shapes, usual = usual.sum(axis=0), usual.min(axis=0)
+        counts = topics.sum(axis=0) - shapes
         counts = np.maximum(counts, max(self.counts.total, 1.0) / K * 1e-3)
         mean_T, mean_S = (
-            size * prior.shape * prior.drawn[1] / prior.drawn[0]
-            for size, prior in ((n, rows), (m, columns))
-            if prior.drawn is not None
+            size * shape * drawn[1] / drawn[0]
+            for size, shape, drawn in ((n, rows.shape, rows.drawn), (m, usual, columns.drawn))
+            if drawn is not None
         )
         return {"topics": topics, "totals": np.sqrt(counts * mean_T / mean_S)}
 
@@ -176,9 +192,17 @@ class VariationalGammaPoisson(MeanFieldTopics):
     def arrive(self, shared: Shared, of_rows: Values, expected: Array) -> Shared:
         """Return factors and T after a plain step."""
         if self.of_columns is None:
+            if self.pseudo is not None:
+                expected += self.pseudo
             return {"topics": shares_of(expected, shared["topics"]), "totals": shared["totals"]}
         expected += self.of_columns.shape
         return {"topics": expected, "totals": of_rows["totals"]}
+
+    def more_of_bound(self, shared: Shared) -> float:
+        """Return the prior of points."""
+        if self.pseudo is None:
+            return 0.0
+        return math.fsum(xlogy(self.pseudo, np.maximum(shared["topics"], LEAST)).ravel())
 
     def change(self, before: Shared, after: Shared) -> dict[str, float]:
         """Return the change of T."""
@@ -222,7 +246,7 @@ class VariationalGammaPoisson(MeanFieldTopics):
         totals, columns = self.points["gamma"]["totals"], self.of_columns
         if columns is None:
             return {"totals": totals, "sums": np.ones(self.n_components)}
-        eta = columns.own_rates(topics, totals)
+        eta = columns.taken(np.argsort(self.feature_order)).own_rates(topics, totals)
         of_point = self.points["gamma"]["topics"]  # summed in the order of the lanes
         sums = (of_point / (columns.own_rates(of_point, totals) + totals)).sum(axis=0)
         return {"totals": totals, "sums": sums, "eta": eta, "beta": topics / (eta + totals)}
@@ -251,6 +275,8 @@ def gamma_inference(
     topics, n_lanes = topics_in_lanes(counts, topics, n_threads)
     if totals is not None and totals.ndim == 2:
         totals, _ = topics_in_lanes(counts, totals, n_threads)
+    if of_columns is not None:
+        of_columns = of_columns.taken(counts.layout(n_threads).column_order[: counts.shape[1]])
     held, sums = hold(topics, totals, of_columns, n_lanes, np.float64, n_threads)
     if of_groups is not None:
         sums = of_groups

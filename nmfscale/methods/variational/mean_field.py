@@ -253,6 +253,8 @@ class MeanFieldTopics(MeanField):
     gain_per_tol = 1e-2
     # Terms of the ELBO that depend on the counts only.
     constant = 0.0
+    # Pseudo-counts (m, K) of topics that are points, in lane order; `arrive` adds them to counts.
+    pseudo: Array | None = None
 
     def __init__(
         self, counts: CountMatrix, executor: Executor, start: Callable[[], Start],
@@ -353,7 +355,10 @@ class MeanFieldTopics(MeanField):
     ) -> Shared:
         """Return shared arrays that a Newton step of the topics changes, after a plain step."""
         topics, n_threads = shared["topics"], self.executor.n_threads
-        return {"topics": point_topics.newton_step(topics, curvature, expected, n_threads)}
+        moved = point_topics.newton_step(
+            topics, curvature, expected, n_threads, pseudo=self.pseudo
+        )
+        return {"topics": moved}
 
     def extrapolated(self, name: str, now: Array, before: Array) -> Array:
         """Return a shared array extrapolated from `now` away from `before`."""

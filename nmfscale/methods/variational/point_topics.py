@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ... import kernels
+from ...counts.aligned import aligned_zeros
 from ...counts.sell import LANES
 from ..factors import MINVAL, Array, in_lane_order, to_lanes
 from ..weights.measured import own_totals
@@ -50,13 +51,15 @@ def numerators(curvature: Array, design: Array) -> Array:
 
 
 def newton_step(
-    topics: Array, curvature: Array, expected: Array, n_threads: int, linear: Array | None = None
-) -> Array:
+    topics: Array, curvature: Array, expected: Array, n_threads: int,
+    linear: Array | None = None, pseudo: Array | None = None,
+) -> Array:  # fmt: skip
     """Return topics (m, K) in lane order after a Newton step; their columns sum to one.
 
     `curvature` are the sums of `numerators`, and `expected` (m, K) the expected counts of topics in
-    features. `linear` (m, K) are the u of each feature, if they differ. A topic without expected
-    counts stays unchanged, and features without counts become zero.
+    features, with `pseudo` (m, K) if these are pseudo-counts of a prior. `linear` (m, K) are the u
+    of each feature, if they differ. A topic without expected counts stays unchanged, and features
+    without counts become zero.
     """
     (m, K), totals = topics.shape, expected.sum(axis=0)
     stride = kernels.row_stride(K)
@@ -66,10 +69,13 @@ def newton_step(
     start = to_lanes(topics, order, stride, np.float64, floor, floor)
     of_topics = np.zeros(stride)
     own: dict[str, Any] = {}
+    if pseudo is not None:
+        lanes = to_lanes(pseudo, order, stride, np.float64, 0.0)
+        own = {"pseudo": lanes, "rate": aligned_zeros(lanes.shape, np.float64)}
     if linear is None:
         of_topics[:K] = totals
     else:
-        own = own_totals(to_lanes(linear, order, stride, np.float64, 1.0), {}, np.float64)
+        own = own_totals(to_lanes(linear, order, stride, np.float64, 1.0), own, np.float64)
     problem = kernels.RowProblem(start, of_topics, K, floor=floor, newton_steps=1)
     kernels.step(
         problem, curvature, start, start, wanted=kernels.SUM_FULL, first=0, n_threads=n_threads,
