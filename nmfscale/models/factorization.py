@@ -22,10 +22,10 @@ from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import (
     SOLVERS,
     Solver,
+    first_iterations,
     method_of,
     poisson_needs,
     start_of,
-    start_with_batches,
 )
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
@@ -434,8 +434,12 @@ class CountFactorization(HeldFactors):
                 L=scaled.L, F=scaled.F, measured=scaled.measured, seeds=seeds,
             )  # fmt: skip
             estimated = constraints.batches is not None and constraints.batch_shape is None
-            if estimated and (scaled.L is None or scaled.F is None):
-                start = partial(start_with_batches, counts, executor, start, K, dtype, constraints)
+            given = scaled.L is not None, scaled.F is not None
+            moved = None if any(given) else seeds
+            if (estimated and not all(given)) or moved is not None:
+                start = partial(
+                    first_iterations, counts, executor, start, K, dtype, constraints, moved
+                )
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, penalty=penalty_of(self.penalty),

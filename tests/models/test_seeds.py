@@ -8,6 +8,8 @@ import nmfscale
 from nmfscale import LDA, GammaPoisson, PoissonNMF, TopicModel
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.likelihood import logposterior_poisson
+from nmfscale.methods.poisson import solvers
+from nmfscale.methods.starts.seeded import in_places_of_seeds
 
 X, TRUTH = simulate_topic_counts(200, 80, 5, random_state=3)
 TOPICS = np.asarray(TRUTH.F) / np.asarray(TRUTH.F).sum(axis=0)
@@ -52,6 +54,20 @@ def test_topics_have_their_seeds_and_names(model):
     shares = shares / shares.sum(axis=1, keepdims=True)
     distances = np.abs(shares[:3] - TOPICS[:, SEEDED].T).sum(axis=1) / 2
     assert distances.max() < 0.12  # other topics have distances of 0.5 and more
+
+
+@pytest.mark.parametrize("model", [TopicModel(5), LDA(5), GammaPoisson(5)], ids=repr)
+def test_topics_change_places_if_others_have_the_seeds(model, monkeypatch):
+    """The likelihood would not move them: the start is the truth, with topics in other places."""
+    wrong = np.roll(TOPICS[:, [*SEEDED, 1, 3]], 2, axis=1)
+    monkeypatch.setattr(solvers, "seeded_factors", lambda *arguments: wrong)
+    model.set_params(seeds=SEEDS, seed_weight=1e-3, random_state=0).fit(X, **HOW)
+    shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
+    distances = np.abs(shares[:3] - TOPICS[:, SEEDED].T).sum(axis=1) / 2
+    assert distances.max() < 0.12
+    L, F = np.array([[1.0, 2.0, 3.0]]), np.array([[0.0, 0.2, 0.8], [0.5, 0.3, 0.2]])
+    L, F = in_places_of_seeds(L, F, np.array([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]))
+    assert L.tolist() == [[1.0, 3.0, 2.0]] and F[0].tolist() == [0.0, 0.8, 0.2]
 
 
 def test_the_prior_is_that_of_pseudo_counts():

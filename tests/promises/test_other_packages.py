@@ -63,7 +63,7 @@ def names(tmp_path, monkeypatch):
     return {name: getattr(nmfscale, name) for name in nmfscale.__all__} | {
         "X": X, "model": model, "other": model, "L": L, "F": F, "W": L, "H": F.T,
         "k": 3, "K": 3, "m": 12, "rate": 1.0, "groups": np.arange(40) % 2,
-        "clusters": np.arange(40) % 3,
+        "clusters": np.arange(40) % 3, "source": np.arange(40) % 2,
         "periods": 2000 + np.arange(40) % 4, "covariates": {"age": np.arange(40.0)},
         "texts": texts, "corpus": [[(0, 2), (1, 1)], [(1, 3), (2, 1)]] * 10,
         "dictionary": {0: "good", 1: "bad", 2: "beer"}, "np": np, "PCA": PCA,

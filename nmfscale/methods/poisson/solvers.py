@@ -20,7 +20,7 @@ from ..factors import MINVAL, Array, Constraints
 from ..projection.penalty import Penalty
 from ..projection.transform import fit_rows
 from ..starts.initialize import initialize
-from ..starts.seeded import seeded_factors
+from ..starts.seeded import in_places_of_seeds, seeded_factors
 from ..weights.measured import Measured
 from ..weights.poisson_weights import PoissonWeights
 from .alternating import UPDATES, Alternating
@@ -98,17 +98,20 @@ def start_of(
     return np.maximum(few_steps(F, equal.astype(dtype)), MINVAL), F
 
 
-def start_with_batches(
+def first_iterations(
     counts: CountMatrix, executor: Executor, start: Any, n_components: int, dtype: Any,
-    constraints: Constraints,
+    constraints: Constraints, seeds: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return L (n, K) and F (m, K) after a few iterations with the prior of efficiencies held.
 
     The topics of most starts are partly batches. If the shape of the prior were estimated at once,
-    it could become infinite before efficiencies take their place.
+    it could become infinite before efficiencies take their place. Topics with `seeds` (m, K) may
+    leave them in these iterations: they change places with those that then have the seeds.
     """
-    constraints = replace(constraints, batch_shape=FIRST_SHAPE)
-    return _fitted(counts, executor, start, n_components, dtype, constraints, HELD, 1e-4)
+    if constraints.batches is not None and constraints.batch_shape is None:
+        constraints = replace(constraints, batch_shape=FIRST_SHAPE)
+    L, F = _fitted(counts, executor, start, n_components, dtype, constraints, HELD, 1e-4)
+    return (L, F) if seeds is None else in_places_of_seeds(L, F, seeds)
 
 
 def factors_of(
@@ -130,9 +133,10 @@ def factors_of(
     )  # fmt: skip
     if batches is not None and constraints.batch_shape is None:
         start = partial(
-            start_with_batches, counts, executor, start, n_components, dtype, constraints
+            first_iterations, counts, executor, start, n_components, dtype, constraints
         )
-    return _fitted(counts, executor, start, n_components, dtype, constraints, max_iter, tol)
+    L, F = _fitted(counts, executor, start, n_components, dtype, constraints, max_iter, tol)
+    return (L, F) if seeds is None else in_places_of_seeds(L, F, seeds)
 
 
 def _fitted(

@@ -2,7 +2,9 @@
 
 A seeded topic starts from the counts of all samples, weighted by the share of its seeds in them,
 that is, from co-occurrences with its seeds. It takes the place of the topic of another start in
-which its seeds have the largest share of their frequencies.
+which its seeds have the largest share of their frequencies. After a few iterations of the fit,
+seeded topics are those that then explain most of the counts of their seeds: a topic may have left
+its seeds for another theme, and a topic without seeds may have taken them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from .topic_score import drawn_rows
 Array = NDArray[Any]
 # Share of the overall frequencies in a seeded topic, and the number of samples that suffices.
 _SHARED, _LEAST_ROWS = 0.1, 1000
+# Rows whose topics change places at a time.
+_PIECE = 65_536
 
 
 def seeded_factors(
@@ -55,3 +59,34 @@ def seeded_factors(
     out[:, np.delete(np.arange(others.shape[1]), seeded)] = others[:, kept]
     out[:, seeded] = own
     return out
+
+
+def shares_of_seeds(sizes: Array, pseudo: Array) -> Array:
+    """Return the mean share (S, K) of each topic in the expected counts of each set of seeds.
+
+    `sizes` (m, K) are proportional to the expected counts of topics in features, and sets are the
+    columns of `pseudo` (m, K) with a positive number. Each seed of a set has the same weight.
+    """
+    seeds = (pseudo[:, pseudo.any(axis=0)] > 0).astype(np.float64)
+    seeds /= seeds.sum(axis=0)
+    used = seeds.any(axis=1)
+    shares = np.asarray(sizes[used], np.float64)
+    shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), MINVAL)
+    return dense.product(np.ascontiguousarray(seeds[used].T), shares)
+
+
+def in_places_of_seeds(L: Array, F: Array, pseudo: Array) -> tuple[Array, Array]:
+    """Return L (n, K), in place, and F (m, K), with seeded topics those that explain most seeds."""
+    seeded = np.flatnonzero(pseudo.any(axis=0))
+    if not seeded.size:
+        return L, F
+    explained = shares_of_seeds(F * L.sum(axis=0, dtype=np.float64), pseudo)
+    taken = linear_sum_assignment(explained, maximize=True)[1]
+    order = np.empty(L.shape[1], np.intp)
+    order[seeded] = taken
+    others = np.delete(np.arange(len(order)), seeded)
+    order[others] = np.delete(np.arange(len(order)), taken)
+    for first in range(0, len(L), _PIECE):  # L may be on disk
+        here = slice(first, first + _PIECE)
+        L[here] = L[here][:, order]
+    return L, np.ascontiguousarray(F[:, order])
