@@ -21,6 +21,7 @@ from .inference.features.differential import differential_features as differenti
 from .inference.features.enrichment import enrichment as enrichment
 from .inference.features.features_by_group import features_by_group as features_by_group
 from .inference.features.pseudobulk import pseudobulk as pseudobulk
+from .inference.features.seed_shares import seed_shares as seed_shares
 from .inference.groups.balance import balance as balance
 from .inference.groups.bootstrap import bootstrap_weights as bootstrap_weights
 from .inference.regression.effects import group_effects as group_effects

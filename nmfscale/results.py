@@ -27,6 +27,7 @@ from .inference.features.enrichment_result import Enrichment
 from .inference.features.features_by_group_result import FeaturesByGroup
 from .inference.features.noisy_pairs_result import NoisyPairs
 from .inference.features.pseudobulk_result import Pseudobulk
+from .inference.features.seed_shares_result import SeedShares
 from .inference.groups.bootstrap_result import BootstrapWeights
 from .inference.groups.correspondence_result import CorrespondenceAnalysis
 from .inference.groups.permutation_result import GroupTest, PermutationTest
@@ -52,7 +53,8 @@ __all__ = [
     "FitSummary", "GroupDifferences", "GroupEffects", "GroupTest", "JackknifeEstimates",
     "JackknifeFit", "LeadingSamples", "ModalityScores", "NoisyPairs", "NoisyTruth", "Origin",
     "PermutationTest", "PoissonTruth", "ProportionRegression", "Pseudobulk", "RankedSamples",
-    "SampleClusters", "SelectK", "Stability", "StoredCounts", "TopicClusters", "TopicCoherence",
+    "SampleClusters", "SeedShares", "SelectK", "Stability", "StoredCounts", "TopicClusters",
+    "TopicCoherence",
     "TopicDescription", "TopicHierarchy", "TopicLevels", "TopicMatch", "TopicParameters",
     "TopicQuality", "TopicTruth",
 ]  # fmt: skip

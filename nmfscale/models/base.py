@@ -40,6 +40,7 @@ from .arguments.parameters import CheckedParameters, check_values, estimator
 from .arguments.starts import StartsMixin
 from .fitted import Fitted
 from .hooks import FitHooks
+from .seed_shares import warn_of_left_seeds
 from .starts import Starts
 from .topics.topics import TopicsMixin
 from .transform import RowsTransformer
@@ -215,6 +216,7 @@ class CountModel(
             self.interrupted_ = fitted.interrupted
             self.n_iter_ = len(fitted.history)
             self._warn_unless_converged(fitted)
+            warn_of_left_seeds(self)
         self.warnings_ = np.array(messages, object)
         return counts
 

@@ -22,10 +22,10 @@ from ..methods.poisson.scaled_fit import ScaledFit
 from ..methods.poisson.solvers import (
     SOLVERS,
     Solver,
-    first_iterations,
     method_of,
+    moved_start,
     poisson_needs,
-    start_of,
+    start_of_fit,
 )
 from ..methods.projection.penalty import Penalty
 from ..methods.starts.initialize import PoissonStart, check_factors
@@ -429,17 +429,12 @@ class CountFactorization(HeldFactors):
         if weights is not None:
             constraints = replace(constraints, weights=weights)
         if start is None:
-            start = partial(
-                start_of, counts, executor, K, self.init, number=number, rng=rng, dtype=dtype,
+            start = start_of_fit(
+                counts, executor, K, self.init, constraints, number=number, rng=rng, dtype=dtype,
                 L=scaled.L, F=scaled.F, measured=scaled.measured, seeds=seeds,
             )  # fmt: skip
-            estimated = constraints.batches is not None and constraints.batch_shape is None
-            given = scaled.L is not None, scaled.F is not None
-            moved = None if any(given) else seeds
-            if (estimated and not all(given)) or moved is not None:
-                start = partial(
-                    first_iterations, counts, executor, start, K, dtype, constraints, moved
-                )
+        elif seeds is not None:
+            start = partial(moved_start, start, seeds)
         make = method_of(
             self.solver, max_iter=self.max_iter, inner_iter=self.inner_iter,
             extrapolate=self.extrapolate, penalty=penalty_of(self.penalty),

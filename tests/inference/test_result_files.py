@@ -41,10 +41,12 @@ def results():
     X = pd.DataFrame(counts.toarray(), columns=[("gene", j) for j in range(20)])
     model = nmfscale.TopicModel(2, random_state=0).fit(X)
     named = nmfscale.TopicModel(2, random_state=1).fit(X).rename_topics(["red", "blue"])
+    seeds = {"red": [str(("gene", 3))], "blue": [str(("gene", 5))]}
     noisy = nmfscale.NoisyTopicModel(2, random_state=0).fit(X)
     joined = nmfscale.join_modalities({"a": X.to_numpy(), "b": X.to_numpy()[:, :5]})
     both = nmfscale.TopicModel(2, random_state=0).fit(joined)
     warnings.simplefilter("ignore")  # of few units; pytest restores the filters
+    seeded = nmfscale.TopicModel(2, random_state=0, seeds=seeds).fit(X)
     many = {"random_state": 0, "units": UNITS}
     effects = nmfscale.group_effects(
         model, GROUPS, n_permutations=19, n_replicates=19, interval="percentile", **many
@@ -79,6 +81,7 @@ def results():
         nmfscale.features_by_group(named, X, GROUPS, units=UNITS),
         nmfscale.topic_hierarchy(named),
         nmfscale.topic_hierarchy([named.merge_topics([[0, 1]]), named]),
+        nmfscale.seed_shares(seeded),
         nmfscale.nearest_samples(named, samples=[0, 1], n_neighbors=3),
         nmfscale.differential_features(named, X, reference="blue", split=None),
     ]

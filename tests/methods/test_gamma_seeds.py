@@ -10,6 +10,8 @@ from small_fits import StopError, X, stop_at
 import nmfscale
 from nmfscale import GammaPoisson
 
+# seeds are any features, which other topics may explain
+pytestmark = pytest.mark.filterwarnings("ignore:seeds")
 WORDS = [f"w{j}" for j in range(X.shape[1])]
 SEEDS = {"one": ["w3", "w0"], "two": ["w7"]}
 HOW = {"feature_names": WORDS}
@@ -65,7 +67,9 @@ def test_plain_iterations_are_those_of_the_oracle(options, small_blocks):
 
 @pytest.mark.parametrize("options", [{}, DEEP], ids=["plain", "hierarchical"])
 @pytest.mark.parametrize("extrapolate", [True, False])
-@pytest.mark.parametrize("more", [{}, {"init": "random"}, {"batch": BATCH}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"init": "random"}, {"batch": BATCH}], ids=["poisson", "random", "batches"]
+)
 def test_the_bound_never_falls(options, extrapolate, more, small_blocks):
     model = fit(**options, extrapolate=extrapolate, **more)
     assert (np.diff(model.history_["elbo"]) >= -1e-11 * abs(model.elbo_)).all()

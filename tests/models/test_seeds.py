@@ -70,6 +70,7 @@ def test_topics_change_places_if_others_have_the_seeds(model, monkeypatch):
     assert L.tolist() == [[1.0, 3.0, 2.0]] and F[0].tolist() == [0.0, 0.8, 0.2]
 
 
+@pytest.mark.filterwarnings("ignore:seeds")  # from a start in other places
 def test_the_prior_is_that_of_pseudo_counts():
     """Of a Poisson NMF, as given by `prior_factors`; other priors add to it."""
     pseudo, start = pseudo_counts(0.5), {"loadings": TRUTH.L + 0.1, "components": TRUTH.F.T + 0.1}
@@ -166,3 +167,64 @@ def test_unknown_seeds_are_named_and_gene_sets_read(tmp_path):
     assert main(["fit", files[0], *words, "--seeds", files[1], "-o", files[2]]) == 0
     loaded = nmfscale.load(files[2])
     np.testing.assert_array_equal(loaded.components_, model.components_)
+
+
+def test_shares_of_seeds_and_a_warning_if_a_topic_has_left_them(tmp_path):
+    """By hand, in any order of the features, and from a file; the remedy helps."""
+    words = {"kept": SEEDS["t4"], "left": [SEEDS["t0"][0], SEEDS["t2"][0]]}
+    start = {"components": TOPICS[:, [4, 1, 0, 2, 3]].T + 1e-3, "loadings": np.ones((200, 5))}
+    model = TopicModel(5, random_state=0, seeds=words, seed_weight=1e-4)
+    with pytest.warns(
+        UserWarning, match=r"1 of 2 topics explain less .* 'left' \d+% \('topic [23]'"
+    ):
+        model.fit(X, **HOW, **start)
+    assert "seed_weight above 0.0001, such as to 0.001" in model.warnings_[0]
+    found = nmfscale.seed_shares(model)
+    L, F = model.poisson_factors()
+    numbers = [WORDS.index(word) for of_topic in words.values() for word in of_topic]
+    expected = (L.sum(axis=0) * F)[numbers]
+    shares = expected / expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.shares, shares, atol=1e-6)  # sizes of samples are estimates
+    table, topics = found.columns(), found.columns("topics")
+    assert table["topic"].tolist() == ["kept"] * 3 + ["left"] * 2
+    assert table["feature"].tolist() == sum(words.values(), [])
+    np.testing.assert_array_equal(table["total"], OCCURRENCES[numbers])
+    np.testing.assert_allclose(
+        topics["share"], [shares[:3, 0].mean(), shares[3:, 1].mean()], atol=1e-6
+    )
+    assert topics["left"].tolist() == [False, True] and topics["n_seeds"].tolist() == [3, 2]
+    assert set(table["largest"][3:]) == {"topic 2", "topic 3"}
+    moved = model.reorder_topics([3, 2, 1, 4, 0])
+    again = nmfscale.seed_shares(moved).columns()
+    np.testing.assert_allclose(np.sort(again["share"]), np.sort(table["share"]), rtol=1e-12)
+    model.save(tmp_path / "model.h5")
+    assert repr(nmfscale.seed_shares(nmfscale.load(tmp_path / "model.h5"))) == repr(found)
+    with pytest.warns(UserWarning, match="less than half"):
+        model.fit(X, **HOW, **start)
+    model.set_params(seed_weight=30).fit(X, **HOW, **start)
+    assert (
+        not len(model.warnings_) and not nmfscale.seed_shares(model).columns("topics")["left"].any()
+    )
+    with pytest.raises(ValueError, match="without seeds"):
+        nmfscale.seed_shares(TopicModel(2, random_state=0).fit(X))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [PoissonNMF(5), LDA(5), LDA(5, inference="collapsed"), GammaPoisson(5, hierarchical=True)],
+    ids=repr,
+)
+def test_shares_of_seeds_of_other_models(model):
+    """Of seeds that occur in one topic only, shares are near one; and after batches."""
+    shares = TOPICS / TOPICS.sum(axis=1, keepdims=True)
+    words = {
+        f"t{k}": [WORDS[j] for j in np.flatnonzero((shares[:, k] > 0.95) & (OCCURRENCES > 20))[:3]]
+        for k in SEEDED
+    }
+    assert all(words.values())
+    model.set_params(random_state=0, seeds=words).fit(X, **HOW)
+    assert nmfscale.seed_shares(model).columns()["share"].min() > 0.8
+    if type(model) is LDA and model.inference == "mean-field":
+        model.partial_fit(X, **HOW)
+        found = nmfscale.seed_shares(model)
+        assert found.columns()["share"].min() > 0.8 and np.isnan(found.columns()["total"]).all()

@@ -23,7 +23,7 @@ NAMES = {
         clustering_score coherence compare_fits condition_features differential_features
         enrichment features_by_group find_samples fit_each group_effects label_topics
         nearest_samples permutation_test pseudobulk regress_proportions score_modalities
-        search_samples select_k stability topic_hierarchy topic_quality
+        search_samples seed_shares select_k stability topic_hierarchy topic_quality
         datasets errors experimental get likelihood pl results tl
     """,
     "nmfscale.likelihood": """
@@ -48,7 +48,8 @@ NAMES = {
         GroupDifferences GroupEffects GroupTest JackknifeEstimates JackknifeFit LeadingSamples
         ModalityScores
         NoisyPairs Origin PermutationTest
-        ProportionRegression Pseudobulk RankedSamples SampleClusters SelectK Stability TopicClusters
+        ProportionRegression Pseudobulk RankedSamples SampleClusters SeedShares SelectK Stability
+        TopicClusters
         TopicCoherence TopicDescription TopicHierarchy TopicLevels TopicMatch
         TopicQuality
         NoisyTruth PoissonTruth TopicParameters TopicTruth

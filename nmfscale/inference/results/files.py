@@ -79,6 +79,7 @@ _CLASSES = {
     "inference.groups.permutation_result": ("GroupTest", "PermutationTest"),
     "inference.replicates.refit_result": ("BootstrapFit", "Estimates"),
     "inference.regression.regression_result": ("ProportionRegression",),
+    "inference.features.seed_shares_result": ("SeedShares",),
     "inference.choice.hierarchy_result": ("TopicHierarchy",),
     "inference.choice.select_k_result": ("SelectK",),
     "inference.choice.stability_result": ("Stability",),

@@ -114,6 +114,32 @@ def first_iterations(
     return (L, F) if seeds is None else in_places_of_seeds(L, F, seeds)
 
 
+def start_of_fit(
+    counts: CountMatrix, executor: Executor, n_components: int, init: Any, constraints: Constraints,
+    *, dtype: Any, L: Array | None, F: Array | None, seeds: Array | None, **options: Any,
+) -> Any:  # fmt: skip
+    """Return a function that returns L and F as `start_of`, after the first iterations if needed.
+
+    That is, if the shape of the prior of efficiencies is estimated, or topics have seeds.
+    """
+    start = partial(
+        start_of, counts, executor, n_components, init, dtype=dtype, L=L, F=F, seeds=seeds,
+        **options,
+    )  # fmt: skip
+    estimated = constraints.batches is not None and constraints.batch_shape is None
+    moved = seeds if L is None and F is None else None
+    if (estimated and (L is None or F is None)) or moved is not None:
+        return partial(
+            first_iterations, counts, executor, start, n_components, dtype, constraints, moved
+        )
+    return start
+
+
+def moved_start(start: Any, seeds: Array) -> tuple[Array, Array]:
+    """Return L (n, K) and F (m, K) of a start, with topics in the places of their `seeds`."""
+    return in_places_of_seeds(*start(), seeds)
+
+
 def factors_of(
     counts: CountMatrix, executor: Executor, n_components: int, *, max_iter: int, tol: float,
     rng: Any, dtype: Any, constraints: Constraints | None = None,
@@ -132,9 +158,7 @@ def factors_of(
         seeds=seeds,
     )  # fmt: skip
     if batches is not None and constraints.batch_shape is None:
-        start = partial(
-            first_iterations, counts, executor, start, n_components, dtype, constraints
-        )
+        start = partial(first_iterations, counts, executor, start, n_components, dtype, constraints)
     L, F = _fitted(counts, executor, start, n_components, dtype, constraints, max_iter, tol)
     return (L, F) if seeds is None else in_places_of_seeds(L, F, seeds)
 

@@ -4,7 +4,8 @@ A seeded topic starts from the counts of all samples, weighted by the share of i
 that is, from co-occurrences with its seeds. It takes the place of the topic of another start in
 which its seeds have the largest share of their frequencies. After a few iterations of the fit,
 seeded topics are those that then explain most of the counts of their seeds: a topic may have left
-its seeds for another theme, and a topic without seeds may have taken them.
+its seeds for another theme, and a topic without seeds may have taken them. The same is done when
+the best of several starts is continued.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from .topic_score import drawn_rows
 Array = NDArray[Any]
 # Share of the overall frequencies in a seeded topic, and the number of samples that suffices.
 _SHARED, _LEAST_ROWS = 0.1, 1000
-# Rows whose topics change places at a time.
-_PIECE = 65_536
 
 
 def seeded_factors(
@@ -72,11 +71,15 @@ def shares_of_seeds(sizes: Array, pseudo: Array) -> Array:
     used = seeds.any(axis=1)
     shares = np.asarray(sizes[used], np.float64)
     shares = shares / np.maximum(shares.sum(axis=1, keepdims=True), MINVAL)
-    return dense.product(np.ascontiguousarray(seeds[used].T), shares)
+    means: Array = dense.product(np.ascontiguousarray(seeds[used].T), shares)
+    return means
 
 
 def in_places_of_seeds(L: Array, F: Array, pseudo: Array) -> tuple[Array, Array]:
-    """Return L (n, K), in place, and F (m, K), with seeded topics those that explain most seeds."""
+    """Return L (n, K) and F (m, K), with topics in the places of the seeds that they explain most.
+
+    The arrays are not changed; without another order, they are returned.
+    """
     seeded = np.flatnonzero(pseudo.any(axis=0))
     if not seeded.size:
         return L, F
@@ -86,7 +89,6 @@ def in_places_of_seeds(L: Array, F: Array, pseudo: Array) -> tuple[Array, Array]
     order[seeded] = taken
     others = np.delete(np.arange(len(order)), seeded)
     order[others] = np.delete(np.arange(len(order)), taken)
-    for first in range(0, len(L), _PIECE):  # L may be on disk
-        here = slice(first, first + _PIECE)
-        L[here] = L[here][:, order]
-    return L, np.ascontiguousarray(F[:, order])
+    if (order == np.arange(len(order))).all():
+        return L, F
+    return np.ascontiguousarray(L[:, order]), np.ascontiguousarray(F[:, order])

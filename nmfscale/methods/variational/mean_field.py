@@ -355,9 +355,7 @@ class MeanFieldTopics(MeanField):
     ) -> Shared:
         """Return shared arrays that a Newton step of the topics changes, after a plain step."""
         topics, n_threads = shared["topics"], self.executor.n_threads
-        moved = point_topics.newton_step(
-            topics, curvature, expected, n_threads, pseudo=self.pseudo
-        )
+        moved = point_topics.newton_step(topics, curvature, expected, n_threads, pseudo=self.pseudo)
         return {"topics": moved}
 
     def extrapolated(self, name: str, now: Array, before: Array) -> Array:

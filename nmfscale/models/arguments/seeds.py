@@ -109,6 +109,16 @@ def _places(names: Any) -> dict[str, list[int]]:
     return place
 
 
+def seed_features(model: Any) -> list[list[int]]:
+    """Return the features, by their numbers, that are seeds of each topic of a fitted model."""
+    names = names_of(model, 1)
+    if getattr(model, "seeds", None) is None or names is None:
+        return []
+    place = _places(names)
+    lists = _checked(model.seeds).values()
+    return [[j for word in dict.fromkeys(words) for j in place.get(word, ())] for words in lists]
+
+
 def _checked(seeds: Any) -> dict[str, list[str]]:
     """Return the seeds of each topic, which may be in a GMT file."""
     if isinstance(seeds, str | os.PathLike):
