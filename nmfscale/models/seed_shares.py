@@ -81,10 +81,10 @@ def warn_of_left_seeds(model: Any) -> None:
             f"{shown(names[topics[i]])} {own[i]:.0%} ({shown(names[other])} {others[other]:.0%})"
         )
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    such = ", such as to 1" if model.seed_weight < 1 else ""
     warn_caller(
         f"seeds: {len(left)} of {len(topics)} topics explain less than half of the counts of their "
         f"seeds, and may have other themes than their names: {', '.join(said)}{more}. Set "
-        f"seed_weight above {model.seed_weight:g}, such as to {10 * model.seed_weight:g}, or "
-        f"n_components above {len(names)}, or leave out seeds that many themes have. "
-        "nmfscale.seed_shares(model) returns these shares."
+        f"seed_weight above {model.seed_weight:g}{such}, or n_components above {len(names)}, or "
+        "leave out seeds that many themes have. nmfscale.seed_shares(model) returns these shares."
     )

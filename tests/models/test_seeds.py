@@ -178,7 +178,7 @@ def test_shares_of_seeds_and_a_warning_if_a_topic_has_left_them(tmp_path):
         UserWarning, match=r"1 of 2 topics explain less .* 'left' \d+% \('topic [23]'"
     ):
         model.fit(X, **HOW, **start)
-    assert "seed_weight above 0.0001, such as to 0.001" in model.warnings_[0]
+    assert "seed_weight above 0.0001, such as to 1," in model.warnings_[0]
     found = nmfscale.seed_shares(model)
     L, F = model.poisson_factors()
     numbers = [WORDS.index(word) for of_topic in words.values() for word in of_topic]
@@ -201,7 +201,7 @@ def test_shares_of_seeds_and_a_warning_if_a_topic_has_left_them(tmp_path):
     assert repr(nmfscale.seed_shares(nmfscale.load(tmp_path / "model.h5"))) == repr(found)
     with pytest.warns(UserWarning, match="less than half"):
         model.fit(X, **HOW, **start)
-    model.set_params(seed_weight=30).fit(X, **HOW, **start)
+    model.set_params(seed_weight=1).fit(X, **HOW, **start)
     assert (
         not len(model.warnings_) and not nmfscale.seed_shares(model).columns("topics")["left"].any()
     )
