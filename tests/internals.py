@@ -233,6 +233,11 @@ def around_choice_of_steps(patch, function):
     _around(patch, "methods.poisson.schedule.MomentumSchedule.updates", function)
 
 
+def seeded_start(patch, factors):
+    """Start topics with seeds from these factors (m, K)."""
+    _set(patch, "methods.poisson.solvers.seeded_factors", lambda *arguments: factors)
+
+
 def no_start(patch):
     """Make the computation of a start fail."""
     _set(patch, "methods.poisson.solvers.initialize", None)

@@ -309,6 +309,8 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
         say(f"components from {model.from_table_}")
     if getattr(model, "batches_", None) is not None and len(model.batches_):
         say(f"batches         {_batches_of(model)}")
+    if getattr(model, "seeds", None) is not None:
+        say(f"seeds           {_seeds_of(model)}")
     _describe_fit(model)
     if getattr(model, "seed_", None) is not None:
         say(f"random seed     {model.seed_}")
@@ -321,6 +323,21 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
     for message in getattr(model, "warnings_", ()):
         say(f"warning         {in_shell_words(str(message))}")
     _say_topics(model, width=15)
+
+
+def _seeds_of(model: Any) -> str:
+    """Return the topics with seeds, how many, and what topics explain of their counts."""
+    from ..inference.features.seed_shares import seed_shares
+
+    try:
+        topics = seed_shares(model).columns("topics")
+    except FileNotFoundError:
+        return f"in {visible_name(model.seeds)}, which does not exist any more"
+    listed = [
+        f"{visible_name(name)} {n} ({share:.0%} of their counts)"
+        for name, n, share in zip(topics["topic"], topics["n_seeds"], topics["share"], strict=True)
+    ]
+    return f"weight {model.seed_weight:g}; {', '.join(listed)}"
 
 
 def _batches_of(model: Any) -> str:

@@ -30,6 +30,7 @@ from ..pl.canvas import topic_colors
 from ..storage.atomic import atomic_write, target_of
 from . import charts, facts, sections
 from .modalities import modality_sections
+from .seed_section import seed_section
 
 # Leading features of each topic in the table, and on the map; leading samples of each topic.
 _N_FEATURES_OF_TABLE, _N_WORDS, _N_SAMPLES = 100, 8, 8
@@ -81,7 +82,8 @@ def write_report(
         :func:`nmfscale.cluster_topics`, :func:`nmfscale.enrichment`,
         :func:`nmfscale.condition_features`, :func:`nmfscale.features_by_group`,
         :func:`nmfscale.topic_hierarchy` and :func:`nmfscale.differential_features`. Other
-        results are shown as tables. A fit with batches always has a section on them.
+        results are shown as tables. A fit with batches always has a section on them, and a fit with
+        seeds one on these.
     gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None
         Names of features to show in place of those of the fit, such as symbols in place of Ensembl
         identifiers: a column of ``X.var``, if `X` is an AnnData object; or the symbols themselves,
@@ -160,6 +162,8 @@ def write_report(
             from ..inference.batches.effects import batch_effects
 
             page_sections.append(sections.batches_section(batch_effects(model), words))
+    if (of_seeds := seed_section(model)) is not None:
+        page_sections.append(of_seeds)
     if other is not None:
         match = match_topics(model, other)
         match = replace(match, words_a=words, words_b=topic_words(shown_with(model_of(other))))

@@ -1,5 +1,6 @@
 """Seeds: topics that are to have certain features, in every model and solver."""
 
+import internals
 import numpy as np
 import pytest
 from small_fits import StopError, stop_at
@@ -8,7 +9,6 @@ import nmfscale
 from nmfscale import LDA, GammaPoisson, PoissonNMF, TopicModel
 from nmfscale.datasets import simulate_topic_counts
 from nmfscale.likelihood import logposterior_poisson
-from nmfscale.methods.poisson import solvers
 from nmfscale.methods.starts.seeded import in_places_of_seeds
 
 X, TRUTH = simulate_topic_counts(200, 80, 5, random_state=3)
@@ -60,7 +60,7 @@ def test_topics_have_their_seeds_and_names(model):
 def test_topics_change_places_if_others_have_the_seeds(model, monkeypatch):
     """The likelihood would not move them: the start is the truth, with topics in other places."""
     wrong = np.roll(TOPICS[:, [*SEEDED, 1, 3]], 2, axis=1)
-    monkeypatch.setattr(solvers, "seeded_factors", lambda *arguments: wrong)
+    internals.seeded_start(monkeypatch, wrong)
     model.set_params(seeds=SEEDS, seed_weight=1e-3, random_state=0).fit(X, **HOW)
     shares = model.components_ / model.components_.sum(axis=1, keepdims=True)
     distances = np.abs(shares[:3] - TOPICS[:, SEEDED].T).sum(axis=1) / 2
@@ -141,7 +141,7 @@ def test_reordered_and_merged_topics_keep_their_seeds():
         ({"seeds": {"a": ["zzz"]}}, "X has none of 'zzz'"),
         ({"seeds": {"a": "w1"}}, r"seeds\['a'\] is 'w1': a list"),
         ({"seeds": {1: ["w1"]}}, "1 is no name of a topic"),
-        ({"seeds": {"topic 3": ["w1"]}}, "name of a topic without seeds"),
+        ({"seeds": {"topic 3": ["w4"]}}, "name of a topic without seeds"),
         ({"seeds": {f"t{k}": [] for k in range(6)}}, "6 topics, and n_components=5"),
         ({"seeds": SEEDS, "n_moves": 2}, "n_moves=2 cannot"),
         ({"seeds": SEEDS, "solver": "joint-em"}, "solver='joint-em'"),
@@ -152,13 +152,13 @@ def test_seeds_that_are_refused(parameters, match):
         TopicModel(5, **parameters).fit(X, **HOW)
 
 
-def test_unknown_seeds_are_named_and_gene_sets_read(tmp_path):
+def test_unknown_seeds_are_named_and_gene_sets_read(tmp_path, capsys):
     """By a warning, as files of gene sets have genes that counts lack; in the shell, too."""
     from nmfscale.cli import main
 
-    (tmp_path / "sets.gmt").write_text("one\td\tw1\tzzz\ntwo\td\tw2\n")
+    (tmp_path / "sets.gmt").write_text("one\td\tw4\tzzz\ntwo\td\tw1\tw5\n")
     model = TopicModel(5, random_state=0, seeds=tmp_path / "sets.gmt", max_iter=2, tol=0)
-    with pytest.warns(UserWarning, match="X lacks 1 of the 3 seeds, such as 'zzz'"):
+    with pytest.warns(UserWarning, match="X lacks 1 of the 4 seeds, such as 'zzz'"):
         model.fit(X, **HOW)
     assert model.topic_names_[:2].tolist() == ["one", "two"]
     nmfscale.write_store(nmfscale.as_counts(X, **HOW), tmp_path / "x.nmf")
@@ -167,6 +167,14 @@ def test_unknown_seeds_are_named_and_gene_sets_read(tmp_path):
     assert main(["fit", files[0], *words, "--seeds", files[1], "-o", files[2]]) == 0
     loaded = nmfscale.load(files[2])
     np.testing.assert_array_equal(loaded.components_, model.components_)
+    capsys.readouterr()
+    assert main(["info", files[2]]) == 0
+    shares = nmfscale.seed_shares(model).columns("topics")["share"]
+    one, two = (f"{share:.0%} of their counts" for share in shares)
+    assert f"seeds           weight 0.1; one 1 ({one}), two 1 ({two})" in capsys.readouterr().out
+    (tmp_path / "sets.gmt").unlink()
+    assert main(["info", files[2]]) == 0
+    assert "sets.gmt, which does not exist any more" in capsys.readouterr().out
 
 
 def test_shares_of_seeds_and_a_warning_if_a_topic_has_left_them(tmp_path):

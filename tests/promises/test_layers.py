@@ -113,6 +113,7 @@ WAYS_IN = {
         "noisy_pairs",
         "pseudobulk",
         "pyldavis",
+        "seed_shares",
     },
     "batches": {"effects"},
     "choice": {

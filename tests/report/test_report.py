@@ -217,3 +217,15 @@ def test_refusals_come_before_any_work(fit, tmp_path, monkeypatch):
 def test_package_has_the_files_of_the_page():
     folder = Path(nmfscale.__file__).parent / "report"
     assert {each.suffix for each in folder.glob("page.*")} >= {".html", ".css", ".js", ".py"}
+
+
+def test_a_section_on_seeds(fit, tmp_path):
+    counts, _ = fit
+    seeds = {"<one>": ["gene 3", "gene 4"], "two": ["gene 8"]}
+    model = nmfscale.TopicModel(3, seeds=seeds, random_state=0).fit(counts)
+    page = written(tmp_path, model, results=[nmfscale.seed_shares(model)])
+    assert "Seeds" in page.headings and "SeedShares" not in page.headings
+    share = nmfscale.seed_shares(model).columns()["share"]
+    assert f"gene 8 {share[2]:.0%}" in page.text and "<one>" not in page.text
+    model.seeds = tmp_path / "gone.gmt"
+    assert "Seeds" not in written(tmp_path, model).headings
