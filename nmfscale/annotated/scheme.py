@@ -8,7 +8,8 @@ For a fit with the key ``topics``:
 - ``obs["topics_leading"]``: the name of the leading topic of each observation;
 - ``varm["topics"]``: topics (n_vars, K), 0 for variables that were not part of the fit;
 - ``uns["topics"]``: ``params``, ``topic_names``, ``seed``, ``version``, ..., the dict ``model``,
-  from which the estimator is made again, and the results of tools by their names.
+  from which the estimator is made again, and the results of tools by their names, with seeds also
+  ``seed_shares``.
 
 All of it are arrays, DataFrames, numbers, text, or dicts of these.
 """
@@ -16,6 +17,7 @@ All of it are arrays, DataFrames, numbers, text, or dicts of these.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import names_of, plain, such_as
+from ..inference.features.seed_shares import seed_shares
 from ..models.registry import PARAMETERS, model_class
 from ..models.topics.topics import topic_names_of
 from ..readers.objects import table_of_samples
@@ -45,7 +48,8 @@ OF_GROUPS = (
     "condition_features", "features_by_group",
 )  # fmt: skip
 OF_A_FIT = (
-    "batch_effects", "differential_features", "enrichment", "topic_hierarchy", "topic_quality",
+    "batch_effects", "differential_features", "enrichment", "seed_shares", "topic_hierarchy",
+    "topic_quality",
     *OF_GROUPS,
 )  # fmt: skip
 # Attributes with positions of samples, which change with the observations of an object.
@@ -139,9 +143,13 @@ def _entry(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("converged_", "stop_reason_", "n_iter_", "loglik_", "elbo_", "loss_"):
         about[name.rstrip("_")] = getattr(model, name, None)
     names = np.array(topic_names_of(model, len(model.components_)), dtype=object)
+    of_seeds = {}
+    if getattr(model, "seeds", None) is not None:
+        with suppress(FileNotFoundError):  # of the file with the seeds, after the fit
+            of_seeds["seed_shares"] = to_plain(seed_shares(model))
     return {
         "params": _simple(params | model.get_params(deep=False)), "topic_names": names,
-        **_simple(about), "model": to_plain(state),
+        **_simple(about), "model": to_plain(state), **of_seeds,
     }  # fmt: skip
 
 

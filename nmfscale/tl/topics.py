@@ -117,7 +117,9 @@ def topics(
             What the fit knows of each observation: whether it was fitted, its total count, ...
         ``adata.uns["topics"]`` : dict
             ``params``, ``topic_names``, ``seed``, ``version``, ``converged``, and ``model``, which
-            :func:`nmfscale.get.model` reads. Results of an earlier fit with this key are removed.
+            :func:`nmfscale.get.model` reads. With `seeds` also ``seed_shares``, the result of
+            :func:`nmfscale.seed_shares`, which :func:`nmfscale.get.result` reads. Results of an
+            earlier fit with this key are removed.
 
         A fit of several modalities sets these fields of the MuData object, and ``varm["topics"]``
         of each modality, such as ``mdata["rna"].varm["topics"]``. ``params`` has `mod`, and

@@ -236,3 +236,23 @@ def test_shares_of_seeds_of_other_models(model):
         model.partial_fit(X, **HOW)
         found = nmfscale.seed_shares(model)
         assert found.columns()["share"].min() > 0.8 and np.isnan(found.columns()["total"]).all()
+
+
+def test_annotated_data_keep_the_shares_of_seeds(tmp_path):
+    """In the object and in its file; with new names of topics, too."""
+    anndata = pytest.importorskip("anndata")
+    adata = anndata.AnnData(X.astype(np.float32))
+    adata.var_names = WORDS
+    nmfscale.tl.topics(adata, 5, seeds=SEEDS, random_state=0)
+    model = TopicModel(5, seeds=SEEDS, random_state=0).fit(X, **HOW)
+    shares = nmfscale.seed_shares(model)
+    kept = nmfscale.get.result(adata, "seed_shares")
+    np.testing.assert_array_equal(kept.shares, shares.shares)
+    nmfscale.tl.rename_topics(adata, {"t4": "cooking"})
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    read = nmfscale.get.result(anndata.read_h5ad(tmp_path / "x.h5ad"), "seed_shares")
+    assert read.columns()["topic"][:4].tolist() == ["cooking"] * 3 + ["t0"]
+    assert read.topic_numbers.tolist() == shares.topic_numbers.tolist()
+    nmfscale.tl.topics(adata, 5, random_state=0)
+    with pytest.raises(ValueError, match="seed_shares"):
+        nmfscale.get.result(adata, "seed_shares")

@@ -24,7 +24,7 @@ class SeedShares(Result):
     ----------
     shares : ndarray of shape (S, K), float64
         Share of each topic in the expected counts of each seed; rows sum to one.
-    topics : ndarray of shape (S,), int
+    topic_numbers : ndarray of shape (S,), int
         Number of the topic of each seed. A feature that is a seed of two topics has two rows.
     features : ndarray of shape (S,), object
         Names of the seeds. Seeds that the counts lack are not among them.
@@ -47,7 +47,7 @@ class SeedShares(Result):
     """
 
     shares: Array
-    topics: Array
+    topic_numbers: Array
     features: Array
     totals: Array | None
     topic_names: tuple[str, ...]
@@ -57,13 +57,13 @@ class SeedShares(Result):
         return {"seeds": self._of_seeds, "topics": self._of_topics}
 
     def _of_seeds(self) -> Columns:
-        totals = np.full(len(self.topics), np.nan) if self.totals is None else self.totals
+        totals = np.full(len(self.topic_numbers), np.nan) if self.totals is None else self.totals
         head = {"feature": name_array(self.features.tolist()), "total": totals}
-        return self._named(self.topics, head, self.shares)
+        return self._named(self.topic_numbers, head, self.shares)
 
     def _of_topics(self) -> Columns:
-        topics, means = ExplainedSeeds(self.topics, self.topics, self.shares).means()
-        counts = np.array([(self.topics == topic).sum() for topic in topics], np.intp)
+        topics, means = ExplainedSeeds(self.topic_numbers, self.topic_numbers, self.shares).means()
+        counts = np.array([(self.topic_numbers == topic).sum() for topic in topics], np.intp)
         columns = self._named(topics, {"n_seeds": counts}, means)
         return columns | {"left": columns["share"] < LEAST_SHARE}
 
@@ -80,10 +80,10 @@ class SeedShares(Result):
         """Numbers of seeds, and the range of the mean shares of their topics."""
         topics = self.columns("topics")
         text = (
-            f"<SeedShares: {len(self.topics)} seeds of {len(topics['topic'])} of "
+            f"<SeedShares: {len(self.topic_numbers)} seeds of {len(topics['topic'])} of "
             f"{len(self.topic_names)} topics, seed_weight {self.seed_weight:g}"
         )
-        if not len(self.topics):
+        if not len(self.topic_numbers):
             return f"{text}>"
         share = topics["share"]
         return f"{text}, mean shares {share.min():.2f} to {share.max():.2f}>"
