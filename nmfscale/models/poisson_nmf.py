@@ -93,7 +93,7 @@ class PoissonNMF(FromComponents, OnlineFactorization):
         Names of features that topics are to have, such as ``{"fonts": ["font", "fonts"]}``, or the
         path of a GMT file (:func:`nmfscale.read_gmt`). Topic k has the seeds, and the name, of the
         k-th entry; further topics have no seeds, nor have those with an empty list. Seeds that `X`
-        lacks are left out with a warning. See Notes.
+        lacks, or has no counts of, are left out with a warning. See Notes.
     seed_weight : float, default=0.1
         Pseudo-counts of a seed in its topic, as a share of its occurrences in `X`. With 1 a topic
         has about twice the share of its seeds that it has by the counts.
@@ -289,7 +289,10 @@ class PoissonNMF(FromComponents, OnlineFactorization):
     its shape minus 1, which add to those of `prior_factors`; all other features have none. So a
     frequent and a rare seed have the same effect on their own counts, whatever the size of `X`. A
     seeded topic starts from the counts of samples weighted by the share of its seeds in them; it
-    takes the place of the topic of `init` in which its seeds are most frequent.
+    takes the place of the topic of `init` in which its seeds are most frequent. After 20
+    iterations, and again when the best of several starts is continued, topics change places, so
+    that those with seeds are the ones that explain most of the counts of these. A fit warns of
+    topics that explain less than half of them at its end: see :func:`seed_shares`.
 
     References
     ----------
