@@ -17,6 +17,7 @@ OF_MODELS = [
     name
     for name, function in FUNCTIONS.items()
     if inspect.signature(function).parameters.keys() & {"model", "models", "estimator"}
+    and name != "seed_shares"  # which has no other argument
 ]
 
 

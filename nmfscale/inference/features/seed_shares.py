@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -64,18 +66,18 @@ def seed_shares(model: FittedModel) -> SeedShares:
     0  tools     saw    1.0
     1   food     egg    1.0
     """
-    model = model_of(model)
-    check_is_fitted(model, "components_")
-    if getattr(model, "seeds", None) is None:
+    fitted: Any = model_of(model)
+    if getattr(fitted, "seeds", None) is None:
         raise ValueError(
-            f"model is a {type(model).__name__} without seeds: fit a model with "
+            f"model is a {type(fitted).__name__} without seeds: fit a model with "
             "seeds={'name of a topic': ['feature', ...]}, such as TopicModel."
         )
-    found = explained_seeds(model)
-    totals = getattr(model, "feature_totals_", None)
-    names = as_text(names_of(model, 1))
+    check_is_fitted(fitted, "components_")
+    found = explained_seeds(fitted)
+    totals, names = getattr(fitted, "feature_totals_", None), names_of(fitted, 1)
+    assert names is not None  # which seeds need
     return SeedShares(
-        found.shares, found.topics, np.array(names, object)[found.features],
+        found.shares, found.topics, np.array(as_text(names), object)[found.features],
         None if totals is None else np.asarray(totals, np.float64)[found.features],
-        tuple(topic_names_of(model, len(model.components_))), float(model.seed_weight),
+        tuple(topic_names_of(fitted, len(fitted.components_))), float(fitted.seed_weight),
     )  # fmt: skip

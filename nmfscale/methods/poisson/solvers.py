@@ -137,7 +137,8 @@ def start_of_fit(
 
 def moved_start(start: Any, seeds: Array) -> tuple[Array, Array]:
     """Return L (n, K) and F (m, K) of a start, with topics in the places of their `seeds`."""
-    return in_places_of_seeds(*start(), seeds)
+    L, F = start()
+    return in_places_of_seeds(L, F, seeds)
 
 
 def factors_of(
