@@ -43,6 +43,12 @@ def _is_inside(frame: FrameType) -> bool:
     return module.split(".")[0] in _INSIDE or (module, owner) in _classes
 
 
+class LeftSeedsWarning(UserWarning):
+    """Topics explain less than half of the counts of their seeds."""
+
+    __module__ = "nmfscale.errors"
+
+
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost caller outside this package, scikit-learn, joblib and models."""
     message = visible(message)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..counts.names import shown
-from ..counts.warn import warn_caller
+from ..counts.warn import LeftSeedsWarning, warn_caller
 from .arguments.seeds import seed_features
 from .topics.topics import topic_names_of
 
@@ -86,5 +86,6 @@ def warn_of_left_seeds(model: Any) -> None:
         f"seeds: {len(left)} of {len(topics)} topics explain less than half of the counts of their "
         f"seeds, and may have other themes than their names: {', '.join(said)}{more}. Set "
         f"seed_weight above {model.seed_weight:g}{such}, or n_components above {len(names)}, or "
-        "leave out seeds that many themes have. nmfscale.seed_shares(model) returns these shares."
+        "leave out seeds that many themes have. nmfscale.seed_shares(model) returns these shares.",
+        LeftSeedsWarning,
     )

@@ -11,7 +11,7 @@ import nmfscale
 from nmfscale import GammaPoisson
 
 # seeds are any features, which other topics may explain
-pytestmark = pytest.mark.filterwarnings("ignore:seeds")
+pytestmark = pytest.mark.filterwarnings("ignore::nmfscale.errors.LeftSeedsWarning")
 WORDS = [f"w{j}" for j in range(X.shape[1])]
 SEEDS = {"one": ["w3", "w0"], "two": ["w7"]}
 HOW = {"feature_names": WORDS}

@@ -1,5 +1,7 @@
 """Seeds: topics that are to have certain features, in every model and solver."""
 
+import warnings
+
 import internals
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from small_fits import StopError, stop_at
 import nmfscale
 from nmfscale import LDA, GammaPoisson, PoissonNMF, TopicModel
 from nmfscale.datasets import simulate_topic_counts
+from nmfscale.errors import LeftSeedsWarning
 from nmfscale.likelihood import logposterior_poisson
 from nmfscale.methods.starts.seeded import in_places_of_seeds
 
@@ -70,7 +73,9 @@ def test_topics_change_places_if_others_have_the_seeds(model, monkeypatch):
     assert L.tolist() == [[1.0, 3.0, 2.0]] and F[0].tolist() == [0.0, 0.8, 0.2]
 
 
-@pytest.mark.filterwarnings("ignore:seeds")  # from a start in other places
+@pytest.mark.filterwarnings(
+    "ignore::nmfscale.errors.LeftSeedsWarning"
+)  # from a start in other places
 def test_the_prior_is_that_of_pseudo_counts():
     """Of a Poisson NMF, as given by `prior_factors`; other priors add to it."""
     pseudo, start = pseudo_counts(0.5), {"loadings": TRUTH.L + 0.1, "components": TRUTH.F.T + 0.1}
@@ -256,3 +261,15 @@ def test_annotated_data_keep_the_shares_of_seeds(tmp_path):
     nmfscale.tl.topics(adata, 5, random_state=0)
     with pytest.raises(ValueError, match="seed_shares"):
         nmfscale.get.result(adata, "seed_shares")
+
+
+def test_fits_of_replicates_do_not_repeat_the_warning():
+    """That of the fit says it once."""
+    words = {"left": [SEEDS["t0"][0], SEEDS["t2"][0], SEEDS["t4"][0]]}
+    model = TopicModel(5, random_state=0, seeds=words)
+    counts = nmfscale.as_counts(X, **HOW)
+    with pytest.warns(LeftSeedsWarning, match="'left'"):
+        model.fit(counts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LeftSeedsWarning)
+        nmfscale.bootstrap_fit(model, counts, n_replicates=2, random_state=0)

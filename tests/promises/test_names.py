@@ -37,8 +37,8 @@ NAMES = {
     """,
     "nmfscale.errors": """
         BlockFailedError CheckpointError ClusterError ConvergenceWarning DamagedFileError
-        DamagedStoreError FileInUseError JournalError MemoryLimitError NoWorkersError NotFittedError
-        SchedulerLostError ShortSamplesWarning
+        DamagedStoreError FileInUseError JournalError LeftSeedsWarning MemoryLimitError
+        NoWorkersError NotFittedError SchedulerLostError ShortSamplesWarning
     """,
     "nmfscale.results": """
         Corpus CountMatrix Counts StoredCounts
