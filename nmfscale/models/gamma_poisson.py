@@ -387,6 +387,8 @@ topic_names_
         if constraints.groups is not None:
             more = memory_of_batches(int(constraints.groups.max()) + 1, counts.shape[1])
             needs = needs._replace(shared=needs.shared + more + counts.shape[1] * K * _COPIES * 8)
+        if seeded is not None:  # in the orders of counts, of lanes, and of the start
+            needs = needs._replace(shared=needs.shared + 4 * seeded.pseudo.nbytes)
         priors = [p for p in (of_rows, of_columns) if p is not None]
         about: dict[str, Any] = {} if batches is None else batches.about
         fitted = self.fit_blocks(

@@ -95,8 +95,8 @@ class PoissonNMF(FromComponents, OnlineFactorization):
         k-th entry; further topics have no seeds, nor have those with an empty list. Seeds that `X`
         lacks, or has no counts of, are left out with a warning. See Notes.
     seed_weight : float, default=0.1
-        Pseudo-counts of a seed in its topic, as a share of its occurrences in `X`. With 1 a topic
-        has about twice the share of its seeds that it has by the counts.
+        Pseudo-counts of a seed in its topic, as a share of its occurrences in `X`, at most 1e6.
+        With 1 a topic has about twice the share of its seeds that it has by the counts.
     inner_iter : int, default=None
         Steps on each row in an iteration; None means 4 for "em", "scd" and "sn", 1 for "ccd" and
         "newton". Not used by "auto" and "joint-em".

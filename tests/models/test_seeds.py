@@ -148,6 +148,7 @@ def test_reordered_and_merged_topics_keep_their_seeds():
         ({"seeds": {1: ["w1"]}}, "1 is no name of a topic"),
         ({"seeds": {"topic 3": ["w4"]}}, "name of a topic without seeds"),
         ({"seeds": {f"t{k}": [] for k in range(6)}}, "6 topics, and n_components=5"),
+        ({"seeds": SEEDS, "seed_weight": 1e7}, "'seed_weight' parameter .* must be a float in"),
         ({"seeds": SEEDS, "n_moves": 2}, "n_moves=2 cannot"),
         ({"seeds": SEEDS, "solver": "joint-em"}, "solver='joint-em'"),
     ],

@@ -23,7 +23,7 @@ Seeds: TypeAlias = Mapping[str, Sequence[str]] | PathLike
 # Constraints on the two parameters of models with seeds.
 OF_SEEDS: dict[str, list[Any]] = {
     "seeds": [Mapping, str, os.PathLike, None],
-    "seed_weight": [Interval(Real, 0, None, closed="neither")],
+    "seed_weight": [Interval(Real, 0, 1e6, closed="right")],
 }
 
 
