@@ -86,11 +86,11 @@ def test_same_bits(client, store, dtype):
 @pytest.mark.parametrize(
     "seeded",
     [
-        nmfscale.TopicModel(3),
-        nmfscale.LDA(3),
-        nmfscale.LDA(3, inference="collapsed"),
         nmfscale.GammaPoisson(3),
-        nmfscale.GammaPoisson(3, hierarchical=True),
+        pytest.param(nmfscale.TopicModel(3), marks=slow),
+        pytest.param(nmfscale.LDA(3), marks=slow),
+        pytest.param(nmfscale.LDA(3, inference="collapsed"), marks=slow),
+        pytest.param(nmfscale.GammaPoisson(3, hierarchical=True), marks=slow),
     ],
     ids=lambda model: repr(model).replace(" ", ""),
 )
