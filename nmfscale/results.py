@@ -54,7 +54,6 @@ __all__ = [
     "JackknifeFit", "LeadingSamples", "ModalityScores", "NoisyPairs", "NoisyTruth", "Origin",
     "PermutationTest", "PoissonTruth", "ProportionRegression", "Pseudobulk", "RankedSamples",
     "SampleClusters", "SeedShares", "SelectK", "Stability", "StoredCounts", "TopicClusters",
-    "TopicCoherence",
-    "TopicDescription", "TopicHierarchy", "TopicLevels", "TopicMatch", "TopicParameters",
-    "TopicQuality", "TopicTruth",
+    "TopicCoherence", "TopicDescription", "TopicHierarchy", "TopicLevels", "TopicMatch",
+    "TopicParameters", "TopicQuality", "TopicTruth",
 ]  # fmt: skip

@@ -93,7 +93,7 @@ class PoissonNMF(FromComponents, OnlineFactorization):
         Names of features that topics are to have, such as ``{"fonts": ["font", "fonts"]}``, or the
         path of a GMT file (:func:`nmfscale.read_gmt`). Topic k has the seeds, and the name, of the
         k-th entry; further topics have no seeds, nor have those with an empty list. Seeds that `X`
-        lacks, or has no counts of, are left out with a warning. See Notes.
+        lacks are left out with a warning. See Notes.
     seed_weight : float, default=0.1
         Pseudo-counts of a seed in its topic, as a share of its occurrences in `X`, at most 1e6.
         With 1 a topic has about twice the share of its seeds that it has by the counts.

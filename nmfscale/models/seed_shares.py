@@ -49,10 +49,16 @@ def explained_seeds(model: Any) -> ExplainedSeeds:
 
 def _expected(model: Any, features: Array) -> Array:
     """Return numbers (S, K) in proportion to the expected counts of topics in features."""
-    posterior = getattr(model, "topic_word_posterior_", None)
-    if posterior is not None:
-        return np.asarray(posterior[:, features].T, np.float64)
-    of_topics, loadings = np.zeros(len(model.components_)), model.loadings_
+    loadings = getattr(model, "loadings_", None)
+    for name in ("topic_word_posterior_", *(("mean_counts_",) if loadings is None else ())):
+        if getattr(model, name, None) is not None:  # the second after batches
+            return np.asarray(getattr(model, name)[:, features].T, np.float64)
+    if loadings is None:
+        raise ValueError(
+            f"this {type(model).__name__} has no loadings_, from which the counts of topics "
+            "follow: call fit or partial_fit."
+        )
+    of_topics = np.zeros(len(model.components_))
     for first in range(0, len(loadings), _PIECE):
         here = slice(first, first + _PIECE)
         rows = np.asarray(loadings[here], np.float64)
