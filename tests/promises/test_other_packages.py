@@ -60,8 +60,9 @@ def names(tmp_path, monkeypatch):
     for number, text in enumerate(texts):
         Path("texts").mkdir(exist_ok=True)
         Path("texts", f"{number}.txt").write_text(text)
+    more = nmfscale.as_counts(counts[:20], feature_names=[*WORDS[:-1], "new word"])
     return {name: getattr(nmfscale, name) for name in nmfscale.__all__} | {
-        "X": X, "model": model, "other": model, "L": L, "F": F, "W": L, "H": F.T,
+        "X": X, "more": more, "model": model, "other": model, "L": L, "F": F, "W": L, "H": F.T,
         "k": 3, "K": 3, "m": 12, "rate": 1.0, "groups": np.arange(40) % 2,
         "clusters": np.arange(40) % 3, "source": np.arange(40) % 2,
         "periods": 2000 + np.arange(40) % 4, "covariates": {"age": np.arange(40.0)},
