@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..inference.features.seed_shares import seed_shares
-from .sections import Section
+from .section import Section
 
 # Seeds of a topic in the table.
 _MOST = 12
