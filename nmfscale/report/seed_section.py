@@ -19,10 +19,10 @@ def seed_section(model: Any) -> Section | None:
     if getattr(model, "seeds", None) is None:
         return None
     try:
-        found = seed_shares(model)
+        explained = seed_shares(model)
     except FileNotFoundError:
         return None
-    seeds, topics = found.columns("seeds"), found.columns("topics")
+    seeds, topics = explained.columns("seeds"), explained.columns("topics")
     words: dict[str, list[str]] = {name: [] for name in topics["topic"]}
     order = (-seeds["share"]).argsort(kind="stable")
     for i in order:
@@ -33,7 +33,7 @@ def seed_section(model: Any) -> Section | None:
     }
     n_left = int(topics["left"].sum())
     text = (
-        f"Features that topics were to have, with pseudo-counts of {found.seed_weight:g} times "
+        f"Features that topics were to have, with pseudo-counts of {explained.seed_weight:g} times "
         "their occurrences, and the share of their expected counts that is in their topic. "
         f"{n_left} of {len(topics['topic'])} topics explain less than half of the counts of their "
         "seeds: other topics explain most of these, and the theme of such a topic may be another "

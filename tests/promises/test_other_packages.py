@@ -1,6 +1,7 @@
 """What the page for users of other packages says to call here can be called."""
 
 import ast
+import copy
 import inspect
 import re
 import shlex
@@ -65,6 +66,7 @@ def names(tmp_path, monkeypatch):
         "X": X, "more": more, "model": model, "other": model, "L": L, "F": F, "W": L, "H": F.T,
         "k": 3, "K": 3, "m": 12, "rate": 1.0, "groups": np.arange(40) % 2,
         "clusters": np.arange(40) % 3, "source": np.arange(40) % 2,
+        "classes": np.arange(40) % 2,
         "periods": 2000 + np.arange(40) % 4, "covariates": {"age": np.arange(40.0)},
         "texts": texts, "corpus": [[(0, 2), (1, 1)], [(1, 3), (2, 1)]] * 10,
         "dictionary": {0: "good", 1: "bad", 2: "beer"}, "np": np, "PCA": PCA,
@@ -116,10 +118,11 @@ def run(code, names, known, capsys):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("table", sorted({title for title, _ in cells()}))
 def test_code_of_the_tables_runs(table, names, capsys):
-    known = parameters()
+    known, model = parameters(), names["model"]
     n_run = 0
     for title, codes in cells():
         for code in codes if title == table else ():
+            names["model"] = copy.copy(model)  # which `partial_fit` changes
             try:
                 run(code, names, known, capsys)
             except Exception as error:

@@ -73,11 +73,11 @@ def seed_shares(model: FittedModel) -> SeedShares:
             "seeds={'name of a topic': ['feature', ...]}, such as TopicModel."
         )
     check_is_fitted(fitted, "components_")
-    found = explained_seeds(fitted)
+    explained = explained_seeds(fitted)
     totals, names = getattr(fitted, "feature_totals_", None), names_of(fitted, 1)
     assert names is not None  # which seeds need
     return SeedShares(
-        found.shares, found.topics, np.array(as_text(names), object)[found.features],
-        None if totals is None else np.asarray(totals, np.float64)[found.features],
+        explained.shares, explained.topics, np.array(as_text(names), object)[explained.features],
+        None if totals is None else np.asarray(totals, np.float64)[explained.features],
         tuple(topic_names_of(fitted, len(fitted.components_))), float(fitted.seed_weight),
     )  # fmt: skip
