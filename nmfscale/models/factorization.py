@@ -13,7 +13,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.argument_types import CountsLike, FloatType, WeightsLike
 from ..counts.base import CountMatrix
-from ..counts.names import matched, names_of_topics, transposed, warn_of_surplus
 from ..engine.protocol import Executor, Method, Needs
 from ..methods.factors import Constraints
 from ..methods.poisson.objective import FactorModel
@@ -28,21 +27,16 @@ from ..methods.poisson.solvers import (
     start_of_fit,
 )
 from ..methods.projection.penalty import Penalty
-from ..methods.starts.initialize import PoissonStart, check_factors
-from ..methods.weights.feature_weights import unweighted_factors, weighted_problem
-from .arguments.batches import batches_of, groups_of
-from .arguments.entry_weights import is_nan, observed_counts
+from ..methods.starts.initialize import PoissonStart
+from ..methods.weights.feature_weights import unweighted_factors
+from .arguments.entry_weights import is_nan
 from .arguments.fit_options import FitKeywords, FitOptions, with_options
 from .arguments.parameters import estimator
 from .arguments.penalty import SparsityPenalty, check_solver, penalty_of
-from .arguments.seeds import OF_SEEDS, Seeds, seeds_of_fit
-from .arguments.validation import (
-    check_topics_of_priors,
-    constraints_of,
-    sizes_of,
-)
+from .arguments.seeds import OF_SEEDS, Seeds
 from .base import CountModel
 from .fit_memory import memory_of_fit
+from .fit_problem import FitProblem, problem_of_fit
 from .fitted import Fitted
 from .held_factors import HeldFactors
 from .moves import COLUMNS
@@ -266,60 +260,24 @@ class CountFactorization(HeldFactors):
         penalty = penalty_of(self.penalty)
         check_solver(self.penalty, self.solver)
         counts, options = self.counts_of_fit(X, options.with_nan(is_nan(data_weights)))
-        L, F = loadings, transposed(components)
-        topics = names_of_topics(L, F)
-        check_topics_of_priors(topics, self.prior_factors, self.prior_loadings)
-        fixed_topics = matched(
-            fixed_topics, topics, "fixed_topics", of="topics", subject="components"
-        )
-        if fixed_topics is not None:
-            warn_of_surplus(F, counts.feature_names, "components")
-        L, F = check_factors(L, F, counts, self.n_components)
-        sizes = sizes_of(size_factors, counts)
-        constraints = constraints_of(
-            counts, self.n_components, self.solver, L, F, sizes=sizes,
-            row_weights=row_weights, topics=fixed_topics, features=fixed_features,
-            samples=fixed_samples, prior_factors=self.prior_factors,
-            prior_loadings=self.prior_loadings,
+        problem = problem_of_fit(
+            self, counts, loadings=loadings, components=components, row_weights=row_weights,
+            size_factors=size_factors, fixed_topics=fixed_topics, fixed_features=fixed_features,
+            fixed_samples=fixed_samples, measured=measured, panel=panel, batch=batch,
+            data_weights=data_weights,
         )  # fmt: skip
-        seeded = seeds_of_fit(self, counts)
-        if seeded is not None:
-            self._check_seeds()
-            constraints = replace(
-                constraints, prior_factors=seeded.prior(constraints.prior_factors)
-            )
-        seen = self._measured_of_fit(counts, measured, panel)
-        used, entries = observed_counts(counts, data_weights, seen)
-        if entries is not None:
-            self._check_start(F, "data_weights")
-            self._take_totals(used)
-            entry_weights = {
-                "entries": entries.less_one,
-                "entry_constants": entries.constants(used),
-            }
-            constraints, used = replace(constraints, **entry_weights), entries.weighted(used)
-        weights, start = counts.feature_weights, F
-        if weights is not None:
-            if entries is not None:
-                raise ValueError(
-                    "data_weights cannot be combined with weights of features, such as those of "
-                    "modalities: set counts.feature_weights = None, and multiply data_weights."
-                )
-            used, F, constraints = weighted_problem(used, F, constraints, weights)
-        if seen is not None:
-            self._check_start(F, "measured")
-            seen.check(counts)
-        batches = batches_of(counts, batch, self.batch_shape)
-        if batches is not None:
-            self._check_batches()
-        constraints = replace(constraints, **groups_of(seen, batches))
-        scaled = ScaledFit(used, L, F, constraints, sizes, self.n_components, self.fit_dtype())
+        used, seeded, batches = problem.used, problem.seeded, problem.batches
+        if problem.entries is not None:
+            self._take_totals(problem.observed)
+        scaled = ScaledFit(
+            used, problem.L, problem.F, problem.constraints, problem.sizes, self.n_components,
+            self.fit_dtype(),
+        )  # fmt: skip
         constraints = scaled.constraints
-        self._check_moves(constraints)
-        n_starts = number_of_starts(self, given=L is not None or F is not None)
+        n_starts = number_of_starts(self, given=problem.L is not None or problem.F is not None)
         needs = memory_of_fit(
             used, self.n_components, self.fit_dtype(), self.solver, self.threads_for(used),
-            constraints=constraints, penalty=penalty, entries=entries, batches=batches,
+            constraints=constraints, penalty=penalty, entries=problem.entries, batches=batches,
             n_starts=n_starts, n_moves=self.n_moves,
         )  # fmt: skip
         fitted = self.fit_blocks(
@@ -333,21 +291,27 @@ class CountFactorization(HeldFactors):
             **({} if penalty.only_rescales else vars(penalty)),
         )  # fmt: skip
         scaled.finish(fitted.arrays, fitted.history, self.solver, penalty)
-        if weights is not None:
-            factors = fitted.arrays["F"]
-            fitted.arrays["F"] = unweighted_factors(factors, weights, start, constraints)
-        self._keep(fitted, sizes)
-        if seeded is not None:
-            self.topic_names_ = seeded.names
-        self.has_size_factors_ = sizes is not None
+        if problem.feature_weights is not None:
+            fitted.arrays["F"] = unweighted_factors(
+                fitted.arrays["F"], problem.feature_weights, problem.given_F, constraints
+            )
+        self._keep(fitted, problem.sizes)
+        self._keep_problem(problem, constraints, fitted)
+        return counts, fitted
+
+    def _keep_problem(self, problem: FitProblem, constraints: Constraints, fitted: Fitted) -> None:
+        """Set the attributes of what was fitted, and how."""
+        seen = problem.seen
+        if problem.seeded is not None:
+            self.topic_names_ = problem.seeded.names
+        self.has_size_factors_ = problem.sizes is not None
         self.moves_ = np.zeros(0, COLUMNS) if fitted.moves is None else fitted.moves
         self.starts_ = fitted.starts
-        self.has_missing_entries_ = entries is not None
+        self.has_missing_entries_ = problem.entries is not None
         self._keep_constraints(constraints)
         self.measured_ = None if seen is None else seen.features
         self.panel_ = None if seen is None else seen.groups
-        self._keep_batches(batches, fitted)
-        return counts, fitted
+        self._keep_batches(problem.batches, fitted)
 
     def _keep_constraints(self, constraints: Constraints) -> None:
         """Set the attributes of what was fixed, weighted or measured."""
@@ -361,50 +325,6 @@ class CountFactorization(HeldFactors):
     ) -> Needs:
         """Return the memory of a fit without constraints, of several that share reads of a file."""
         return poisson_needs(counts, n_components, dtype, self.solver, n_threads, **needs)
-
-    def _check_start(self, F: Any, argument: str) -> None:
-        """Refuse options that would treat unmeasured entries as 0."""
-        if self.solver == "joint-em":
-            raise ValueError(
-                f"{argument} cannot be combined with solver='joint-em', whose factors sum to one "
-                "over all features: use 'auto'."
-            )
-        computed = F is None and isinstance(self.init, str) and self.init not in ("auto", "random")
-        if computed and self.n_components > 1:
-            raise ValueError(
-                f"{argument} cannot be combined with init={self.init!r}, which treats unmeasured "
-                "entries as 0: use init='random', or give loadings and components."
-            )
-
-    def _check_seeds(self) -> None:
-        """Refuse what seeds cannot be combined with."""
-        if self.solver == "joint-em":
-            raise ValueError(
-                "seeds are a prior, and cannot be combined with solver='joint-em': use 'auto'."
-            )
-        if self.n_moves:
-            raise ValueError(
-                f"n_moves={self.n_moves} cannot be combined with seeds, as a move gives topics "
-                "other places than those of their seeds: set n_moves=0, and use n_init for "
-                "several starts."
-            )
-
-    def _check_batches(self) -> None:
-        """Refuse what efficiencies of batches cannot be combined with."""
-        if self.solver == "joint-em":
-            raise ValueError(
-                "batch cannot be combined with solver='joint-em', whose factors sum to one over "
-                "all features, which have efficiencies: use 'auto'."
-            )
-
-    def _check_moves(self, constraints: Constraints) -> None:
-        """Refuse moves of a fit in which something is fixed."""
-        if self.n_moves and not constraints.movable:
-            raise ValueError(
-                f"n_moves={self.n_moves} cannot be combined with fixed_topics, fixed_features or "
-                "fixed_samples, as a move changes all rows of the topics that it merges and "
-                "splits: set n_moves=0, and use n_init for several starts."
-            )
 
     def find_unseen_features(self, counts: CountMatrix, arguments: dict[str, Any]) -> Array:
         prior: Any = self.prior_factors
