@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import report
 
-from nmfscale.engine.division import MOST_IF_UNEVEN, MOST_LOADINGS
+from nmfscale.engine.division import worth_reading
 from nmfscale.engine.plan import ADDED_PER_SECOND, CROWDED
 from nmfscale.engine.runner import FAN_IN
 from nmfscale.engine.shares import LONGER, MOST_BLOCKS
@@ -109,8 +109,9 @@ class Problem(NamedTuple):
         parts = [self.n_blocks / n] * n
         even = max(whole) <= LONGER * self.n_blocks / self.workers
         rows = Pass(whole if even else parts, self.n_blocks, 0, 0, False)
-        most = MOST_LOADINGS if even else MOST_IF_UNEVEN
-        if self.workers == 1 or self.loadings > most * self.sums:
+        longer = max(whole) * self.workers / self.n_blocks - 1
+        counts_each = self.nonzeros / self.n / (self.workers * self.threads)
+        if self.workers == 1 or not worth_reading(self.loadings / self.sums, longer, counts_each):
             return [rows, Pass(whole, self.n_blocks, 0, self.sums, len(whole) > 1)]
         columns = Pass(parts, n * self.n_blocks, self.loadings, self.sums / n, False)
         return [rows, columns]

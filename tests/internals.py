@@ -404,8 +404,12 @@ def around_slices(patch, function):
 
 def columns_in_whole_blocks(patch):
     """Let no columns of blocks be divided among workers."""
-    for name in ("MOST_LOADINGS", "MOST_IF_UNEVEN"):
-        _set(patch, f"engine.division.{name}", 0)
+    _set(patch, "engine.division.worth_reading", lambda *numbers: False)
+
+
+def reading_costs(patch, n_counts):
+    """Let the loadings of a sample take as long to read as the work on so many counts."""
+    _set(patch, "engine.division.COUNTS_OF_READ", n_counts)
 
 
 def note_divisions(patch, order):

@@ -23,9 +23,11 @@ from .worker import Found, Work
 # Work on a slice beside its counts, in counts of each lane: a step of its rows, or adding its sums.
 _BESIDES = {"rows": 16, "columns": 4}
 # Columns are divided if loadings have at most this many times the bytes of the sums: every task
-# reads them all, instead of sending all sums. If shares of whole blocks are uneven, more is worth
-# it.
-MOST_LOADINGS, MOST_IF_UNEVEN = 2.0, 8.0
+# reads them all, instead of sending all sums.
+MOST_LOADINGS = 2.0
+# A worker reads the loadings of a sample, at 1 GB/s, in the time of a processor's work on so many
+# counts in a pass.
+COUNTS_OF_READ = 5
 
 Saved = list[dict[str, list[Ref]]]
 
@@ -60,16 +62,16 @@ class Division:
     def divides_columns(
         self, steps: Sequence[Step], longest: int, slots: Mapping[str, int]
     ) -> bool:
-        """Whether to divide columns: not if loadings are much larger than sums.
-
-        `longest` is as in `divides_rows`.
-        """
+        """Whether to divide columns: see `worth_reading`; `longest` is as in `divides_rows`."""
         n_units = units_of(slots)[1]
-        most = MOST_LOADINGS if self._are_even(longest, n_units) else MOST_IF_UNEVEN
-        n_bytes = sum(array.nbytes for step in steps for array in step.empty_sums())
-        if n_units == 1 or self._loadings_bytes > most * n_bytes:
+        if n_units == 1 or not _divides(steps, "columns"):
             return False
-        return _divides(steps, "columns")
+        n_bytes = sum(array.nbytes for step in steps for array in step.empty_sums())
+        longer = longest * n_units / len(self._partitions) - 1
+        each = LANES * sum(map(np.sum, self._work_of("columns"))) / len(self._layout.row_order)
+        return worth_reading(
+            self._loadings_bytes / max(n_bytes, 1), longer, each / sum(slots.values())
+        )
 
     def rows(
         self, steps: Sequence[Step], runs: list[list[StepRun]], saves: list[dict[str, Output]],
@@ -180,6 +182,16 @@ class Division:
             offsets = [file.read_offset(block, order) for block in blocks]
             self._work[order] = [np.diff(offset) + _BESIDES[order] for offset in offsets]
         return self._work[order]
+
+
+def worth_reading(beside_sums: float, longer: float, counts_each: float) -> bool:
+    """Whether it is worthwhile that all workers read all loadings, so that columns can be divided.
+
+    `beside_sums` are the bytes of the loadings as a multiple of those of the sums, `longer` is by
+    how much the longest share of whole blocks exceeds an equal share (0.1: a tenth), `counts_each`
+    are nonzero counts of a sample for each processor.
+    """
+    return beside_sums <= MOST_LOADINGS or longer * counts_each >= COUNTS_OF_READ
 
 
 def _divides(steps: Sequence[Step], order: str) -> bool:

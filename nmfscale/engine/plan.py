@@ -15,7 +15,7 @@ from ..counts.blocks import BLOCK_NONZEROS, SLICE_BYTES, cut_blocks, panel_entri
 from ..counts.panels import bytes_of_panels
 from ..counts.row_ranges import RowRange
 from ..counts.sell import LANES
-from .division import MOST_IF_UNEVEN, MOST_LOADINGS
+from .division import worth_reading
 from .memory import plans_of_fit
 from .partition import SHARE, partition_size, task_sizes_within
 from .protocol import Needs
@@ -189,8 +189,11 @@ def _of_workers(
     # half of the work is that on rows: see `division` for which blocks are divided
     uneven = largest * n_workers > LONGER * n_blocks
     rows = 1 / n_workers if uneven and size == 1 else largest / n_blocks
-    most = MOST_IF_UNEVEN if uneven else MOST_LOADINGS
-    divided = n_workers > 1 and len(layout.row_order) * needs.saved_row <= most * needs.sums
+    loadings_bytes = len(layout.row_order) * needs.saved_row
+    divided = n_workers > 1 and worth_reading(
+        loadings_bytes / max(needs.sums, 1), largest * n_workers / n_blocks - 1,
+        counts.nnz / counts.shape[0] / n_processors,
+    )  # fmt: skip
     columns = 1 / n_workers if divided else largest / n_blocks
     seconds = rates.per_count * counts.nnz * (rows + columns) / 2 / n_threads * crowded
     seconds += rates.fixed * crowded / n_processors + 2 * len(shares) * SECONDS_PER_TASK

@@ -100,12 +100,18 @@ def result_of(counts, executor):
     return [*arrays, [record["loglik"] for record in monitor.records]]
 
 
-@pytest.mark.parametrize(("n_workers", "loadings_bytes"), [(2, 0), (5, 0), (5, 10**9)])
+# With loadings that are larger than the sums, columns are divided if the longest of 3 shares of
+# whole blocks takes 67% longer than one of 5 equal shares, and samples have enough counts.
+@pytest.mark.parametrize(
+    ("n_workers", "loadings_bytes", "least", "divides_columns"),
+    [(2, 0, 0, True), (5, 0, 0, True), (5, 10**9, 0, True), (5, 10**9, 100, False)],
+)
 def test_parts_of_blocks_give_the_bits_of_whole_blocks(
-    tmp_path, monkeypatch, n_workers, loadings_bytes
+    tmp_path, monkeypatch, n_workers, loadings_bytes, least, divides_columns
 ):
     X, _ = nmfscale.datasets.simulate_topic_counts(160, 90, 3, size=300.0, random_state=0)
     internals.small_blocks(monkeypatch, 2000)
+    internals.reading_costs(monkeypatch, least)
     counts, stored = as_counts(X), nmfscale.write_store(X, tmp_path / "counts.nmf")
     layout = stored.layout()
     assert len(layout.blocks) == 3
@@ -117,7 +123,7 @@ def test_parts_of_blocks_give_the_bits_of_whole_blocks(
     found = result_of(stored, executor)
     forget_run("fit")
     assert found == result_of(counts, LocalExecutor(counts.layout(1), 1))
-    for name, divides in ("rows", True), ("columns", not loadings_bytes):
+    for name, divides in ("rows", True), ("columns", divides_columns):
         tasks = {len(result.works) for result in divided[name]}
         assert bool(tasks) == divides and tasks <= {n_workers - 1, n_workers} - {1}
 
