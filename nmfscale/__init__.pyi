@@ -51,6 +51,7 @@ from .readers.concat import concat as concat
 from .readers.convert import write_store as write_store
 from .readers.gene_sets import read_gmt as read_gmt
 from .readers.join_modalities import join_modalities as join_modalities
+from .readers.modality_depth import modality_depth as modality_depth
 from .readers.open import as_counts as as_counts
 from .readers.open import read_counts as read_counts
 from .readers.text_counts import text_counts as text_counts

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from .cluster.tasks import BlockFailedError, ClusterError, NoWorkersError, SchedulerLostError
 from .counts.short_samples import ShortSamplesWarning
 from .counts.sizes import MemoryLimitError
-from .counts.warn import LeftSeedsWarning
+from .counts.warn import LeftSeedsWarning, ModalityDepthWarning
 from .engine.checkpoint import CheckpointError
 from .storage.arrays import DamagedFileError
 from .storage.journal import JournalError
@@ -19,6 +19,6 @@ from .storage.store_blocks import DamagedStoreError
 __all__ = [
     "BlockFailedError", "CheckpointError", "ClusterError", "ConvergenceWarning",
     "DamagedFileError", "DamagedStoreError", "FileInUseError", "JournalError", "LeftSeedsWarning",
-    "MemoryLimitError", "NoWorkersError", "NotFittedError", "SchedulerLostError",
-    "ShortSamplesWarning",
+    "MemoryLimitError", "ModalityDepthWarning", "NoWorkersError", "NotFittedError",
+    "SchedulerLostError", "ShortSamplesWarning",
 ]  # fmt: skip

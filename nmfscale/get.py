@@ -270,8 +270,9 @@ def result(
     name : str
         Name of the tool: "differential_features", "enrichment", "condition_features",
         "features_by_group", "permutation_test", "group_effects", "bootstrap_weights",
-        "topic_hierarchy", "topic_quality" or "batch_effects"; "seed_shares", which a fit with seeds
-        has; or the key of a result of :func:`nmfscale.tl.select_k` or of the tree of several fits.
+        "topic_hierarchy", "topic_quality", "score_modalities" or "batch_effects"; "seed_shares",
+        which a fit with seeds has; or the key of a result of :func:`nmfscale.tl.select_k` or of the
+        tree of several fits.
     groupby : str, optional
         Column of the groups, for tools that compare groups; by default the only one for which the
         tool was used.

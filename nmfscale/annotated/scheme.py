@@ -48,8 +48,8 @@ OF_GROUPS = (
     "condition_features", "features_by_group",
 )  # fmt: skip
 OF_A_FIT = (
-    "batch_effects", "differential_features", "enrichment", "seed_shares", "topic_hierarchy",
-    "topic_quality",
+    "batch_effects", "differential_features", "enrichment", "score_modalities", "seed_shares",
+    "topic_hierarchy", "topic_quality",
     *OF_GROUPS,
 )  # fmt: skip
 # Attributes with positions of samples, which change with the observations of an object.

@@ -52,6 +52,7 @@ from .option_groups import (
 from .parameters import add_parameter, add_parameters, check_options
 from .quality import add_quality_options, models_of_stability, stability, topic_quality
 from .report import add_report_options, report
+from .score_modalities import add_score_modalities_options, score_modalities
 from .search import add_nearest_options, add_search_options, nearest, search
 from .selection import add_selection_options, select_k
 from .text import add_text_options, text
@@ -405,6 +406,11 @@ _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]]
         topic_quality,
         "coherence, exclusivity and size of topics",
         add_quality_options,
+    ),
+    "score-modalities": (
+        score_modalities,
+        "held-out scores of each of several modalities",
+        add_score_modalities_options,
     ),
     "coherence": (coherence, "how well the words of topics belong together", add_coherence_options),
     "search": (search, "samples of a fit that are about some words", add_search_options),

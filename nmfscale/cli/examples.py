@@ -67,6 +67,9 @@ EXAMPLES = {
   nmfscale topic-quality model.h5 counts.npz
   nmfscale topic-quality model.h5 counts.npz -o worst-words.csv --table features
   nmfscale topic-quality model.h5 other.nmf -o topics.csv --memory-limit 2GB""",
+    "score-modalities": """examples:
+  nmfscale score-modalities model.h5 cells.h5mu --modality rna --modality adt
+  nmfscale score-modalities model.h5 seen.nmf --held-out other.nmf -o scores.csv""",
     "coherence": """examples:
   nmfscale coherence model.h5 --texts reviews.csv:review
   nmfscale coherence lists.txt --texts folder --measure c_npmi --stop-words english

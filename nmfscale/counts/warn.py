@@ -49,6 +49,12 @@ class LeftSeedsWarning(UserWarning):
     __module__ = "nmfscale.errors"
 
 
+class ModalityDepthWarning(UserWarning):
+    """The depth of a modality varies much between samples, and topics may follow it."""
+
+    __module__ = "nmfscale.errors"
+
+
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost caller outside this package, scikit-learn, joblib and models."""
     message = visible(message)

@@ -20,6 +20,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..counts.argument_types import Callback, CountsLike, FloatType, RandomStateLike
 from ..counts.base import CountMatrix
+from ..counts.depth import warn_of_depth
 from ..counts.integers import IntegerPolicy
 from ..counts.short_samples import warn_of_short_samples
 from ..counts.warn import collected_warnings, warn_caller, warn_outside
@@ -217,6 +218,8 @@ class CountModel(
             self.n_iter_ = len(fitted.history)
             self._warn_unless_converged(fitted)
             warn_of_left_seeds(self)
+            if arguments.get("batch") is None:
+                warn_of_depth(counts)
         self.warnings_ = np.array(messages, object)
         return counts
 

@@ -86,6 +86,13 @@ def join_modalities(
     noise is taken to show three standard errors of it. The weights need one pass over the counts of
     each modality.
 
+    If the ratio of the counts of a modality to those of all others varies between samples by a
+    standard deviation of its logarithm of more than 0.5 beyond Poisson noise, ``counts.notes`` says
+    so, and fits without `batch` of counts in memory warn
+    (:class:`nmfscale.errors.ModalityDepthWarning`): topics follow depth that varies for technical
+    reasons. :func:`modality_depth` makes batches that prevent it. The ratio also varies where kinds
+    of samples differ tenfold in it, as in small panels whose features belong to few topics.
+
     Only :class:`PoissonNMF` and :class:`TopicModel` use weights; other models refuse them. With
     ``modality_weights="counts"`` every model can be fitted, with the same result as for a table
     whose columns are those of all modalities.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..models.leading_features import leading_names
-from .sections import Section
+from .section import Section, Words
 
 # Leading features of a topic in one modality.
 _N_WORDS = 8
@@ -64,3 +64,23 @@ def _of_topics(model: Any, labels: list[str], names: Sequence[str]) -> Section:
         table[f"{label}: share"] = [f"{value:.1%}" for value in share]
     text = "Features lead a topic within their modality. Shares are those of the topic's counts."
     return Section("topics-of-modalities", "Topics in each modality", [text], [], table)
+
+
+def modality_scores_section(result: Any, words: Words) -> Section:
+    """Return held-out scores of each modality."""
+    table: dict[str, Sequence[Any]] = {
+        "modality": list(result.modalities),
+        "score": [f"{value:.4f}" for value in result.score],
+        "one topic": [f"{value:.4f}" for value in result.one_topic],
+        "gain": [f"{value:+.4f}" for value in result.gain],
+        "standard error": [f"{value:.4f}" for value in result.gain_error],
+        "gain from others": [f"{value:+.4f}" for value in result.gain_from_others],
+        "held-out counts": [f"{value:,.0f}" for value in result.total],
+        "samples": [f"{value:,}" for value in result.n_samples],
+    }
+    text = (
+        "Mean log-probability of a held-out count of each modality, and that of a single topic. "
+        "Topics explain a modality if the gain is well above its standard error; the gain from "
+        "others is that with loadings of the other modalities."
+    )
+    return Section("modality-scores", "Held-out scores of modalities", [text], [], table)

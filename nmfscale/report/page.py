@@ -81,7 +81,8 @@ def write_report(
         :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects`,
         :func:`nmfscale.cluster_topics`, :func:`nmfscale.enrichment`,
         :func:`nmfscale.condition_features`, :func:`nmfscale.features_by_group`,
-        :func:`nmfscale.topic_hierarchy` and :func:`nmfscale.differential_features`. Other
+        :func:`nmfscale.topic_hierarchy`, :func:`nmfscale.score_modalities` and
+        :func:`nmfscale.differential_features`. Other
         results are shown as tables. A fit with batches always has a section on them, and a fit with
         seeds one on these.
     gene_symbols : str, array-like of shape (n_features,), Series or dict, default=None
@@ -150,7 +151,11 @@ def write_report(
     names = topic_labels(topic_names_of(model, len(model.components_)), words)
     results = list(results)
     page_sections, differential = _sections_of(map(shown_with, results), words, len(names))
-    qualities = [result for result in results if getattr(result, "modalities", None) is not None]
+    qualities = [
+        result
+        for result in results
+        if type(result).__name__ == "TopicQuality" and result.modalities is not None
+    ]
     if X is not None and "quality" not in [section.kind for section in page_sections]:
         from ..inference.choice.topic_quality import topic_quality
 

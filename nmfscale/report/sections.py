@@ -18,6 +18,7 @@ from ..pl.sample_order import grouping, order_within, thinned
 from . import charts
 from .features_by_group import features_by_group_section
 from .hierarchy import hierarchy_section, levels_section
+from .modalities import modality_scores_section
 from .section import Section, Words, titled
 
 Array = NDArray[Any]
@@ -409,4 +410,5 @@ OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "FeaturesByGroup": features_by_group_section,
     "TopicHierarchy": hierarchy_section,
     "TopicLevels": levels_section,
+    "ModalityScores": modality_scores_section,
 }

@@ -20,6 +20,7 @@ from .groups import (
     permutation_test,
 )
 from .in_file import restore_h5ad, write_h5ad
+from .modality_scores import score_modalities
 from .rename import label_topics, rename_topics
 from .topics import topics
 from .transform import transform
@@ -27,8 +28,8 @@ from .transform import transform
 __all__ = [
     "batch_effects", "bootstrap_weights", "condition_features", "correspondence_analysis",
     "differential_features", "enrichment", "features_by_group", "group_effects", "label_topics",
-    "permutation_test", "pseudobulk", "rename_topics", "restore_h5ad", "select_k",
-    "topic_hierarchy", "topic_quality", "topics", "transform", "write_h5ad",
+    "permutation_test", "pseudobulk", "rename_topics", "restore_h5ad", "score_modalities",
+    "select_k", "topic_hierarchy", "topic_quality", "topics", "transform", "write_h5ad",
 ]  # fmt: skip
 
 # Names that were here, and what to use now.

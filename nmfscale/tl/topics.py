@@ -149,13 +149,13 @@ def topics(
     Genes and proteins together:
 
     >>> import mudata, warnings
-    >>> adt = anndata.AnnData(X.toarray()[:, :8])
-    >>> adt.var_names = [f"CD{number}" for number in range(8)]
+    >>> adt = anndata.AnnData(X.toarray()[:, ::2])
+    >>> adt.var_names = [f"CD{number}" for number in range(25)]
     >>> with warnings.catch_warnings(action="ignore"):
     ...     mdata = mudata.MuData({"rna": anndata.AnnData(X.toarray()), "adt": adt})
     >>> nmfscale.tl.topics(mdata, 3, mod=["rna", "adt"], random_state=0)
     >>> mdata.obsm["X_topics"].shape, mdata["adt"].varm["topics"].shape
-    ((100, 3), (8, 3))
+    ((100, 3), (25, 3))
     """
     estimator, arguments = _estimator(model, n_components, fit)
     whole, (adata, returned) = adata, writable(adata, mod, copy)

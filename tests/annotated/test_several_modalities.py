@@ -139,6 +139,29 @@ def test_batches_of_cells_with_a_similar_ratio_of_modalities():
     assert table.set_index("batch")["n_samples"].to_dict() == {"a": 30, "b": 30, "none": 30}
 
 
+def test_scores_of_modalities_of_an_object(tmp_path):
+    mdata = cells()
+    for label in BOTH:
+        counts = mdata[label].X
+        mdata[label].layers["seen"] = half = RNG.binomial(counts.astype(int), 0.5).astype(float)
+        mdata[label].layers["held out"] = counts - half
+    nmfscale.tl.topics(mdata, K, mod=BOTH, layer="seen", **FIT)
+    nmfscale.tl.score_modalities(mdata, "held out")
+    found = nmfscale.get.result(mdata, "score_modalities")
+    parts = [
+        nmfscale.join_modalities({label: mdata[label] for label in BOTH}, layer=layer)
+        for layer in ("seen", "held out")
+    ]
+    expected = nmfscale.score_modalities(nmfscale.get.model(mdata), *parts)
+    pd.testing.assert_frame_equal(found.to_frame(), expected.to_frame(), rtol=1e-9)
+    path = nmfscale.write_report(nmfscale.get.model(mdata), tmp_path / "r.html", results=[found])
+    page = path.read_text(encoding="utf-8")
+    assert "Held-out scores of modalities" in page and f"{found.gain[1]:+.4f}" in page
+    nmfscale.tl.topics(mdata, 2, mod="rna", key_added="one", **FIT)
+    with pytest.raises(ValueError, match="was not fitted to joined modalities"):
+        nmfscale.tl.score_modalities(mdata["rna"], key="one")
+
+
 def test_a_fit_is_added_to_a_file_as_to_an_object(tmp_path):
     path, mdata = tmp_path / "cells.h5mu", cells()
     mdata.write_h5mu(path)

@@ -43,7 +43,7 @@ def results():
     named = nmfscale.TopicModel(2, random_state=1).fit(X).rename_topics(["red", "blue"])
     seeds = {"red": [str(("gene", 3))], "blue": [str(("gene", 5))]}
     noisy = nmfscale.NoisyTopicModel(2, random_state=0).fit(X)
-    joined = nmfscale.join_modalities({"a": X.to_numpy(), "b": X.to_numpy()[:, :5]})
+    joined = nmfscale.join_modalities({"a": X.to_numpy(), "b": X.to_numpy()[:, :10]})
     both = nmfscale.TopicModel(2, random_state=0).fit(joined)
     warnings.simplefilter("ignore")  # of few units; pytest restores the filters
     seeded = nmfscale.TopicModel(2, random_state=0, seeds=seeds).fit(X)

@@ -226,6 +226,21 @@ def test_modalities_from_the_shell_to_a_report(tmp_path, monkeypatch, capsys):
     assert run("info", "model.h5") == 0
     said = "modalities      rna 60 features (weight 1), adt 12 features (weight 0.5)"
     assert said in capsys.readouterr().out
+    scored = run(
+        "score-modalities", "model.h5", "both.h5mu", *names, "--seed", 3, "-o", "scores.h5"
+    )
+    assert scored == 0
+    whole, fitted = (
+        nmfscale.as_counts("both.h5mu", modality=["rna", "adt"]),
+        nmfscale.load("model.h5"),
+    )
+    expected = nmfscale.score_modalities(fitted, whole, random_state=3)
+    assert repr(expected) in capsys.readouterr().out
+    assert repr(nmfscale.load_result("scores.h5")) == repr(expected)
+    other = "--held-out", "both.h5mu"
+    assert run("score-modalities", "model.h5", "both.h5mu", *names, *other, "-q") == 0
+    of_all = nmfscale.score_modalities(fitted, whole, whole)
+    assert capsys.readouterr().out.strip() == repr(of_all).strip()
     read = mudata.read_h5mu("both.h5mu")
     shown = nmfscale.get.components_df(read, modality="adt")
     assert shown.columns[-1] == "CD3" and shown.shape == (3, PROTEINS)
@@ -275,6 +290,55 @@ def test_same_bits_on_a_cluster(tmp_path, client):
     )
     assert (remote.components_ == local.components_).all()
     assert (remote.loadings_ == local.loadings_).all()
+    for held in (None, store):
+        here = nmfscale.score_modalities(local, joined(LATE), held, random_state=0)
+        there = nmfscale.score_modalities(remote, store, held, random_state=0, client=client)
+        pd.testing.assert_frame_equal(there.to_frame(), here.to_frame(), check_exact=True)
+
+
+def drawn_with_depth(spread, of_topics=(1, 1, 1, 1)):
+    """Return modalities of which proteins vary in depth, or differ between topics."""
+    rng = np.random.default_rng(2)
+    depth = np.exp(spread * rng.standard_normal((N, 1)))
+    proteins = rng.poisson(500 * depth * ((SHARES * of_topics) @ OF_ADT))
+    return {"rna": annotated(RNA, "g"), "adt": annotated(proteins, "p")[LATE].copy()}
+
+
+@pytest.mark.parametrize("of_topics", [(1, 1, 1, 1), (1, 3, 1, 3)])
+def test_no_warning_where_topics_explain_the_depth_of_a_modality(of_topics, recwarn):
+    counts = nmfscale.join_modalities(drawn_with_depth(0, of_topics))
+    assert not any("vary" in note for note in counts.notes)
+    nmfscale.TopicModel(K, **FIT | {"tol": 1e-2}).fit(counts)
+    assert not [w for w in recwarn if w.category is nmfscale.errors.ModalityDepthWarning]
+
+
+def test_depth_of_a_modality_that_varies_is_told_and_batches_are_the_remedy(tmp_path):
+    sources = drawn_with_depth(0.8)
+    counts = nmfscale.join_modalities(sources)
+    said = "counts of adt relative to the others vary .* ratio 0.8[0-9] beyond noise"
+    assert re.search(said, " ".join(counts.notes))
+    nmfscale.write_store(counts, tmp_path / "both.nmf")
+    assert nmfscale.as_counts(tmp_path / "both.nmf").notes == counts.notes
+    with pytest.warns(nmfscale.errors.ModalityDepthWarning, match=f"{said}.*batch="):
+        fit = nmfscale.TopicModel(K, **FIT | {"tol": 1e-2}).fit(counts)
+    assert re.search(said, fit.warnings_[0])
+    batch = nmfscale.modality_depth(counts, n_bins=4)
+    of = pd.Series(sources["adt"].X.sum(axis=1).A1 / RNA[LATE].sum(axis=1))
+    expected = [f"adt {number + 1}" for number in pd.qcut(of, 4, labels=False)]
+    assert batch.tolist() == ["none"] * LATE.start + expected
+    assert not fit.fit(counts, batch=batch).warnings_.size
+    # of a MuData object in the order of its obs, whichever that of its modalities
+    sources["rna"] = sources["rna"][::-1].copy()
+    mdata = mudata.MuData({"adt": sources["adt"], "rna": sources["rna"]})
+    of_object = nmfscale.modality_depth(mdata, modality=["rna", "adt"], n_bins=4)
+    assert pd.Series(of_object, mdata.obs_names)[CELLS].tolist() == batch.tolist()
+
+
+def test_depth_needs_modalities():
+    with pytest.raises(ValueError, match="counts do not have several modalities"):
+        nmfscale.modality_depth(RNA)
+    with pytest.raises(ValueError, match="n_bins is 1"):
+        nmfscale.modality_depth(joined(), n_bins=1)
 
 
 def test_scores_refuse_what_has_no_modalities():

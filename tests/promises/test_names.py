@@ -17,7 +17,8 @@ import nmfscale
 NAMES = {
     "nmfscale": """
         AnchorNMF FrobeniusNMF GammaPoisson LDA NoisyTopicModel PoissonNMF SSNMF TopicModel
-        as_counts concat join_modalities read_counts read_gmt text_counts thin write_store
+        as_counts concat join_modalities modality_depth read_counts read_gmt text_counts thin
+        write_store
         load load_result match_topics write_report
         balance batch_effects bootstrap_fit bootstrap_weights cluster_samples cluster_topics
         clustering_score coherence compare_fits condition_features differential_features
@@ -38,7 +39,7 @@ NAMES = {
     "nmfscale.errors": """
         BlockFailedError CheckpointError ClusterError ConvergenceWarning DamagedFileError
         DamagedStoreError FileInUseError JournalError LeftSeedsWarning MemoryLimitError
-        NoWorkersError NotFittedError SchedulerLostError ShortSamplesWarning
+        ModalityDepthWarning NoWorkersError NotFittedError SchedulerLostError ShortSamplesWarning
     """,
     "nmfscale.results": """
         Corpus CountMatrix Counts StoredCounts
@@ -69,7 +70,8 @@ NAMES = {
     "nmfscale.tl": """
         batch_effects bootstrap_weights condition_features correspondence_analysis
         differential_features enrichment features_by_group group_effects label_topics
-        permutation_test pseudobulk rename_topics restore_h5ad select_k topic_hierarchy
+        permutation_test pseudobulk rename_topics restore_h5ad score_modalities select_k
+        topic_hierarchy
         topic_quality topics transform write_h5ad
     """,
     "nmfscale.get": "components_df differential_df model result top_features topics_df",

@@ -36,7 +36,7 @@ COMMANDS = (
     "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap",
     "correspondence", "select-k", "stability", "topic-quality", "batch-effects", "differential",
     "pseudobulk", "conditions", "export", "report", "restore", "completion", "cluster",
-    "cluster-topics", "enrichment", "hierarchy", "features-by-group",
+    "cluster-topics", "enrichment", "hierarchy", "features-by-group", "score-modalities",
 )  # fmt: skip
 # Pages whose names are checked, and names of other packages on them.
 PAGES_OF_NAMES = ("faq", "which_model")

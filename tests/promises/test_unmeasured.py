@@ -365,6 +365,8 @@ NOT_ASKED = {
     "label_topics": "find_samples",
     "fit_each": "the model's fit of each source",
     "join_modalities": "tests/models/test_modalities.py: a modality that samples lack",
+    "modality_depth": "tests/models/test_modalities.py: samples that lack a modality",
+    "tl.score_modalities": "score_modalities of a MuData object",
     "tl.enrichment": "no counts: topics of the fit",
     "nearest_samples": "proportions as in find_samples",
     "score_modalities": "tests/models/test_modalities.py: modalities that samples lack",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...counts.argument_types import CountsLike, RandomStateLike
 from ...counts.base import CountMatrix
+from ...engine.workers import resolve_client
 from ...methods.projection.completion import log_shares
 from ...methods.weights.feature_weights import FeatureWeights
 from ...methods.weights.measured import Measured
@@ -18,6 +19,8 @@ from ...models.arguments.names import matched_counts
 from ...models.pipelines import FittedModel, model_and_input
 from ...readers.streams.columns import select_columns
 from ...readers.streams.thinning import PartOfCounts, Thinning
+from ...terminal import progress_bar
+from ..job import RunOptions, run_options
 from ..replicates.seeds import child, seed_of
 from ..replicates.selection_fits import is_scored
 from ..replicates.shared_fits import counts_of_job
@@ -26,6 +29,7 @@ from .modality_scores_result import ModalityScores
 Array = NDArray[Any]
 
 
+@run_options
 def score_modalities(
     model: FittedModel,
     X: CountsLike,
@@ -34,6 +38,7 @@ def score_modalities(
     random_state: RandomStateLike | None = None,
     layer: str | None = None,
     raw: bool = False,
+    **job: Unpack[RunOptions],
 ) -> ModalityScores:
     r"""Score held-out counts of each modality, and compare the scores with those of a single topic.
 
@@ -55,6 +60,11 @@ def score_modalities(
         Determines how counts are split.
     layer, raw
         As in :meth:`nmfscale.PoissonNMF.fit`.
+    client : distributed.Client, default=None
+        Dask cluster whose workers estimate the loadings, with the same bits. This process holds the
+        counts of a packed store that are split, or those of the other modalities, in memory.
+    verbose : int, default=0
+        Whether to show the progress (1) or not (0).
 
     Returns
     -------
@@ -81,8 +91,9 @@ def score_modalities(
     so that neither weights of modalities nor their depth in a sample matter. Features without
     counts in the seen part are left out. ``gain`` is the difference from the score of a single
     topic, the frequencies of the seen counts of the modality; its standard error is that of a ratio
-    of sums over samples. ``gain_from_others`` is the gain if loadings are estimated from the counts
-    of all other modalities: it is positive only for what the modalities share.
+    of sums over samples with held-out counts of the modality. ``gain_from_others`` is the gain if
+    loadings are estimated from the counts of all other modalities: it is positive only for what the
+    modalities share.
 
     If topics were fitted to the counts that are scored, scores are too high. Fit them to other
     samples, or to one part of the counts, as in the example.
@@ -116,23 +127,28 @@ def score_modalities(
             f"model is a {type(model).__name__} that was not fitted to joined modalities: fit it "
             "to counts of join_modalities, or by fit(mdata, modality=[...])."
         )
-    counts = _counts_of(model, X, layer=layer, raw=raw)
+    client = None if job["client"] is None else resolve_client(job["client"])
+    counts = _counts_of(model, X, client, layer=layer, raw=raw)
     if held_out is not None:
-        seen, held = counts, _counts_of(model, held_out, layer=layer, raw=raw)
+        seen, held = counts, _counts_of(model, held_out, client, layer=layer, raw=raw)
         _check_samples(seen, held)
     else:
         seen, held = _halves(counts, child(seed_of(random_state), 0))
     labels = list(dict.fromkeys(modalities.tolist()))
-    rows = [_of_modality(model, seen, held, np.asarray(modalities == label)) for label in labels]
+    rows = []
+    with progress_bar(len(labels), "scores", " modalities", job["verbose"]) as advance:
+        for label in labels:
+            rows.append(_of_modality(model, seen, held, np.asarray(modalities == label), client))
+            advance(1)
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     weights = getattr(model, "feature_weights_", np.ones(len(modalities)))
     first = [modalities.tolist().index(label) for label in labels]
     return ModalityScores(tuple(map(str, labels)), weights[first], **columns)
 
 
-def _counts_of(model: Any, X: Any, **part: Any) -> CountMatrix:
+def _counts_of(model: Any, X: Any, client: Any, **part: Any) -> CountMatrix:
     """Return counts with the features of a fit, in their order."""
-    counts = counts_of_job(X, model.memory_limit, None, **part)
+    counts = counts_of_job(X, model.memory_limit, client, **part)
     return matched_counts(model, X, counts, "error", "join all modalities of the fit.")[0]
 
 
@@ -158,20 +174,20 @@ def _halves(counts: CountMatrix, seed: SeedSequence) -> tuple[CountMatrix, Count
 
 
 def _of_modality(
-    model: Any, seen: CountMatrix, held: CountMatrix, features: Array
+    model: Any, seen: CountMatrix, held: CountMatrix, features: Array, client: Any
 ) -> dict[str, float]:
     """Return the scores of the modality with a mask of the features (m,)."""
     left_out = ~features | (seen.column_nnz == 0)
     totals = _totals(held, ~left_out)
     frequencies = np.where(left_out, 0.0, seen.column_totals)[:, None]
     one = log_shares(held, np.ones((len(totals), 1)), frequencies, 1, Measured.of(held), left_out)
-    both = _logs(model, seen, held, left_out)
-    others = _logs(model, seen, held, left_out, ~features)
+    both = _logs(model, seen, held, left_out, client)
+    others = _logs(model, seen, held, left_out, client, ~features)
     total = max(totals.sum(), 1.0)
     gain = float((both - one).sum() / total)
-    rest, n = both - one - gain * totals, len(totals)
+    rest, n = both - one - gain * totals, int((totals > 0).sum())
     return {
-        "n_features": int(features.sum()), "n_samples": int((totals > 0).sum()),
+        "n_features": int(features.sum()), "n_samples": n,
         "total": float(totals.sum()), "score": float(both.sum() / total),
         "one_topic": float(one.sum() / total), "gain": gain,
         "gain_error": float(np.sqrt((rest**2).sum() * n / max(n - 1, 1)) / total),
@@ -180,8 +196,9 @@ def _of_modality(
 
 
 def _logs(
-    model: Any, seen: CountMatrix, held: CountMatrix, left_out: Array, used: Array | None = None
-) -> Array:
+    model: Any, seen: CountMatrix, held: CountMatrix, left_out: Array, client: Any,
+    used: Array | None = None,
+) -> Array:  # fmt: skip
     """Return log-probabilities of held-out counts of each sample (n,); `used` features of `seen`.
 
     Samples without seen counts have the loadings of empty samples.
@@ -189,11 +206,11 @@ def _logs(
     F = np.asarray(model.components_.T, np.float64)
     of_part, part = model, seen
     if used is not None:
-        of_part, part = model._taken("m", np.flatnonzero(used)), _columns(seen, used)
+        of_part, part = model._taken("m", np.flatnonzero(used)), _columns(seen, used, client)
         of_part.n_features_in_ = part.shape[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of samples without counts
-        L = np.asarray(of_part.transform(part))
+        L = np.asarray(of_part.transform(part, client=client))
         observed = model._knowing(seen, {})[0]._measured
     if isinstance(observed, FeatureWeights):
         observed = observed.unweighted
@@ -202,9 +219,14 @@ def _logs(
     return logs
 
 
-def _columns(counts: CountMatrix, used: Array) -> CountMatrix:
-    """Return the counts of some features; samples in which none was measured are empty."""
+def _columns(counts: CountMatrix, used: Array, client: Any) -> CountMatrix:
+    """Return the counts of some features; samples in which none was measured are empty.
+
+    They are in memory for a cluster, whose workers read whole packed stores only.
+    """
     part = select_columns(counts, np.flatnonzero(used))
+    if client is not None and part.from_file:
+        part = PartOfCounts(part).in_memory()
     if part.measured is not None:
         features, panel = part.measured
         part.measured = features | ~features.any(axis=1, keepdims=True), panel

@@ -20,7 +20,7 @@ from ...counts.argument_types import CountsLike, PipelineLike
 from ...counts.base import CountMatrix
 from ...counts.names import shown
 from ...counts.short_samples import ShortSamplesWarning
-from ...counts.warn import LeftSeedsWarning
+from ...counts.warn import LeftSeedsWarning, ModalityDepthWarning
 from ...engine.workers import resolve_client
 from ...methods.factors import proportions
 from ...methods.topics.matching import lift_pairs
@@ -263,6 +263,7 @@ class StartsTask(ReplicateTask):
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", ShortSamplesWarning)
             warnings.simplefilter("ignore", LeftSeedsWarning)
+            warnings.simplefilter("ignore", ModalityDepthWarning)
             for first in range(0, len(seeds), size):
                 fits = [
                     partial(self._fit, seed_or_fit) for seed_or_fit in seeds[first : first + size]

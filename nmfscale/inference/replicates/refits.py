@@ -26,7 +26,7 @@ from ...cluster.pool import memory_of_task
 from ...counts.base import CountMatrix
 from ...counts.cached import cached_property
 from ...counts.short_samples import ShortSamplesWarning
-from ...counts.warn import LeftSeedsWarning
+from ...counts.warn import LeftSeedsWarning, ModalityDepthWarning
 from ...engine.memory import have_room
 from ...kernels.resample import draw_counts
 from ...methods.anchors.search import DependentAnchor
@@ -232,6 +232,7 @@ class WeightedRefits(RefitTask):
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", ShortSamplesWarning)
         warnings.simplefilter("ignore", LeftSeedsWarning)
+        warnings.simplefilter("ignore", ModalityDepthWarning)
 
     def _fits(self, times: Array, n_threads: int) -> list[dict[str, Array]]:
         """Fit some replicates; several of them share each read of the counts."""

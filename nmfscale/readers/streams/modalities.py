@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ...counts.base import CountMatrix
+from ...counts.depth import depth_note
 from ...counts.label_table import LabelTable, joined
 from ...counts.names import as_text, is_missing, repeated_names, shown, such_as
 from ...counts.validation import CompressedRows, compressed_rows
@@ -60,6 +61,12 @@ class JoinedModalities(RowStream):
         for label, places in zip(labels, self._places, strict=True):
             if n_lacking := int(np.count_nonzero(places < 0)):
                 notes.append(f"{n_lacking:,} samples lack {label}: it was not measured in them")
+        totals = {
+            label: np.append(part.row_totals, 0.0)[places]  # place -1 is a sample without counts
+            for label, part, places in zip(labels, self._parts, self._places, strict=True)
+        }
+        if (varies := depth_note(totals)) is not None:
+            notes.append(varies)
         self.about = {
             "sample_names": names, "feature_names": _feature_names(self._parts, labels),
             "groups": next((part.groups[places] for part, places in self._whole()
