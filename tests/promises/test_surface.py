@@ -233,6 +233,8 @@ def test_commands_of_the_page_on_the_shell(tmp_path, monkeypatch, capsys):
     for name in ("counts.npz", "new.npz"):
         sp.save_npz(name, counts)
     write_h5ad("cells.h5ad", counts)
+    both = nmfscale.join_modalities({"rna": counts, "adt": counts[:, ::2]})
+    nmfscale.write_store(both, "genes_and_proteins.nmf")
     Path("words.txt").write_text("".join(f"word {j}\n" for j in range(40)))
     Path("reviews.csv").write_text("review,author\n" + "a good beer,ann\na bad beer,bob\n" * 9)
     Path("words.gmt").write_text("even\t\t" + "\t".join(f"word {j}" for j in range(0, 40, 2)))
