@@ -21,6 +21,7 @@ from .enrichment import add_enrichment_options, enrichment
 from .examples import EXAMPLES
 from .export import export
 from .features_by_group import add_features_by_group_options, features_by_group
+from .fit_each import add_fit_each_options, fit_each
 from .hierarchy import add_hierarchy_options, hierarchy
 from .in_file import add_restore_options, restore
 from .inference import bootstrap, test
@@ -62,7 +63,7 @@ def make_parser(words: Sequence[str], *, all_options: bool = False) -> argparse.
     """Build the parser of all commands.
 
     Options of slow commands are added only if `words` name them, or with `all_options`, which adds
-    the options of all models to `fit`.
+    the options of all models to `fit` and `fit-each`.
     """
     parser = argparse.ArgumentParser(
         prog="nmfscale", description="Poisson NMF and topic models for count matrices of any size.",
@@ -81,7 +82,7 @@ def make_parser(words: Sequence[str], *, all_options: bool = False) -> argparse.
         if all_options or name not in _SLOW or words[:1] == [name]:
             add_options(command)
             command.add_argument("--debug", action="store_true", help="show an error's traceback")
-        if name == "fit" and (all_options or words[:1] == ["fit"]):
+        if name in ("fit", "fit-each") and (all_options or words[:1] == [name]):
             add_parameters(command, words, every_model=all_options)
         if words[:1] == [name]:
             check_options(command, words[1:])
@@ -377,13 +378,14 @@ patient resemble each other: pass the breweries, blogs or patients as --units. W
 samples are the units, and the test may find differences that do not exist."""
 # Commands whose options are derived from the library.
 _SLOW = (
-    "fit", "test", "bootstrap", "correspondence", "select-k", "stability", "differential",
-    "conditions", "nearest", "cluster-topics", "hierarchy",
+    "fit", "fit-each", "test", "bootstrap", "correspondence", "select-k", "stability",
+    "differential", "conditions", "nearest", "cluster-topics", "hierarchy",
 )  # fmt: skip
 # The function of each command, its summary, and the function that adds its options.
 _COMMANDS: dict[str, tuple[Any, str, Callable[[argparse.ArgumentParser], None]]] = {
     "demo": (commands.demo, "fit the docstrings of the installed packages", _demo),
     "fit": (commands.fit, "fit a model and write it to a file", _fit),
+    "fit-each": (fit_each, "fit a model to each of several files", add_fit_each_options),
     "store": (commands.store, "pack counts for fits larger than memory", _store),
     "text": (text, "count the words of texts, for a fit", add_text_options),
     "transform": (commands.transform, "loadings of new samples", _transform),

@@ -26,7 +26,7 @@ def add_cluster_topics_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("models", type=PATH, metavar="MODEL", nargs="+", help="two or more files written by fit")
     what = (
-        "sample of each model, if several are of one, such as fits with several numbers of topics: "
+        "sample of each model, if several are of one (default: the file that fit-each has fitted): "
         "on each line name TAB label (comma in a .csv), or a column of a table with a header whose "
         "first column has the names, those of the files without folder and ending"
     )
@@ -69,6 +69,8 @@ def cluster_topics(arguments: argparse.Namespace) -> int:
         None if spec is None else name_array(read_groups(spec, len(fits), name_array([*fits])))
         for spec in (arguments.samples, arguments.groups)
     )
+    if samples is None:
+        samples = name_array(_sources_of(fits, arguments.models))
     result = clusters_of(
         fits, samples=samples, groups=groups, features=arguments.features,
         min_common=arguments.min_common, metric=arguments.metric,
@@ -80,6 +82,21 @@ def cluster_topics(arguments: argparse.Namespace) -> int:
     return job.end(
         Outcome(result, str(result), lambda: result.columns(arguments.table), lambda: _draw(result))
     )
+
+
+def _sources_of(fits: dict[str, Any], paths: list[str]) -> list[str]:
+    """Return the source of each model of `fit-each`, and the names of other models.
+
+    Models in different folders are of different samples.
+    """
+    sources = {
+        name: (Path(path).parent, model.source_name_)
+        for (name, model), path in zip(fits.items(), paths, strict=True)
+        if hasattr(model, "source_name_")
+    }
+    short = len({source for _, source in sources.values()}) == len(set(sources.values()))
+    texts = {name: source if short else str(at / source) for name, (at, source) in sources.items()}
+    return [texts.get(name, name) for name in fits]
 
 
 def _draw(result: Any) -> Any:

@@ -25,6 +25,11 @@ EXAMPLES = {
   nmfscale fit cells.nmf -k 20 --workers 4
   nmfscale fit cells.nmf -k 20 --plan --workers 16 --threads 1
   nmfscale fit cells.nmf -k 20 --scheduler tls://192.0.2.10:8786 --tls certificates""",
+    "fit-each": """examples:
+  nmfscale fit-each donor1.h5ad donor2.h5ad donor3.h5ad -k 10 --seed 1 -o fits
+  nmfscale fit-each donors/*.h5ad -k 5 8 10 --layer counts -o fits
+  nmfscale fit-each donors/*.h5ad -k 5 8 10 --layer counts -o fits --resume --workers 4
+  nmfscale cluster-topics fits/*.h5 -o programs.csv -o programs.png""",
     "cluster": """examples:
   nmfscale cluster
   nmfscale cluster --workers 4 --memory-limit 8GB --local-directory /scratch

@@ -240,8 +240,8 @@ class _OneOrMore(argparse.Action):
         setattr(namespace, self.dest, values[0] if values and len(values) == 1 else values)
 
 
-def add_run_options(command: argparse.ArgumentParser) -> None:
-    """Add the number of threads and what a command prints and replaces."""
+def add_run_options(command: argparse.ArgumentParser, *, force: bool = True) -> None:
+    """Add the number of threads and what a command prints and, with `force`, replaces."""
     add, threads = command.add_argument, at_least(int, 1, MOST_THREADS)
     add(
         "--threads",
@@ -250,4 +250,5 @@ def add_run_options(command: argparse.ArgumentParser) -> None:
         help="default: NMFSCALE_NUM_THREADS, or all CPUs; one for small fits",
     )
     add("-q", "--quiet", action="store_true", help="no progress on standard error")
-    add("--force", action="store_true", help="replace existing files")
+    if force:
+        add("--force", action="store_true", help="replace existing files")

@@ -93,7 +93,8 @@ def check_options(command: argparse.ArgumentParser, words: Sequence[str]) -> Non
             return
         option = word.split("=")[0]
         if word.startswith("--") and not any(name.startswith(option) for name in options):
-            models = _models_with(option) if command.prog.endswith(" fit") else []
+            is_fit = command.prog.endswith((" fit", " fit-each"))
+            models = _models_with(option) if is_fit else []
             command.error(f"unknown option {option}{hint_for(option, options, models)}")
 
 

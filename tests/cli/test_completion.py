@@ -39,6 +39,7 @@ def script(tmp_path_factory):
         ("fit --model ga", {"gamma-poisson"}),
         ("fit --solver joint", {"joint-em"}),
         ("fit coun", {"counts.npz"}),
+        ("fit-each --estim", {"--estimate-prior"}),
         ("fit counts.npz -o mod", {"model.h5"}),
         ("bootstrap model.h5 --draw R", {"RwT"}),
         ("completion z", {"zsh"}),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 
 import h5py
@@ -608,3 +609,61 @@ def test_programs_of_samples_and_groups(folder, tmp_path, capsys):
     (tmp_path / "fits.csv").write_text(table.replace("named", "name"))
     complaint = failure(capsys, "cluster-topics", *models, *ill)
     assert "has no label for 1 of 3 samples, such as 'named'" in complaint
+
+
+def test_each_file_is_fitted_apart(tmp_path, capsys):
+    """Models are those of single fits; a bad file does not stop them; topics count files once."""
+    folder = tmp_path / "fits"
+    for i in range(3):
+        counts, _ = nmfscale.datasets.simulate_topic_counts(40, 30, 2, random_state=i)
+        sp.save_npz(tmp_path / f"donor{i}.npz", counts)
+    (tmp_path / "broken.npz").write_text("no counts")
+    donors = [tmp_path / f"donor{i}.npz" for i in range(2)]
+    how = ["-o", folder, "--model", "poisson", "--tol", 0.01, "--threads", 1, "--quiet"]
+    words = ["fit-each", donors[0], tmp_path / "broken.npz", donors[1], *how, "-k", "3,2"]
+    assert run(*words) == 1
+    out, err = capsys.readouterr()
+    assert f"model           {folder / 'donor0-k2.h5'}\n" in out and "fits            4 of 6" in out
+    assert err.startswith("nmfscale: error: broken, 2 topics: ") and err.count("\n") == 2
+    complaint = failure(capsys, "fit-each", *donors, *how, "-k", 2, 3)
+    assert "donor0-k2.h5 exists: pass --resume" in complaint
+    # the new fits have the seed of those in the folder
+    (folder / "donor0-k3.h5").unlink()
+    assert run("fit-each", *donors, *how, "-k", 2, 3, "--resume") == 0
+    for path in donors:
+        for k in (2, 3):
+            model = nmfscale.load(folder / f"{path.stem}-k{k}.h5")
+            seed = int(re.search(r"seed +(\d+)", out)[1])
+            single = nmfscale.PoissonNMF(k, random_state=seed, tol=0.01).fit(path)
+            assert_array_equal(model.components_, single.components_)
+    capsys.readouterr()
+    found = tmp_path / "found.h5"
+    assert run("cluster-topics", *sorted(folder.glob("*.h5")), "-o", found) == 0
+    assert nmfscale.load_result(found).samples == ("donor0", "donor0", "donor1", "donor1")
+    capsys.readouterr()
+    complaint = failure(capsys, "fit-each", *donors, *how, "-k", 2, 3, "--resume", "--seed", 1)
+    assert f"donor0-k2.h5 is a fit with --seed {seed}, and it is 1 now" in complaint
+    # files of the same name in other folders are other samples
+    other = nmfscale.fit_each(nmfscale.PoissonNMF(2), donors[:1], folder=tmp_path / "others")
+    assert other["donor0"].source_name_ == "donor0"
+    models = [folder / "donor0-k2.h5", folder / "donor0-k3.h5", tmp_path / "others" / "donor0.h5"]
+    assert run("cluster-topics", *models, "-o", found, "--force") == 0
+    assert len(set(nmfscale.load_result(found).samples)) == 2
+
+
+def test_an_interrupted_fit_of_each_file(folder, tmp_path, capsys, monkeypatch):
+    fit = nmfscale.TopicModel.fit
+
+    def interrupted(model, counts, **options):
+        if "new" in str(counts):
+            raise KeyboardInterrupt
+        return fit(model, counts, **options)
+
+    monkeypatch.setattr(nmfscale.TopicModel, "fit", interrupted)
+    sp.save_npz(tmp_path / "new.npz", sp.load_npz(folder / "counts.npz"))
+    words = ["fit-each", folder / "counts.npz", tmp_path / "new.npz", "-k", 2, "-o"]
+    assert run(*words, tmp_path / "fits", *QUICK) == 130
+    out, err = capsys.readouterr()
+    assert "fits            1 of 2" in out
+    assert "interrupted: --resume makes the fits that are left" in err
+    assert [path.name for path in (tmp_path / "fits").iterdir()] == ["counts.h5"]

@@ -33,7 +33,7 @@ MODULES = sorted(
     if name != "nmfscale.__main__" and importlib.util.find_spec(name).origin.endswith(".py")
 )
 COMMANDS = (
-    "demo", "fit", "store", "text", "transform", "info", "plot", "test", "bootstrap",
+    "demo", "fit", "fit-each", "store", "text", "transform", "info", "plot", "test", "bootstrap",
     "correspondence", "select-k", "stability", "topic-quality", "batch-effects", "differential",
     "pseudobulk", "conditions", "export", "report", "restore", "completion", "cluster",
     "cluster-topics", "enrichment", "hierarchy", "features-by-group", "score-modalities",

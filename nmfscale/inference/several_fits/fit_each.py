@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -51,6 +51,22 @@ class _Part:
         """Name of its model file."""
         k = self.n_components
         return f"{self.source}.h5" if k is None else f"{self.source}-k{k}.h5"
+
+
+@dataclass
+class Fitted:
+    """The fits of a job, errors of the others by name, and whether Ctrl-C ended it early."""
+
+    parts: Sequence[_Part]
+    fits: dict[_Part, Any] = field(default_factory=dict)
+    files: dict[_Part, Path] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def done(self) -> dict[str, Any]:
+        """Models by the names of the fits, in the order of the sources."""
+        return {part.name: self.fits[part] for part in self.parts if part in self.fits}
 
 
 @run_options
@@ -100,7 +116,7 @@ def fit_each(
         In the order of the sources, without those that could not be fitted. With `n_components`,
         the fits of a source are a dict by number of topics, such as ``fits["donor1"][8]``:
         :func:`cluster_topics` takes them as fits of one sample. They are the models of single fits
-        to the bit.
+        to the bit; their ``source_name_`` is the name of the source.
 
     Raises
     ------
@@ -136,6 +152,24 @@ def fit_each(
     >>> fits["donor 1"][2].components_.shape
     (2, 40)
     """
+    fitted = fit_sources(
+        estimator, sources, n_components, folder=folder, resume=resume,
+        options={"layer": layer, "raw": raw}, job=job,
+    )  # fmt: skip
+    if fitted.interrupted:
+        warn_caller(f"interrupted: {len(fitted.fits)} of {len(fitted.parts)} fits are done.")
+    _warn(fitted.done, fitted.errors)
+    return _by_source(fitted.fits, fitted.parts)
+
+
+def fit_sources(
+    estimator: Any, sources: Any, n_components: Sequence[int] | None, *, folder: PathLike | None,
+    resume: bool, options: Mapping[str, Any], job: RunOptions,
+) -> Fitted:  # fmt: skip
+    """Make the fits of `fit_each`, whose arguments these are, and return what became of each.
+
+    Raises KeyboardInterrupt if none was done.
+    """
     refuse_swapped(estimator, sources, "the sources")
     named = _named_sources(sources)
     numbers: list[Any] = [None]
@@ -144,32 +178,31 @@ def fit_each(
     parts = [_Part(name, k) for name in named for k in numbers]
     parameters = estimator_and_input(estimator, None)[0].get_params(deep=False)
     client = None if job["client"] is None else resolve_client(job["client"])
-    files = _files_of(folder, parts, resume)
-    fits: dict[_Part, Any] = {}
-    for part, file in files.items():
+    fitted = Fitted(parts, files=_files_of(folder, parts, resume))
+    for part, file in fitted.files.items():
         if file.exists():
-            fits[part] = _read_model(file, parameters | _number_of(part))
-    left = {part: named[part.source] for part in parts if part not in fits}
-    errors: dict[str, str] = {}
+            fitted.fits[part] = _read_model(file, parameters | _number_of(part))
+    left = {part: named[part.source] for part in parts if part not in fitted.fits}
 
     def note(part: _Part, model: Any, error: str | None) -> None:
         if error is not None:
-            errors[part.name] = error
+            fitted.errors[part.name] = error
             return
-        if files:
-            model.save(files[part])
-        fits[part] = model
+        model.source_name_ = part.source
+        if fitted.files:
+            model.save(fitted.files[part])
+        fitted.fits[part] = model
 
     run = _fit_here if client is None else _fit_on_cluster(client)
-    with progress_bar(len(parts), "fits", " fits", job["verbose"], initial=len(fits)) as advance:
+    done = len(fitted.fits)
+    with progress_bar(len(parts), "fits", " fits", job["verbose"], initial=done) as advance:
         try:
-            run(estimator, left, {"layer": layer, "raw": raw}, note, advance)
+            run(estimator, left, options, note, advance)
         except KeyboardInterrupt:
-            if not fits:
+            if not fitted.fits:
                 raise
-            warn_caller(f"interrupted: {len(fits)} of {len(parts)} fits are done.")
-    _warn({part.name: fits[part] for part in parts if part in fits}, errors)
-    return _by_source(fits, parts)
+            fitted.interrupted = True
+    return fitted
 
 
 def _by_source(fits: Mapping[_Part, Any], parts: Sequence[_Part]) -> Fits:
