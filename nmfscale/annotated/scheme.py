@@ -149,7 +149,7 @@ def _entry(model: Any, params: Mapping[str, Any]) -> dict[str, Any]:
             of_seeds["seed_shares"] = to_plain(seed_shares(model))
     return {
         "params": _simple(params | model.get_params(deep=False)), "topic_names": names,
-        **_simple(about), "model": to_plain(state), **of_seeds,
+        **_simple(about), "model": to_plain(state, keep_labels=True), **of_seeds,
     }  # fmt: skip
 
 

@@ -64,10 +64,10 @@ class LDA(OnlineLDA):
         Parameter eta of the Dirichlet prior of topics; None means 1 / K, and with collapsed
         inference an estimate from 0.0001 to 0.1. With 0 (mean field only), topics are point
         estimates without a prior, as in [2]_; the ELBO of such a fit is not comparable with that of
-        a fit with a prior. An array (mean field only) of shape (n_features,) or (n_components,
-        n_features) has a positive number for each feature, or for each topic and feature, such as
-        larger ones for words that a topic is to have. It is matched with the features by name if
-        both have names.
+        a fit with a prior. An array of shape (n_features,) or (n_components, n_features) has a
+        positive number for each feature, or for each topic and feature, such as larger ones for
+        words that a topic is to have. A Series or DataFrame is matched with the features by name
+        if both have names.
     estimate_prior : {"none", "symmetric", "vector"}, default=None
         Whether alpha stays as given ("none"), or `fit` estimates it from there: one number for all
         topics ("symmetric"), or one for each ("vector") [4]_. The estimate costs almost no time.

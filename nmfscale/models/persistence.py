@@ -7,7 +7,8 @@ JSON object as bytes:
 - ``parameters``: the constructor's arguments.  What JSON cannot hold is an object with one key:
   ``{"tuple": [...]}``, ``{"dict": {...}}``, ``{"dtype": "float32"}``,
   ``{"dataset": "parameters/init"}`` or, for text, ``{"names": ["parameters/init", "<U6"]}``, or
-  ``{"record": ["SparsityPenalty", {...}]}``.
+  ``{"record": ["SparsityPenalty", {...}]}``; a Series or DataFrame is
+  ``{"labelled": [values, rows, columns]}``.
   Generators and functions become null;
 - ``fitted``: each fitted attribute and its kind ("array", "text", a type of text such as "<U6",
   "scalar", "bool", "int", "float", "str", "table" or "none");
@@ -178,8 +179,9 @@ def _encoded(value: Any, name: str, file: Any, left_out: dict[str, str]) -> Any:
     dropped: dict[str, str] = {}
     try:
         encoded = encode(
-            value, f"{_FOLDER}{name}", partial(_store, file), dropped, classes=PARAMETERS
-        )
+            value, f"{_FOLDER}{name}", partial(_store, file), dropped, keep_labels=True,
+            classes=PARAMETERS,
+        )  # fmt: skip
     except NotPlainError as error:
         raise TypeError(
             f"parameter {str(error).removeprefix(_FOLDER)}, which a model file cannot hold; set it "

@@ -3,8 +3,9 @@
 What JSON cannot hold is an object with one key: ``{"tuple": [...]}``, ``{"dict": {...}}``,
 ``{"items": [[key, value], ...]}`` for a dict with other keys than text,
 ``{"dtype": "float32"}``, ``{"dataset": place}`` for an array, ``{"names": [place, type]}`` for an
-array of text, ``{"table": [place, fields]}`` for a structured array, and
-``{"record": [class, {...}]}`` for a dataclass.
+array of text, ``{"table": [place, fields]}`` for a structured array,
+``{"labelled": [values, rows]}`` for a Series and ``{"labelled": [values, rows, columns]}`` for a
+DataFrame of numbers, and ``{"record": [class, {...}]}`` for a dataclass.
 """
 
 from __future__ import annotations
@@ -67,18 +68,21 @@ class NotPlainError(TypeError):
 
 def encode(
     value: Any, name: str, store: Store, left_out: dict[str, str], *, records: bool = False,
-    classes: Mapping[str, Any] | None = None,
+    keep_labels: bool = False, classes: Mapping[str, Any] | None = None,
 ) -> Any:  # fmt: skip
     """Return the JSON form of a value; ``store(place, array, kind)`` is called for each array.
 
     Functions and generators become None and are added to `left_out` with their types. With
     `records`, dataclasses are encoded by their fields, and other unknown objects as their text;
-    without, both raise a NotPlainError, except for dataclasses in `classes`, by name.
+    without, both raise a NotPlainError, except for dataclasses in `classes`, by name. With
+    `keep_labels`, a Series or DataFrame of numbers stays one.
     """
 
     def inner(item: Any, part: Any) -> Any:
         place = f"{name}.{part}" if name else part
-        return encode(item, place, store, left_out, records=records, classes=classes)
+        return encode(
+            item, place, store, left_out, records=records, keep_labels=keep_labels, classes=classes
+        )
 
     if value is None or isinstance(value, bool | int | float | str):
         # Also converts np.float64, a subclass of float, to what json writes exactly.
@@ -108,11 +112,23 @@ def encode(
     if callable(value) or isinstance(value, np.random.RandomState | np.random.Generator):
         left_out[name] = type(value).__name__
         return None
+    if keep_labels and _is_labelled(value):
+        parts = value.to_numpy(), *map(np.asarray, value.axes)
+        return {"labelled": [inner(part, i) for i, part in enumerate(parts)]}
     if records and hasattr(value, "__array__") and kind_of(array := np.asarray(value)):
         return encode(array, name, store, left_out, records=True)  # of pandas
     if records:
         return str(value)
     raise NotPlainError(name, value)
+
+
+def _is_labelled(value: Any) -> bool:
+    """Whether a value is a Series or DataFrame of numbers with a label for each row and column."""
+    return (
+        hasattr(value, "iloc")
+        and value.to_numpy().dtype.kind in "biuf"
+        and all(axis.nlevels == 1 and kind_of(np.asarray(axis)) for axis in value.axes)
+    )
 
 
 def decode(
@@ -147,6 +163,11 @@ def decode(
         return _structured(read(place, "table"), np.dtype([tuple(field) for field in fields]))
     if tag == "names":
         return read(*content)
+    if tag == "labelled":
+        import pandas as pd
+
+        values, *labels = decode(content, read, classes)
+        return (pd.Series if len(labels) == 1 else pd.DataFrame)(values, *labels)
     return read(content, "array")
 
 
@@ -159,10 +180,10 @@ def _structured(frame: Any, dtype: np.dtype[Any]) -> Array:
     return records
 
 
-def to_plain(value: Any) -> dict[str, Any]:
+def to_plain(value: Any, *, keep_labels: bool = False) -> dict[str, Any]:
     """Return a value as a dict of arrays and DataFrames, and of JSON text for everything else.
 
-    AnnData objects can hold, write and read such a dict.
+    AnnData objects can hold, write and read such a dict. `keep_labels` is that of `encode`.
     """
     parts: dict[str, Any] = {}
 
@@ -182,7 +203,7 @@ def to_plain(value: Any) -> dict[str, Any]:
         else:
             parts[place] = array
 
-    about = encode(value, "", store, {}, records=True)
+    about = encode(value, "", store, {}, records=True, keep_labels=keep_labels)
     return {JSON: json.dumps(about), **parts}
 
 

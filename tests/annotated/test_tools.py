@@ -440,3 +440,23 @@ def test_a_model_that_is_not_registered_is_refused():
             nmfscale.tl.topics(adata, 3, model=ZeroInflatedNMF, callback=pytest.fail, **fit)
     finally:
         nmfscale.models.CountModel.of_others[name] = ZeroInflatedNMF
+
+
+def test_tables_are_matched_with_variables_and_topics_by_name(tmp_path):
+    """Held and new programs, in another order than adata; a prior keeps its names."""
+    adata, order = cells(), np.random.default_rng(0).permutation(40)
+    topics = np.random.default_rng(1).gamma(1.0, size=(3, 40))
+    topics /= topics.sum(axis=1, keepdims=True)
+    table = pd.DataFrame(topics, ["B cells", "new", "T cells"], adata.var_names)
+    held = pd.Series([False, True, True], ["new", "T cells", "B cells"])
+    how = {"layer": "counts", "max_iter": 5, "random_state": 0}
+    nmfscale.tl.topics(adata, 3, components=table.iloc[:, order], fixed_topics=held, **how)
+    found = nmfscale.get.components_df(adata)
+    assert np.abs(found.to_numpy() - topics).max(axis=1)[[0, 2]] == pytest.approx(0, abs=1e-12)
+    assert np.abs(found.to_numpy() - topics)[1].max() > 1e-3
+    prior = table.iloc[0, order] + 0.1
+    nmfscale.tl.topics(adata, 3, model="lda", topic_word_prior=prior, **how)
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    model = nmfscale.get.model(anndata.read_h5ad(tmp_path / "cells.h5ad"))
+    assert model.topic_word_prior.equals(prior)
+    assert model.topic_word_prior_[0] == pytest.approx(topics[0] + 0.1)

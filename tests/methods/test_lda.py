@@ -66,6 +66,32 @@ def test_a_prior_of_each_feature_or_of_each_topic(eta, tmp_path):
             model.merge_topics([[0, 2], [1]])
 
 
+@of_each_prior
+def test_a_prior_is_matched_with_features_by_name(eta, tmp_path):
+    """In another order, with more features, in fits of both kinds, batches, and after loading."""
+    pd = pytest.importorskip("pandas")
+    names = [f"gene {j}" for j in range(X.shape[1])]
+    counts, order = pd.DataFrame(X, columns=names), np.random.default_rng(0).permutation(len(names))
+    columns = [names[j] for j in order] + ["other"]
+    values = np.concatenate([eta[..., order], eta[..., :1]], axis=-1)
+    table = pd.Series(values, columns) if eta.ndim == 1 else pd.DataFrame(values, columns=columns)
+    for how in ({}, {"inference": "collapsed"}):
+        expected = fit(counts, topic_word_prior=eta, max_iter=3, **how)
+        model = fit(counts, topic_word_prior=table, max_iter=3, **how)
+        assert model.components_.tobytes() == expected.components_.tobytes()
+        model.save(tmp_path / "model.h5")
+        loaded = nmfscale.load(tmp_path / "model.h5")
+        assert loaded.topic_word_prior.equals(table)
+        turned = loaded.fit(counts.iloc[:, ::-1])
+        assert_allclose(turned.components_[:, ::-1], expected.components_, rtol=1e-2, atol=1e-4)
+    fits = [
+        nmfscale.LDA(3, topic_word_prior=prior, random_state=0, total_samples=len(X))
+        .partial_fit(counts[:40]).partial_fit(counts[40:])
+        for prior in (eta, table)
+    ]  # fmt: skip
+    assert fits[0].components_.tobytes() == fits[1].components_.tobytes()
+
+
 @pytest.mark.parametrize(
     ("eta", "options", "message"),
     [
