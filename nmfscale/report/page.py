@@ -78,7 +78,7 @@ def write_report(
         Results of :func:`nmfscale.select_k`, :func:`nmfscale.stability`,
         :func:`nmfscale.permutation_test`, :func:`nmfscale.group_effects`,
         :func:`nmfscale.bootstrap_weights`,
-        :func:`nmfscale.topic_quality`, :func:`nmfscale.batch_effects`,
+        :func:`nmfscale.topic_quality`, :func:`nmfscale.coherence`, :func:`nmfscale.batch_effects`,
         :func:`nmfscale.cluster_topics`, :func:`nmfscale.enrichment`,
         :func:`nmfscale.condition_features`, :func:`nmfscale.features_by_group`,
         :func:`nmfscale.topic_hierarchy`, :func:`nmfscale.score_modalities` and

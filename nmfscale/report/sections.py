@@ -340,6 +340,26 @@ def quality_section(result: Any, words: Words) -> Section:
     return Section("quality", "Quality", [text], [], table)
 
 
+def coherence_section(result: Any, words: Words) -> Section:
+    """Return how well the words of each topic, or of each list of words, belong together."""
+    of_model = words is not None and len(words) == len(result.topic_names)
+    table: dict[str, Sequence[Any]] = {
+        "topic": topic_labels(result.topic_names, words if of_model else None),
+        result.measure: [f"{value:.3f}" for value in result.coherence],
+        "words": [
+            ", ".join(f"{word} {value:.2f}" for word, value in zip(of, values, strict=True))
+            for of, values in zip(result.words, result.of_words, strict=True)
+        ],
+    }
+    where = f"{result.n_windows:,} {'windows of texts' if result.of_texts else 'samples'}"
+    text = (
+        f"How well the leading words of each topic belong together, by {result.measure} in "
+        f"{where}; mean {result.coherence.mean():.3f}. Beside each word is its coherence with the "
+        "others: a word that does not belong to a topic has a low one."
+    )
+    return Section("coherence", "Coherence", [text], [], table)
+
+
 def batches_section(result: Any, words: Words) -> Section:
     """Return what differs between batches."""
     columns = result.columns("batches")
@@ -403,6 +423,7 @@ OF_RESULTS: dict[str, Callable[[Any, Words], Section]] = {
     "GroupEffects": effects_section,
     "BootstrapWeights": weights_section,
     "TopicQuality": quality_section,
+    "TopicCoherence": coherence_section,
     "ConditionFeatures": conditions_section,
     "BatchEffects": batches_section,
     "Enrichment": enrichment_section,

@@ -133,6 +133,19 @@ def test_features_in_groups_and_trees_have_sections(fit, tmp_path):
     assert page.text.count("tree chart") >= 2
 
 
+def test_coherence_has_a_section(fit, tmp_path):
+    counts, model = fit
+    found = nmfscale.coherence(model, counts, n_top=5)
+    lists = nmfscale.coherence({"mine": ["gene 1", "gene 2"]}, counts)
+    page = written(tmp_path, model, results=[found, lists])
+    parts = page.text.split("Coherence</h2>")[1], page.text.split("Coherence (2)</h2>")[1]
+    for k in range(3):
+        assert f">{found.coherence[k]:.3f}</td>" in parts[0]
+        worst = found.of_words[k].argmin()
+        assert f"{found.words[k][worst]} {found.of_words[k][worst]:.2f}" in parts[0]
+    assert "mine" in parts[1] and f">{lists.coherence[0]:.3f}</td>" in parts[1]
+
+
 def test_groups_are_matched_by_name(fit, tmp_path):
     import pandas as pd
 
