@@ -64,7 +64,7 @@ def problem_of_fit(
     if seeded is not None:
         _check_seeds(model)
         constraints = replace(constraints, prior_factors=seeded.prior(constraints.prior_factors))
-    seen = model.measured_of_fit(counts, measured, panel)
+    seen = model._measured_of_fit(counts, measured, panel)
     observed, entries = observed_counts(counts, data_weights, seen)
     used, weights = observed, counts.feature_weights
     if entries is not None:

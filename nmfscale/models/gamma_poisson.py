@@ -356,7 +356,7 @@ topic_names_
         self._check_priors()
         counts, options = self.counts_of_fit(X, options)
         dtype, K, deep = self.fit_dtype(), self.n_components, self.hierarchical
-        seen = self.measured_of_fit(counts, measured, panel)
+        seen = self._measured_of_fit(counts, measured, panel)
         if seen is not None:
             seen.check(counts)
         batches = batches_of(counts, batch, self.batch_shape)

@@ -53,7 +53,7 @@ class KnownEntries(RowsTransformer):
     def _check_unmeasured(self, counts: CountMatrix) -> None:
         """Accept them: entries that were not measured are left out of the likelihood."""
 
-    def measured_of_fit(self, counts: CountMatrix, measured: Any, panel: Any) -> Measured | None:
+    def _measured_of_fit(self, counts: CountMatrix, measured: Any, panel: Any) -> Measured | None:
         """Return what was measured in the counts of a fit, None if that is everything."""
         if measured is None and panel is None and counts.measured is not None:
             measured, panel = counts.measured  # of an outer join
