@@ -305,6 +305,8 @@ def _describe_model(path: str, arguments: argparse.Namespace) -> None:
         say(f"loadings        {len(model.loadings_):,} samples, {model.loadings_.dtype}")
     if getattr(model, "modalities_", None) is not None:
         say(f"modalities      {_modalities_of(model)}")
+    if hasattr(model, "source_name_"):
+        say(f"source          {model.source_name_}")
     if hasattr(model, "from_table_"):
         say(f"components from {model.from_table_}")
     if getattr(model, "batches_", None) is not None and len(model.batches_):

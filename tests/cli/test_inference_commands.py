@@ -636,7 +636,8 @@ def test_each_file_is_fitted_apart(tmp_path, capsys):
             seed = int(re.search(r"seed +(\d+)", out)[1])
             single = nmfscale.PoissonNMF(k, random_state=seed, tol=0.01).fit(path)
             assert_array_equal(model.components_, single.components_)
-    capsys.readouterr()
+    assert run("info", folder / "donor1-k2.h5") == 0
+    assert "source          donor1" in capsys.readouterr().out
     found = tmp_path / "found.h5"
     assert run("cluster-topics", *sorted(folder.glob("*.h5")), "-o", found) == 0
     assert nmfscale.load_result(found).samples == ("donor0", "donor0", "donor1", "donor1")

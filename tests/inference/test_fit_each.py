@@ -69,6 +69,20 @@ def test_several_numbers_of_topics(paths, tmp_path):
     assert more["donor0"][3].n_components == 3 and MODEL.n_components == 2
 
 
+def test_files_of_the_same_name_in_different_folders(paths, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = [f"donor{i}/outs/counts.npz" for i in (2, 0)]
+    for file, path in zip(files, (paths[3], paths[0]), strict=True):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_bytes(path.read_bytes())
+    fits = nmfscale.fit_each(MODEL, files, folder="fits")
+    assert [*fits] == ["donor2", "donor0"] and nmfscale.load("fits/donor2.h5") is not None
+    single = nmfscale.TopicModel(2, random_state=0, tol=1e-2).fit(paths[3])
+    assert_array_equal(fits["donor2"].components_, single.components_)
+    with pytest.raises(ValueError, match="the name 'donor2/outs/counts.npz' is no name of a file"):
+        nmfscale.fit_each(MODEL, [*files, "donor0/outs/other.npz"], folder="others")
+
+
 def test_what_cannot_be_fitted():
     for wrong in (3, [], [2, 0], "23"):
         with pytest.raises(ValueError, match="n_components has .*: positive integers are"):

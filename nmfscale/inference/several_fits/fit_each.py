@@ -92,7 +92,8 @@ def fit_each(
         Its copies are fitted; the estimator stays as it is. It may be the last step of a pipeline.
     sources : dict of str to counts, or sequence of paths or counts
         Counts as in :meth:`nmfscale.PoissonNMF.fit`, by name. Names of files in a sequence are
-        those without folder and ending, if these differ; of other counts, their numbers.
+        those without folder and ending, if these differ, or those of their folders, such as
+        ``donor1`` of ``donor1/outs/matrix.h5``; of other counts, their numbers.
     n_components : sequence of int, default=None
         Several numbers of topics, such as ``[5, 8, 10]``: each source is fitted with each of them.
         By default, it is fitted with that of the estimator.
@@ -229,10 +230,7 @@ def _named_sources(sources: Any) -> dict[str, Any]:
         named = {str(name): source for name, source in sources.items()}
     elif isinstance(sources, list | tuple):
         paths = [source for source in sources if isinstance(source, str | os.PathLike)]
-        stems = [Path(source).name.removesuffix(".gz") for source in paths]
-        stems = [Path(stem).stem for stem in stems]
-        use_stems = len(set(stems)) == len(stems)
-        of_paths = iter(stems if use_stems else map(str, paths))
+        of_paths = iter(_names_of_files(paths))
         named = {
             next(of_paths) if isinstance(source, str | os.PathLike) else str(i): source
             for i, source in enumerate(sources)
@@ -247,6 +245,17 @@ def _named_sources(sources: Any) -> dict[str, Any]:
     return named
 
 
+def _names_of_files(paths: Sequence[PathLike]) -> Sequence[str]:
+    """Return names that differ: those of the files, or of folders that they are in, or paths."""
+    stems = [Path(Path(path).name.removesuffix(".gz")).stem for path in paths]
+    # nearest folders first, as of donor1/outs/matrix.h5 and donor2/outs/matrix.h5
+    folders = [user_path(path).absolute().parent.parts[::-1] for path in paths]
+    for names in (stems, *zip(*folders, strict=False)):
+        if len(set(names)) == len(names):
+            return names
+    return [*map(str, paths)]
+
+
 def _files_of(folder: Any, parts: Sequence[_Part], resume: bool) -> dict[_Part, Path]:
     """Return the model file of each fit; none without a folder."""
     if folder is None:
@@ -257,7 +266,10 @@ def _files_of(folder: Any, parts: Sequence[_Part], resume: bool) -> dict[_Part, 
     files = {part: place / part.file for part in parts}
     for part, file in files.items():
         if file.parent != place:
-            raise ValueError(f"sources: the name {shown(part.source)} is no name of a file.")
+            raise ValueError(
+                f"sources: the name {shown(part.source)} is no name of a file: pass sources by "
+                "name in a dict, or files whose names, or whose folders' names, differ."
+            )
         if file.exists() and not resume:
             raise FileExistsError(
                 f"{file} exists: pass resume=True to read the models that are in the folder, or "
