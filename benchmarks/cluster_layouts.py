@@ -8,7 +8,7 @@ of results, which Dask adds up), the number of tasks, and the share of their tim
 have no task, from Dask's task stream.
 Processor time and bytes are meaningful on a busy machine; idle time is not.
 
-    python benchmarks/cluster_layouts.py                    5, 18 and 120 blocks, three layouts
+    python benchmarks/cluster_layouts.py                    5, 18 and 120 blocks, five layouts
     python benchmarks/cluster_layouts.py --smoke            a few seconds, writes nothing
     python benchmarks/cluster_layouts.py --profile          prints where workers and driver spend it
 
@@ -213,7 +213,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--problem", default="pbmc_facs", help="problem to simulate from")
-    parser.add_argument("--layouts", nargs="+", default=["process", "1x2", "2x1"],
+    parser.add_argument("--layouts", nargs="+", default=["process", "1x2", "2x1", "4x1", "16x1"],
                         help="workers x threads, or this process")  # fmt: skip
     parser.add_argument("--blocks", type=int, nargs="+", help="only these numbers of blocks")
     parser.add_argument("--nonzeros", type=float, help="nonzeros of a block")

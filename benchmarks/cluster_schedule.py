@@ -37,6 +37,10 @@ from nmfscale.kernels import row_stride
 HERE, NETWORK = (2e9, 5e-4), (3e8, 1e-3)
 # Features of the measured layouts, and nonzero counts of the blocks of real fits.
 FEATURES, NONZEROS_OF_BLOCK = 16_791, 1 << 23
+# Layouts with more workers take no part in the estimates: they are predicted, and compared.
+MOST_WORKERS = 4
+# Processors of the machine on which layouts were measured.
+MEASURED_ON = 2
 # Nonzero counts of a sample, in predictions.
 NONZEROS_OF_SAMPLE = 645
 
@@ -147,7 +151,11 @@ def costs_of(rows: list[dict]) -> Costs:
     from scipy.optimize import nnls
 
     alone = {row["blocks"]: row for row in rows if row["layout"] == "process"}
-    spread = [row for row in rows if row["layout"] != "process"]
+    spread = [
+        row
+        for row in rows
+        if row["layout"] != "process" and problem_of(row).workers <= MOST_WORKERS
+    ]
     work = np.array([float(alone[row["blocks"]]["processor_seconds"]) for row in spread])
     of_workers = np.array([terms_of_workers(problem_of(row)) for row in spread])
     of_driver = np.array([terms_of_driver(problem_of(row)) for row in spread])
@@ -222,7 +230,7 @@ def compared(rows: list[dict], costs: Costs, elapsed: bool) -> list[dict]:
             "processor_seconds": total, "measured_processor_seconds": measured,
             "ratio": total / measured, "tasks": found["tasks"], "measured_tasks": row["tasks"],
         })  # fmt: skip
-        if elapsed:
+        if elapsed and problem.workers * problem.threads <= MEASURED_ON:
             seconds = float(row["seconds"])
             out[-1] |= {"seconds": found["simulated_seconds"], "measured_seconds": seconds,
                         "ratio_of_seconds": found["simulated_seconds"] / seconds}  # fmt: skip
