@@ -32,8 +32,9 @@ import report
 from cluster import start_of
 from out_of_core import pack_drawn
 
-# Iterations before the measurement, in which workers verify checksums and import modules.
-WARM_UP = 3
+# Iterations before the measurement, in which workers import modules, verify checksums, and read
+# counts: those of columns again after EM steps, when sums become so large that columns are divided.
+WARM_UP = 5
 # Iterations after it, because the last ones of a fit have further passes.
 END = 4
 # (blocks, nonzeros of a block, topics)

@@ -50,7 +50,7 @@ class Division:
 
     def __init__(self, layout: Any, partitions: list[Partition], loadings_bytes: int):
         self._layout, self._partitions = layout, partitions
-        self._loadings_bytes = loadings_bytes
+        self._loadings_bytes, self._most_sums = loadings_bytes, 0
         self._work: dict[str, list[Array]] = {}
 
     def divides_rows(self, steps: Sequence[Step], longest: int, slots: Mapping[str, int]) -> bool:
@@ -62,15 +62,20 @@ class Division:
     def divides_columns(
         self, steps: Sequence[Step], longest: int, slots: Mapping[str, int]
     ) -> bool:
-        """Whether to divide columns: see `worth_reading`; `longest` is as in `divides_rows`."""
+        """Whether to divide columns: see `worth_reading`; `longest` is as in `divides_rows`.
+
+        The largest sums so far decide: workers would have to read and keep counts in both forms if
+        a fit went back and forth.
+        """
         n_units = units_of(slots)[1]
         if n_units == 1 or not _divides(steps, "columns"):
             return False
         n_bytes = sum(array.nbytes for step in steps for array in step.empty_sums())
+        self._most_sums = max(self._most_sums, n_bytes, 1)
         longer = longest * n_units / len(self._partitions) - 1
         each = LANES * sum(map(np.sum, self._work_of("columns"))) / len(self._layout.row_order)
         return worth_reading(
-            self._loadings_bytes / max(n_bytes, 1), longer, each / sum(slots.values())
+            self._loadings_bytes / self._most_sums, longer, each / sum(slots.values())
         )
 
     def rows(
