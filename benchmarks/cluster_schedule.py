@@ -134,11 +134,13 @@ def problem_of(row: dict) -> Problem:
 
 
 def terms_of_workers(problem: Problem) -> list[float]:
-    """Return what the seconds of workers besides kernels are proportional to."""
+    """Return what the seconds of workers besides kernels are proportional to.
+
+    Threads that have nothing to do wait in a loop, so that a worker spends them once for each.
+    """
     passes = problem.passes
-    return [
-        problem.tasks, sum(of.megabytes for of in passes), float(sum(of.visits for of in passes))
-    ]  # fmt: skip
+    of_tasks = [problem.tasks, sum(of.megabytes for of in passes), sum(of.visits for of in passes)]
+    return [float(problem.threads * number) for number in of_tasks]
 
 
 def terms_of_driver(problem: Problem) -> list[float]:
