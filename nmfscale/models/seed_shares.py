@@ -79,18 +79,18 @@ def warn_of_left_seeds(model: Any) -> None:
     if not len(left):
         return
     names = topic_names_of(model, means.shape[1])
-    said = []
+    shown_shares = []
     for i in left[:_NAMED]:
         others = np.where(np.arange(len(names)) == topics[i], -1.0, means[i])
         other = int(others.argmax())
-        said.append(
+        shown_shares.append(
             f"{shown(names[topics[i]])} {own[i]:.0%} ({shown(names[other])} {others[other]:.0%})"
         )
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     such = ", such as to 1" if model.seed_weight < 1 else ""
     warn_caller(
         f"seeds: {len(left)} of {len(topics)} topics explain less than half of the counts of their "
-        f"seeds, and may have other themes than their names: {', '.join(said)}{more}. Set "
+        f"seeds, and may have other themes than their names: {', '.join(shown_shares)}{more}. Set "
         f"seed_weight above {model.seed_weight:g}{such}, or n_components above {len(names)}, or "
         "leave out seeds that many themes have. nmfscale.seed_shares(model) returns these shares.",
         LeftSeedsWarning,

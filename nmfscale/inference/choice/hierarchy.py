@@ -86,7 +86,7 @@ def topic_hierarchy(
     >>> tree.cut(2)
     {'group 0': [0, 1], 'group 1': [2, 3]}
 
-    A tree of two fits, of which the second one has twice as many topics:
+    A tree of two fits; the second one has twice as many topics:
 
     >>> import numpy as np
     >>> coarse = np.array([[15, 4, 0, 0, 1], [0, 0, 9, 9, 2]])

@@ -100,7 +100,7 @@ def matched_batch(
 def _check_new(
     model: Any, X: Any, counts: CountMatrix, new: Array, new_features: str, missing: str
 ) -> None:
-    """Refuse new features that are not to be added, or of which too little is known."""
+    """Refuse new features that are not to be added, or that too little is known about."""
     one = f"{len(new):,} feature{'' if len(new) == 1 else 's'}"
     subject = type(model).__name__
     if new_features == "error":
