@@ -96,11 +96,18 @@ def cluster_of(n_workers, active=True, **options):
 def restore_workers(client, n_workers):
     """Wait until all workers are alive; replace them if one was retired and is not restarted."""
     cluster = client.cluster
-    if any(nanny.status.name in ("closing", "closed") for nanny in cluster.workers.values()):
-        cluster.scale(0)
-        soon(lambda: not cluster.workers)
+
+    def are_alive():
+        # a retired worker may begin to close only now, and others leave the dict meanwhile
+        nannies = list(cluster.workers.values())
+        if any(nanny.status.name in ("closing", "closed") for nanny in nannies):
+            cluster.scale(0)
+            soon(lambda: not cluster.workers)
+            cluster.scale(n_workers)
+        return len([pid for pid in processes(client) if alive(pid)]) == n_workers
+
     cluster.scale(n_workers)
-    soon(lambda: len([pid for pid in processes(client) if alive(pid)]) == n_workers)
+    soon(are_alive)
 
 
 def alive(pid):
