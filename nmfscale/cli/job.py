@@ -129,10 +129,10 @@ class Job:
             with atomic_write(target) as part:
                 outcome.page(part)
         elif ending == ANNDATA and outcome.anndata is not None:
-            from anndata.io import write_elem
+            from ..tl.in_file import element_io
 
             with atomic_hdf5(target) as (file, _):
-                write_elem(file, "/", outcome.anndata())
+                element_io().write_elem(file, "/", outcome.anndata())
         elif ending in ARRAYS:
             (outcome.save or (lambda path: self._save(path, outcome)))(target)
         else:

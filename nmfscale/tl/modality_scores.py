@@ -64,7 +64,8 @@ def score_modalities(
     >>> for seed, label in enumerate(["rna", "adt"]):
     ...     parts[label] = anndata.AnnData(X.toarray())
     ...     half = nmfscale.thin(X, fraction=0.5, random_state=seed).take_rows()
-    ...     parts[label].layers["seen"], parts[label].layers["held out"] = half, X - half
+    ...     parts[label].layers["seen"] = half.toarray()
+    ...     parts[label].layers["held out"] = (X - half).toarray()
     >>> with warnings.catch_warnings(action="ignore"):
     ...     mdata = mudata.MuData(parts)
     >>> nmfscale.tl.topics(mdata, 3, mod=["rna", "adt"], layer="seen", random_state=0)

@@ -246,7 +246,7 @@ def test_what_is_drawn(drift):
     assert [panel.get_title() for panel in ax.child_axes] == ["word 3", "word 20"]
     assert_array_equal(first.lines[0].get_xdata(), [2001, 2002, 2003])
     assert_allclose(first.lines[0].get_ydata(), 100 * found.frequencies[:, 0, 3])
-    sources = features_by_group(model, X, years.astype(str) + " paper")
+    sources = features_by_group(model, X, [f"{year} paper" for year in years])
     ax = nmfscale.pl.features_by_group_plot(sources, 0, n_top=2)
     panel = ax.child_axes[0]
     assert panel.get_title() == "word 3"

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.cluster.hierarchy import fcluster
 
 import nmfscale
 from nmfscale import topic_hierarchy
@@ -32,9 +31,10 @@ def test_cuts_names_and_tables(tmp_path):
     tree = topic_hierarchy(TOPICS.rename(index="t{}".format))
     for n in range(1, 8):
         groups = tree.cut(n)
-        labels = fcluster(tree.linkage, n, "maxclust")
-        same = {frozenset(np.flatnonzero(labels == label)) for label in labels}
-        assert {frozenset(topics) for topics in groups.values()} == same
+        members = {k: frozenset([k]) for k in range(7)}
+        for new, (one, other, *_) in enumerate(tree.linkage[: 7 - n], start=7):
+            members[new] = members.pop(int(one)) | members.pop(int(other))
+        assert {frozenset(topics) for topics in groups.values()} == set(members.values())
     assert [*tree.cut(7)] == [f"t{k}" for k in range(7)]
     table = tree.to_frame()
     assert table["parent"].isna().tolist() == [False] * 12 + [True]

@@ -394,7 +394,7 @@ def test_batches_are_no_topics(of_batches):
     options["held_out"] = "samples"
     without = select_k(TOPICS, counts, range(2, 6), **options)
     assert found.score.max() > without.score.max() + 0.01
-    of_column = anndata.AnnData(sp.csr_array(counts.astype(float)), obs={"donor": batch})
+    of_column = anndata.AnnData(sp.csr_matrix(counts.astype(float)), obs={"donor": batch})
     again = select_k(TOPICS, of_column, range(2, 6), batch="donor", **options)
     assert_same(again, found)
 

@@ -247,7 +247,7 @@ def test_shares_of_seeds_of_other_models(model):
 def test_annotated_data_keep_the_shares_of_seeds(tmp_path):
     """In the object and in its file; with new names of topics, too."""
     anndata = pytest.importorskip("anndata")
-    adata = anndata.AnnData(X.astype(np.float32))
+    adata = anndata.AnnData(X.toarray().astype(np.float32))
     adata.var_names = WORDS
     nmfscale.tl.topics(adata, 5, seeds=SEEDS, random_state=0)
     model = TopicModel(5, seeds=SEEDS, random_state=0).fit(X, **HOW)

@@ -11,6 +11,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from sklearn.base import clone
 
 import nmfscale
@@ -56,7 +57,7 @@ class Form:
     def annotated(self, tool, *arguments, **how):
         """Return an AnnData object with a fit that was told what was measured, and a result."""
         adata = anndata.AnnData(
-            self.X.take_rows().astype(float),
+            sp.csr_matrix(self.X.take_rows().astype(float)),
             pd.DataFrame({"donor": DONOR, "condition": CONDITION}, index=CELLS),
             pd.DataFrame(index=GENES),
         )  # fmt: skip
