@@ -63,6 +63,11 @@ def chosen_counts(
         weights = weights_of(adata, data_weights, counts, raw)
         return Chosen(selected(counts, None, var), weights, var)
     labels = list(map(str, mod))
+    if gone := [label for label in labels if label not in adata.mod]:
+        raise ValueError(
+            f"the MuData object has no modality {shown(gone[0])}, which is part of the fit: it has "
+            f"{such_as(adata.mod)}. Add it again, or fit the others by nmfscale.tl.topics."
+        )
     if data_weights is not None:
         raise ValueError(
             "data_weights are for the counts of one modality: leave them out, or join the counts "

@@ -198,3 +198,11 @@ def test_what_is_refused_changes_nothing(options, message):
     with pytest.raises(ValueError, match=message):
         nmfscale.tl.topics(mdata, 2, **options)
     assert not set(mdata.uns) and not set(mdata["rna"].uns)
+
+
+def test_a_modality_that_was_removed_after_the_fit_is_named(fitted):
+    before = set(fitted.uns["topics"])
+    del fitted.mod["adt"]
+    with pytest.raises(ValueError, match=r"no modality 'adt', which is part of the fit.*'rna'"):
+        nmfscale.tl.score_modalities(fitted)
+    assert set(fitted.uns["topics"]) == before
