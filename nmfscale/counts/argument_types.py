@@ -1,4 +1,4 @@
-"""Types of arguments that many public functions take, and the check of options.
+"""Types of arguments that many public functions take, and checks of options and numbers.
 
 Objects of optional libraries are described by what is used of them, so that neither this package
 nor a type checker needs the libraries.
@@ -128,3 +128,14 @@ def check_option(name: str, value: Any, options: Any) -> None:
     if not isinstance(value, str) or value not in get_args(options):
         choices = ", ".join(map(repr, get_args(options)))
         raise ValueError(f"{name}={shown(value)} is not one of {choices}.")
+
+
+def positive_number(name: str, value: Any, wanted: str = "a positive number") -> float:
+    """Return a positive, finite number, or refuse the value."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if isinstance(value, bool) or not 0 < number < np.inf:
+        raise ValueError(f"{name}={shown(value)}: {wanted} is needed.")
+    return number

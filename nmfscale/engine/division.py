@@ -16,7 +16,7 @@ import numpy as np
 from ..counts.sell import LANES
 from .lineage import Output, Partition, Ref, StepRun
 from .protocol import Array, Outcome, Step, Values
-from .runner import combine, joined_parts
+from .runner import combine, joined_values
 from .shares import LONGER, MOST_BLOCKS, units_of
 from .worker import Found, Work
 
@@ -119,7 +119,7 @@ class Division:
                         saved[block][name].append(ref)  # type: ignore[arg-type]
             outcomes = []
             for at, step in enumerate(steps):
-                of_blocks = [joined_parts(step, [part[at] for part in parts]) for parts in values]
+                of_blocks = [joined_values(step, [part[at] for part in parts]) for parts in values]
                 outcomes.append(Outcome(combine(of_blocks), []))
             return outcomes, saved
 
@@ -148,7 +148,7 @@ class Division:
             outcomes = []
             for i, step in enumerate(steps):
                 parts = zip(*(of_task.values[i] for of_task in found), strict=True)
-                values = [joined_parts(step, of_block) for of_block in parts]
+                values = [joined_values(step, of_block) for of_block in parts]
                 ranges = [of_task.sums[i][0].sums for of_task in found] if step.reads else []
                 sums = [np.concatenate(arrays) for arrays in zip(*ranges, strict=True)]
                 outcomes.append(Outcome(combine(values), sums))

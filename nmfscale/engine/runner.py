@@ -23,7 +23,7 @@ def run_step(
 ) -> Values:
     """Run a step on one block, and check what it made and what it returns.
 
-    Given part of a block, values over lanes are not reduced: see `joined_parts`.
+    Given part of a block, values over lanes are not reduced: see `joined_values`.
     """
     values, name = step.run(block, sums, n_threads), type(step).__name__
     for made in step.arrays.makes:
@@ -40,7 +40,7 @@ def run_step(
     return values
 
 
-def joined_parts(step: Step, parts: Sequence[Values]) -> Values:
+def joined_values(step: Step, parts: Sequence[Values]) -> Values:
     """Return the values of a block, given those of parts of its rows or columns in their order.
 
     A step that reads no counts ran on the whole block in one of the tasks at least.
@@ -183,7 +183,7 @@ class StepRunner:
     """Runs steps on consecutive blocks, one after the other, and adds up their results.
 
     `trees`, one for each step, may hold the sums of earlier blocks. `of_parts`: the blocks are
-    parts, see `joined_parts`.
+    parts, see `joined_values`.
     """
 
     def __init__(

@@ -141,21 +141,20 @@ def _write_several(
             f"modalities {such_as(mod)}: fit it by fit(path, modality={mod}), or read the file and "
             "add loadings by nmfscale.tl.transform."
         )
-    loadings = np.zeros((len(rows), n_topics), model.loadings_.dtype)
-    loadings += 1 / n_topics if model.loadings_are_proportions else 0  # of empty samples
-    totals = np.zeros(len(rows))
-    loadings[fitted] = model.loadings_[rows[fitted]]
-    totals[fitted] = model.sample_totals_[rows[fitted]]
+    loadings, totals = _placed(model, rows)
+    if model.loadings_are_proportions:
+        loadings[~fitted] = 1 / n_topics  # of empty samples
     model = model._taken("n", rows[fitted])
     params = choice | {
         "model": type(model).__name__, "n_components": n_topics, "mod": np.array(mod, object)
     }  # fmt: skip
-    parts = parts_of_fit(model, loadings, fitted, totals, obs_names, params)
+    panel = None
     if model.measured_ is not None:
         panel = np.full(len(rows), len(model.measured_))
         panel[fitted] = model.panel_
         model.measured_ = np.append(model.measured_, np.ones_like(model.measured_[:1]), axis=0)
-        parts = parts_of_fit(model, loadings, fitted, totals, obs_names, params)
+    parts = parts_of_fit(model, loadings, fitted, totals, obs_names, params)
+    if panel is not None:
         parts["obsm"]["{}_samples"]["panel"] = panel
     topics = topics_of_each(model, {m: of_var for m, (_, of_var) in names.items()})
     _write(path, mod, key, parts, topics)
@@ -200,15 +199,22 @@ def _columns_of(model: Any, var_names: Array, path: Path) -> Array:
     return columns
 
 
-def _loadings_of(
-    model: Any, rows: Array, path: Path, choice: dict[str, Any]
-) -> tuple[Array, Array]:
-    """Return loadings and total counts of all observations; estimate those outside of the fit."""
+def _placed(model: Any, rows: Array) -> tuple[Array, Array]:
+    """Return loadings and total counts of all observations, 0 for those outside of the fit."""
     fitted = rows >= 0
     loadings = np.zeros((len(rows), model.loadings_.shape[1]), model.loadings_.dtype)
     totals = np.zeros(len(rows))
     loadings[fitted] = model.loadings_[rows[fitted]]
     totals[fitted] = model.sample_totals_[rows[fitted]]
+    return loadings, totals
+
+
+def _loadings_of(
+    model: Any, rows: Array, path: Path, choice: dict[str, Any]
+) -> tuple[Array, Array]:
+    """Return loadings and total counts of all observations; estimate those outside of the fit."""
+    fitted = rows >= 0
+    loadings, totals = _placed(model, rows)
     if not fitted.all():
         names = names_of(model, 1)
         others = as_counts(

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...counts.argument_types import CountsLike, Topics, check_option
+from ...counts.argument_types import CountsLike, Topics, check_option, positive_number
 from ...counts.base import CountMatrix
-from ...counts.names import names_of, places_of, shown
+from ...counts.names import names_of, places_of
 from ...counts.warn import warn_caller
 from ...engine.memory import check_columns
 from ...engine.threads import resolve_threads, single_blas_thread
@@ -234,7 +234,7 @@ def differential_features(
     0       0        7  3.8
     30      1        4  4.1
     """
-    pseudocount = _checked_pseudocount(pseudocount)
+    pseudocount = positive_number("pseudocount", pseudocount)
     check_option("family", family, Family)
     check_interval(level, "percentile")
     job["client"] = resolve_client(job["client"])
@@ -304,16 +304,6 @@ def differential_features(
 
 
 # Arguments -----------------------------------------------------------------------------------
-
-
-def _checked_pseudocount(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = np.nan
-    if isinstance(value, bool) or not 0 < number < np.inf:
-        raise ValueError(f"pseudocount={shown(value)}: a positive number is needed.")
-    return number
 
 
 def _checked_units(units: Any, counts: CountMatrix) -> Labels | None:

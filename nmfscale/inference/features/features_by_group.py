@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from ...counts.argument_types import CountsLike, check_option
+from ...counts.argument_types import CountsLike, check_option, positive_number
 from ...counts.names import shown, such_as
 from ...counts.warn import warn_caller
 from ...engine.workers import resolve_client
@@ -201,13 +201,7 @@ def _checked_shape(shape: Any) -> float | None:
     """Return the shape of the prior, None if it is estimated."""
     if isinstance(shape, str) and shape == "auto":
         return None
-    try:
-        number = float(shape)
-    except (TypeError, ValueError):
-        number = np.nan
-    if isinstance(shape, bool) or not 0 < number < np.inf:
-        raise ValueError(f"shape={shown(shape)}: a positive number or 'auto' is needed.")
-    return number
+    return positive_number("shape", shape, "a positive number or 'auto'")
 
 
 def _check_groups(design: Design, labels: Labels) -> None:
